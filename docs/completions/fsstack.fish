@@ -31,7 +31,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "list" -d 'List the 
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "status" -d 'Show a pool, or all: branches, free space, errors, open files'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "get" -d 'Show the pool\'s keys, or one'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "set" -d 'Change keys of a mounted pool, all of them or none'
-complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Switch how bytes reach a branch; takes effect when a file that nobody has open is opened'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Change the write path; takes effect at the next open of a file that is not open'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "branch" -d 'Add, remove or change a branch of a mounted pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show or cancel the jobs of a pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the branch of each path, and the path there'
@@ -110,9 +110,9 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "show" -d 'Show the export line for exports(5) and the block for nfs-ganesha'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "check" -d 'Check an export: options, identity, index, branches, what the server exports, who holds the pool'
-complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l clients -d 'Clients as in exports(5), separated by blanks: hosts, networks, or "*" for everybody. Without this option the line has the word CLIENTS in their place' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l clients -d 'Clients as in exports(5), separated by blanks: hosts, networks, or "*" for all. Without this option the line has the word CLIENTS in their place' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l install -d 'Write the line to /etc/exports.d, and have a running server read it; only with --clients'
-complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l only-writer -d 'Nobody changes files of the pool but clients of this server: caches may keep them for a minute'
+complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l only-writer -d 'Only clients of this server change files of the pool: caches may keep them for a minute'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from check" -l json -d 'Print JSON (schemas: docs/schema)'

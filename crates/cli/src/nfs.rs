@@ -1,4 +1,4 @@
-//! Export of a pool for NFS servers: the line of exports(5), and nfs-ganesha's block, with the reasons.
+//! Export of a pool for NFS servers: the line of exports(5) and nfs-ganesha's block, with reasons.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use fsstack_control::exports::escaped;
 use fsstack_engine::poolid::PoolId;
 
-/// The reasons for what a line says, as comments of the same file.
+/// Reasons for the options, as comments of the same file.
 pub const REASONS: &str = "\
 # fsid: the pool's own id, stored on its branches: a pool has no device that stays the same over remounts.
 # no_subtree_check: handles name objects alone, and stay good when something is renamed.
@@ -16,24 +16,24 @@ pub const REASONS: &str = "\
 # sync: what was acknowledged is on disk.
 ";
 
-/// How long caches may keep names and attributes where one server is the only writer. A change that breaks the promise is
-/// seen after at most twice this time: the pool's caches and the server's run out one after the other.
+/// Cache lifetime of names and attributes if one server is the only writer. Other changes show after at most twice this
+/// time, as the pool's caches and the server's expire one after the other.
 const ONLY_WRITER_SECONDS: u16 = 60;
 
-/// nfs-ganesha's parameters that make reads of a pool faster and promise nothing less. By default the server asks for a file's
-/// attributes after each read, for clients of VMware ESXi.
+/// nfs-ganesha's parameter for faster reads, with the same guarantees. By default the server reads a file's attributes
+/// after each read, for clients of VMware ESXi.
 pub const GANESHA_CORE: &str = "NFS_CORE_PARAM { Getattrs_In_Complete_Read = false; }\n";
 
 /// Programs that change the files of an exported pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Anybody: programs on the server, and other servers.
+    /// Any program on the server, and other servers.
     Anybody,
     /// Clients of this server alone.
     ThisServer,
 }
 
-/// A pool as a server sees it.
+/// A pool as exported by a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Export<'a> {
     /// Where it is mounted.
@@ -44,38 +44,38 @@ pub struct Export<'a> {
     pub writers: Writers,
 }
 
-/// Mount options that let caches of the pool keep what only one server changes.
+/// Mount options that let the pool's caches keep what only one server changes.
 pub fn only_writer_options() -> String {
     ["entry-timeout", "attr-timeout", "negative-timeout"]
         .map(|option| format!("{option}={ONLY_WRITER_SECONDS}"))
         .join(",")
 }
 
-/// Clients that may mount it, each as in exports(5): a host, a network, `*`.
+/// Clients that may mount it, as in exports(5): a host, a network, `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients(Vec<String>);
 
-/// Why those are no clients.
+/// Reason why a text is no list of clients.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadClients {
-    /// exports(5) takes a path without clients to be exported to the whole world.
+    /// exports(5) exports a path without clients to all hosts.
     #[error("name a host, a network, or \"*\" for everybody")]
     Nobody,
-    /// It would end the word, or the line.
+    /// The character would end the word or the line.
     #[error(
         "{0:?} is in no client's name: hosts and networks alone, with blanks between; the options are the pool's"
     )]
     Character(char),
-    /// exports(5) takes it to be options for those behind it.
+    /// exports(5) takes it as default options for the clients after it.
     #[error("no client's name begins with \"-\": the options are the pool's")]
     Options,
 }
 
 impl Clients {
-    /// Placeholder where no client was given: no server takes it for a client.
+    /// Placeholder if no client was given; no server accepts it as a client.
     pub const NOT_NAMED: &str = "CLIENTS";
 
-    /// To be named yet.
+    /// Clients to be filled in later.
     pub fn not_named() -> Self {
         Self(vec![Self::NOT_NAMED.to_owned()])
     }
@@ -102,7 +102,7 @@ impl FromStr for Clients {
 }
 
 impl Export<'_> {
-    /// The line for `/etc/exports.d/*.exports`.
+    /// Formats the line for `/etc/exports.d/*.exports`.
     pub fn exports_line(&self, clients: &Clients) -> String {
         let mut line = escaped(self.mount_point);
         for client in &clients.0 {
@@ -112,7 +112,7 @@ impl Export<'_> {
         line
     }
 
-    /// nfs-ganesha's block. The number of the export is made from the pool's id: it is a part of every handle.
+    /// Formats nfs-ganesha's block. The export's number, which is part of every handle, comes from the pool's id.
     pub fn ganesha_block(&self) -> String {
         let path = self.mount_point.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
         let (kept, because) = match self.writers {
@@ -154,7 +154,7 @@ mod tests {
         assert!(REASONS.contains("# mountpoint: "));
     }
 
-    /// A name without options behind it is exported by exports(5)'s own.
+    /// A name without options gets the defaults of exports(5).
     #[test]
     fn each_client_has_the_options() {
         let options = "(rw,sync,no_subtree_check,mountpoint,fsid=0a0b0c0d-0102-4304-8506-0708090a0b0c)";

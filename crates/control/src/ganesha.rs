@@ -41,7 +41,7 @@ pub fn read(file: &Path) -> io::Result<GaneshaConfig> {
     Ok(of(&words))
 }
 
-/// Appends the words of `text`, and in the place of each `%include` those of the file.
+/// Appends the words of `text`, with the words of each `%include`d file in its place.
 fn expand(file: &Path, text: &[u8], depth: usize, into: &mut Vec<String>) {
     let text = String::from_utf8_lossy(text);
     let mut words = words(&text).into_iter();
@@ -58,7 +58,7 @@ fn expand(file: &Path, text: &[u8], depth: usize, into: &mut Vec<String>) {
     }
 }
 
-/// The words of a text, quotes taken off; `{`, `}`, `=`, `,` and `;` are words.
+/// Splits a text into words without quotes; `{`, `}`, `=`, `,` and `;` are words.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();

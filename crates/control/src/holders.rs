@@ -1,4 +1,4 @@
-//! Holders of an exported pool, which keep it from being unmounted, and how to make each let go.
+//! Holders of an exported pool, which keep it from being unmounted, and the remedy for each.
 
 use std::fmt;
 use std::fs;
@@ -11,29 +11,31 @@ use fsstack_pool::Printable;
 
 use crate::exports::{self, escaped};
 
-/// How many threads the kernel's server has.
+/// Number of threads of the kernel's server.
 const THREADS: &str = "/proc/fs/nfsd/threads";
-/// Takes the path of a mount whose locks the kernel's server is to let go; from Linux 6.9 on all that v4 clients hold.
+/// Writing a mount's path here makes the kernel's server drop its locks; from Linux 6.9 on also all state of v4
+/// clients.
 const UNLOCK: &str = "/proc/fs/nfsd/unlock_filesystem";
 
-/// How long the maps of all processes may take.
+/// Time limit for reading the maps of all processes.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Somebody who holds a pool.
+/// A holder of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// The kernel's NFS server.
     Kernel {
-        /// Clients, as in exports(5), and path: the pool, or one below it. Empty: the export was not dropped yet.
+        /// Clients, as in exports(5), and path: the pool, or one below it. Empty if the server still holds an export
+        /// that was removed.
         exports: Vec<(String, PathBuf)>,
         /// The pool's mount point.
         mount_point: PathBuf,
     },
-    /// A process that has something of the pool open, or runs from there: nfs-ganesha, a shell.
+    /// A process with a file of the pool open or mapped, or a directory of it in use: nfs-ganesha, a shell.
     Process {
         /// Its own name, in printable text.
         name: String,
-        /// Its number.
+        /// Its process id.
         pid: i32,
     },
 }
@@ -61,13 +63,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// An export as exportfs(8) takes it, as a word of the shell. (It takes the first colon for the end of the client.)
+/// Formats an export for exportfs(8) as a word of the shell. exportfs takes the first colon as the end of the client.
 fn exported(client: &str, path: &Path) -> String {
     let client = if client.contains(':') { format!("[{client}]") } else { client.to_owned() };
     shell_word(&[client.as_bytes(), b":", path.as_os_str().as_bytes()].concat())
 }
 
-/// `bytes` as one word of the shell; what is not printable needs one that knows `$'...'`.
+/// Quotes `bytes` as one word of the shell; unprintable bytes need a shell that knows `$'...'`.
 fn shell_word(bytes: &[u8]) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/.:_-@%+,=".contains(byte);
     let printable = Printable(bytes).to_string();
@@ -84,7 +86,7 @@ fn shell_word(bytes: &[u8]) -> String {
     }
 }
 
-/// Lists the holders of the pool at `mount_point`, without its own daemon. Holders that cannot be seen are left out.
+/// Lists the holders of the pool at `mount_point`, without its own daemon. Holders that are not visible are left out.
 pub fn of(mount_point: &Path) -> Vec<Holder> {
     let kernel = is_serving().then(|| kernel(mount_point)).flatten();
     kernel.into_iter().chain(processes(Path::new("/proc"), mount_point)).collect()
@@ -96,7 +98,7 @@ fn kernel(mount_point: &Path) -> Option<Holder> {
         .then(|| Holder::Kernel { exports, mount_point: mount_point.to_owned() })
 }
 
-/// Clients of the pool's exports, each once.
+/// Clients of the pool's exports, without duplicates.
 fn exports_of(table: &[exports::ExportLine], mount_point: &Path) -> Vec<(String, PathBuf)> {
     let mut exports = Vec::new();
     for line in table.iter().filter(|line| line.is_of(mount_point)) {
@@ -110,14 +112,14 @@ fn exports_of(table: &[exports::ExportLine], mount_point: &Path) -> Vec<(String,
     exports
 }
 
-/// Whether the kernel's NFS server runs on this machine.
+/// True if the kernel's NFS server runs on this machine.
 pub fn is_serving() -> bool {
     let threads = fs::read_to_string(THREADS).unwrap_or_default();
     threads.trim().parse::<u32>().is_ok_and(|threads| threads > 0)
 }
 
-/// The processes that have the mount point, or what lies below it, open or mapped, work there or run from there, by their
-/// numbers. Links are only read: nobody waits for the pool.
+/// Lists the processes that have a file at or below the mount point open or mapped, or use a directory there. Links are
+/// only read, so the pool is never waited for.
 fn processes(proc: &Path, mount_point: &Path) -> Vec<Holder> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
@@ -142,15 +144,15 @@ fn links_in(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|link| link.path())
 }
 
-/// Those of `pids` that have something below `mount_point` mapped. A process that changes its maps meanwhile keeps who
-/// reads them, for as long as the pool takes, or a branch of another one, that it waits for.
+/// Returns those of `pids` with a mapping below `mount_point`. Reading the maps of a process can block while that
+/// process changes them, for as long as the pool or another branch that it waits for.
 fn with_maps(proc: &Path, mount_point: &Path, pids: Vec<i32>) -> Vec<i32> {
     let (proc, mount_point) = (proc.to_owned(), mount_point.to_owned());
     let (found, those) = mpsc::channel();
     std::thread::spawn(move || {
         let leads = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(&mount_point));
         let maps = |pid: &i32| links_in(&proc.join(pid.to_string()).join("map_files")).any(leads);
-        // Nobody listens any more when that took too long.
+        // The receiver is gone if that took too long.
         pids.into_iter().filter(maps).try_for_each(|pid| found.send(pid))
     });
     let end = Instant::now() + RELEASE_TIMEOUT;
@@ -164,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's table has other names for clients, which exportfs(8) does not know.
+    /// The kernel's table has names for clients that exportfs(8) does not accept.
     #[test]
     fn clients_are_named_with_what_is_exported_to_them() {
         let table = exports::parse(
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(found.len(), 2);
     }
 
-    /// A program of the pool, or a library of it; a file that was closed when it had been mapped.
+    /// A program or library of the pool, or a file that was mapped and closed.
     #[test]
     fn a_process_that_runs_or_maps_a_file_is_named() {
         let proc = tempfile::tempdir().unwrap();
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(found, [uses(7_000_001), uses(7_000_002)]);
     }
 
-    /// The output can be given to a shell as it is.
+    /// The printed command is valid for a shell.
     #[test]
     fn the_remedy_for_the_kernels_server_is_named() {
         let told = |clients: &[&str], mount_point: &str| {

@@ -1,8 +1,8 @@
-//! The operator's requests to a running pool: HTTP and JSON over a Unix socket. Linux only.
+//! Requests of operators to a running pool: HTTP and JSON over a Unix socket. Linux only.
 //!
-//! `api` has what is asked and answered, `server` is the daemon's side, `client` the command's. Neither knows how a pool
-//! works: the daemon hands in an [`Operator`], whose methods are the requests. `registry` lists the live pools; `exports` and
-//! `holders` find what keeps an exported pool mounted.
+//! `api` has the types of requests and replies, `server` is the daemon's side, `client` the command's. Neither knows
+//! how a pool works: the daemon passes an [`Operator`], whose methods are the requests. `registry` lists live pools;
+//! `exports` and `holders` find what keeps an exported pool mounted.
 
 mod peer;
 mod route;

@@ -1,27 +1,27 @@
-//! NFS mounts whose locks stay on this machine.
+//! NFS mounts whose POSIX locks stay on this machine.
 //!
-//! A record of a change that is under way, and a copy without a name, are locked as long as their daemon works on them
-//! (`docs/dev/on-disk.md`). The mount of a pool on another host sees those locks only if the branch passes them on.
+//! Records of changes in progress, and unnamed copies, are locked while their daemon works on them
+//! (`docs/dev/on-disk.md`). A pool on another host sees those locks only if the branch forwards them to its server.
 
 use fsstack_sys::mounts::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::path::Path;
 
-/// The mount that `path` is on; none if the table does not have it. Its file system is not asked: it may hang.
+/// Returns the mount that `path` is on, if the table has it. Makes no request to its file system, which may hang.
 pub fn mount_of<'a>(path: &Path, table: &'a [MountInfo]) -> Option<&'a MountInfo> {
     let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let status = statx(CWD, path, how, StatxFlags::MNT_ID).ok()?;
     table.iter().find(|mount| mount.id == status.stx_mnt_id)
 }
 
-/// The option by which POSIX locks on this mount stay on this machine.
+/// Returns the mount option that keeps POSIX locks on this machine.
 pub fn option(mount: &MountInfo) -> Option<&str> {
     let is_nfs = ["nfs", "nfs4"].iter().any(|kind| mount.fs_type == *kind);
     let keeps = |option: &&str| matches!(*option, "nolock" | "local_lock=posix" | "local_lock=all");
     mount.super_options.split(',').find(keeps).filter(|_| is_nfs)
 }
 
-/// Writes a line to the log if the branch at `path` does not pass locks on.
+/// Logs a warning if the branch at `path` does not forward locks.
 pub fn warn(path: &Path, table: &[MountInfo]) {
     if let Some(option) = mount_of(path, table).and_then(option) {
         let branch = path.display();
@@ -45,7 +45,7 @@ mod tests {
         };
         assert_eq!(nfs("nfs", "vers=3,nolock,local_lock=all"), Some("nolock".to_owned()));
         assert_eq!(nfs("nfs4", "vers=4.2,local_lock=posix"), Some("local_lock=posix".to_owned()));
-        // BSD locks are not what the pool takes.
+        // The pool does not use BSD locks.
         for passed_on in ["vers=3,local_lock=none", "vers=3,local_lock=flock"] {
             assert_eq!(nfs("nfs", passed_on), None, "{passed_on}");
         }

@@ -1,4 +1,4 @@
-//! The operator's interface of a daemon: one method a request, and the reasons of refusals.
+//! The daemon's interface for operators: one method per request, and the reasons of refusals.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,51 +8,51 @@ use crate::api::{
 };
 use crate::copying::Copying;
 
-/// The daemon's side of the requests. They may block: each is run by a thread of its own.
+/// The daemon's side of the requests. Methods may block; each runs on its own thread.
 pub trait Operator: Send + Sync + 'static {
-    /// The pool as it is now.
+    /// Returns the pool's present state.
     fn status(&self) -> Status;
-    /// Every key with its value.
+    /// Returns every key with its value.
     fn keys(&self) -> Keys;
     /// Changes keys, all of them or none.
     ///
     /// # Errors
-    /// An unknown key, a value that is not one, a key that cannot change while the pool is mounted.
+    /// An unknown key, an invalid value, or a key that cannot change while the pool is mounted.
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal>;
-    /// Switches how bytes reach a branch.
+    /// Changes the write path.
     ///
     /// # Errors
-    /// The kernel does not do what is asked for.
+    /// The kernel does not support the requested path.
     fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal>;
     /// Adds, removes or changes a branch.
     ///
     /// # Errors
     /// No such branch, or it is in use.
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal>;
-    /// Where handles lead, as for a kernel that has forgotten what they are of.
+    /// Resolves handles from their numbers alone, as for a kernel that has forgotten the objects.
     fn handles(&self, request: &HandlesRequest) -> HandlesTried;
-    /// Begins, shows or calls off jobs: those concerned.
+    /// Starts, lists or cancels jobs, and returns them.
     ///
     /// # Errors
-    /// No such branch or job, or it cannot begin.
+    /// No such branch or job, or the job cannot start.
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal>;
-    /// Why what is at a path of the pool is where it is, and goes as it goes.
+    /// Explains why the object at a path is on its branch and uses its write path.
     ///
     /// # Errors
     /// Nothing is there.
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal>;
-    /// Where a new file of this size would be put, and why.
+    /// Explains where a new file of this size would be placed.
     ///
     /// # Errors
-    /// The path leads nowhere.
+    /// The path cannot be resolved.
     fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal>;
-    /// A bulk copy's conversation begins.
+    /// Starts the dialogue of a bulk copy.
     fn copy(&self) -> Box<dyn Copying>;
-    /// The pool's figures in the text format of OpenMetrics.
+    /// Returns the pool's metrics in OpenMetrics text format.
     fn metrics(&self) -> String;
 }
 
-/// Why a request was refused, on one line.
+/// Reason for refusing a request, on one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("{error}")]
@@ -63,38 +63,38 @@ pub struct Refusal {
     pub error: String,
 }
 
-/// Kind of the reason.
+/// Kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalKind {
-    /// It was asked for wrongly.
+    /// Invalid request.
     Usage,
     /// The subject does not exist.
     Missing,
-    /// Not as things stand: files are open, another change is under way.
+    /// Impossible in the current state: files are open, another change is in progress.
     Busy,
-    /// The system failed.
+    /// A system error.
     Failed,
 }
 
 impl Refusal {
-    /// It was asked for wrongly.
+    /// Makes a refusal of an invalid request.
     pub fn usage(error: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Usage, error: error.into() }
     }
 
-    /// Refusal because the subject does not exist.
+    /// Makes a refusal because the subject does not exist.
     pub fn missing(error: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Missing, error: error.into() }
     }
 
-    /// Not as things stand.
+    /// Makes a refusal that the current state causes.
     pub fn busy(error: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Busy, error: error.into() }
     }
 
-    /// The system failed.
+    /// Makes a refusal for a system error.
     pub fn failed(error: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Failed, error: error.into() }
     }

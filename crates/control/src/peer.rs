@@ -1,4 +1,4 @@
-//! The socket that only its owner can connect to.
+//! A Unix socket for its owner only.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,21 +10,21 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-/// Connections that may wait to be taken.
+/// Backlog of connections.
 const WAITING: i32 = 16;
 
-/// The longest path that fits into a socket's address, in bytes: `sun_path` of unix(7), less the zero that ends it.
+/// Longest path in a socket's address, in bytes: `sun_path` of unix(7) without its NUL.
 const LONGEST: usize = 107;
 
-/// A path that a socket's address takes, however long the real one is.
+/// A path that fits into a socket's address, whatever the length of the real one.
 pub(crate) struct Address {
     path: PathBuf,
     _folder: Option<OwnedFd>,
 }
 
 impl Address {
-    /// Address of the socket at `path`. A path too long for an address is named through its folder, which stays open as long
-    /// as this.
+    /// Makes the address of the socket at `path`. A longer path is addressed through its folder, which stays open while
+    /// this exists.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         if path.as_os_str().len() <= LONGEST {
             return Ok(Self { path: path.to_owned(), _folder: None });
@@ -37,14 +37,14 @@ impl Address {
         Ok(Self { path, _folder: Some(folder) })
     }
 
-    /// Path as the calls take it.
+    /// Path for bind and connect.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Listens at `path`, with the mode 0600 from the first moment: the file of a socket has the mode that the socket
-/// has when it is bound. What a daemon that was killed left there is taken away first.
+/// Listens at `path`, with mode 0600 from the first moment: a socket's file gets the mode that the socket has at bind.
+/// A killed daemon's socket is removed first.
 pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -58,7 +58,7 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Whether a process listens at `path`. Does not wait: a listener with a full queue counts.
+/// True if a process listens at `path`. Does not block: a listener with a full backlog counts.
 pub(crate) fn is_listened_at(path: &Path) -> bool {
     let connected = || -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -72,7 +72,7 @@ pub(crate) fn is_listened_at(path: &Path) -> bool {
     }
 }
 
-/// Whether a process of user `peer` may ask a daemon of user `own`.
+/// True if a process of user `peer` may send requests to a daemon of user `own`.
 pub(crate) fn may_ask(peer: u32, own: u32) -> bool {
     peer == 0 || peer == own
 }

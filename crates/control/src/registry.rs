@@ -1,4 +1,4 @@
-//! The registry of live pools: which branches a running daemon serves, so that no second pool takes them too.
+//! Registry of live pools: the branches of each running daemon, so that no second pool uses them.
 //!
 //! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
 //! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time
@@ -19,10 +19,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where root's daemons keep their registry.
+/// Directory of the registry for root's daemons.
 pub const REGISTRY: &str = "/run/fsstack";
 
-/// Where this user's daemons keep theirs: a user's is in the directory that the system provides while the user is logged in.
+/// Directory of the registry for this user's daemons, in the user's runtime directory (XDG_RUNTIME_DIR).
 pub fn own() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from(REGISTRY));
@@ -41,12 +41,12 @@ pub struct DirectoryId {
 }
 
 impl DirectoryId {
-    /// The identity of the directory at the absolute `path`, asked of the server of its file system. (The kernel's cached
-    /// one may be wrong: GlusterFS's client answers a change of the root of a mounted subdirectory with another number than
-    /// it has, which is cached for a second.)
+    /// Returns the identity of the directory at the absolute `path`, from the server of its file system. The kernel's
+    /// cached number may be wrong: when the root of a mounted subdirectory changes, GlusterFS's client replies with
+    /// another number, which is cached for a second.
     ///
     /// # Errors
-    /// It is not there, no directory, or out of reach.
+    /// The directory is missing, not a directory, or unreachable.
     pub fn at(path: &Path) -> io::Result<Self> {
         let dir = fsstack_sys::at::open_root(path).map_err(|error| error.errno)?;
         let stat = fsstack_sys::at::stat_now(dir.as_fd()).map_err(|error| error.errno)?;
@@ -57,7 +57,7 @@ impl DirectoryId {
 /// A branch of a live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistryBranch {
-    /// The directory itself.
+    /// Identity of the directory.
     pub id: DirectoryId,
     path: Vec<u8>,
 }
@@ -68,21 +68,21 @@ impl RegistryBranch {
         Self { id, path: path.as_os_str().as_bytes().to_vec() }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()))
     }
 }
 
-/// One live pool.
+/// Entry of a live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistryEntry {
-    /// The pool's name, as its file is called; empty until it is claimed.
+    /// The pool's name, which names the file; empty until it is claimed.
     #[serde(skip)]
     pub id: String,
-    /// The daemon.
+    /// The daemon's process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// The daemon's start time, in clock ticks since boot.
     pub started: u64,
     mount_point: Vec<u8>,
     /// Branches of the pool.
@@ -104,19 +104,19 @@ impl RegistryEntry {
         })
     }
 
-    /// Where the pool is mounted.
+    /// Returns the mount point.
     pub fn mount_point(&self) -> PathBuf {
         PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
     }
 
-    /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this registry too)
-    /// that listens.
+    /// True if its daemon runs: a visible process, or one of another PID namespace that listens (a container that
+    /// shares this registry).
     fn is_live(&self, registry: &Path) -> bool {
         start_of(self.pid) == Some(self.started) || Client::new(socket_of(registry, &self.id)).is_answered()
     }
 }
 
-/// A claimed name; dropping it gives it back.
+/// A claimed name, released on drop.
 #[derive(Debug)]
 #[must_use = "the entry leaves the registry when this drops"]
 pub struct Registration {
@@ -130,12 +130,12 @@ impl Registration {
         &self.id
     }
 
-    /// Where the daemon can be asked.
+    /// Path of the control socket.
     pub fn socket(&self) -> PathBuf {
         socket_of(&self.registry, &self.id)
     }
 
-    /// The registry it is in.
+    /// Directory of the registry.
     pub fn registry(&self) -> &Path {
         &self.registry
     }
@@ -143,14 +143,14 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // An entry that stays names a process that is gone: it is swept away by the next who comes.
+        // An entry that cannot be removed names a process that is gone; the next daemon or command removes it.
         let _ = fs::remove_file(file_of(&self.registry, &self.id));
     }
 }
 
-/// Claims a name and writes the entry; readers see it whole or not at all.
+/// Claims a name and writes the entry atomically.
 pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration> {
-    // The daemon's umask is 0: every mode is said.
+    // The daemon's umask is 0, so modes are given explicitly.
     fs::DirBuilder::new().recursive(true).mode(0o755).create(registry)?;
     let _locked = lock(registry)?;
     sweep_locked(registry);
@@ -161,10 +161,11 @@ pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration>
     Ok(Registration { registry: registry.to_owned(), id })
 }
 
-/// Writes the entry of a claimed name anew; of several writers the last has asked for its entry last.
+/// Rewrites the entry of a claimed name. Of concurrent writers, the one that read its entry last writes last.
 ///
 /// # Errors
-/// `entry`'s own; the registry cannot be written.
+///
+/// Those of `entry`; or the registry cannot be written.
 pub fn rewrite(
     registry: &Path,
     id: &str,
@@ -174,7 +175,7 @@ pub fn rewrite(
     put(registry, id, &entry()?)
 }
 
-/// Replaces the file of an entry in one step. Only under the lock: writers of one name share its draft.
+/// Replaces an entry's file atomically. Called under the lock, because writers of one name share a temporary file.
 fn put(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
     let draft = registry.join(format!("{id}.new"));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
@@ -182,7 +183,7 @@ fn put(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
     fs::rename(&draft, file_of(registry, id))
 }
 
-/// The pools whose daemons still run; a registry that is not there is empty, an entry that cannot be read is skipped.
+/// Lists the pools whose daemons still run. A missing registry is empty; unreadable entries are skipped.
 pub fn read(registry: &Path) -> Vec<RegistryEntry> {
     let mut live: Vec<RegistryEntry> = entries(registry)
         .into_iter()
@@ -193,16 +194,17 @@ pub fn read(registry: &Path) -> Vec<RegistryEntry> {
     live
 }
 
-/// Takes away what daemons that were killed left behind: their names.
+/// Removes the leftovers of killed daemons and returns their names.
 ///
 /// # Errors
-/// The registry cannot be locked: it is not the caller's.
+///
+/// The registry cannot be locked, because it belongs to another user.
 pub fn sweep(registry: &Path) -> io::Result<Vec<String>> {
     let _locked = lock(registry)?;
     Ok(sweep_locked(registry))
 }
 
-/// Where the daemon of the pool `id` can be asked.
+/// Path of the control socket of the pool `id`.
 pub fn socket_of(registry: &Path, id: &str) -> PathBuf {
     registry.join(format!("{id}.sock"))
 }
@@ -218,7 +220,7 @@ fn lock(registry: &Path) -> io::Result<fs::File> {
 }
 
 fn sweep_locked(registry: &Path) -> Vec<String> {
-    // An entry that cannot be read may be one of another version.
+    // An unreadable entry may be another version's.
     let is_live = |id: &str, entry: &Option<RegistryEntry>| match entry {
         Some(entry) => entry.is_live(registry),
         None => Client::new(socket_of(registry, id)).is_answered(),
@@ -231,20 +233,20 @@ fn sweep_locked(registry: &Path) -> Vec<String> {
         })
         .map(|(id, _)| id)
         .collect();
-    // A name is claimed before its socket is made, and given back after it is gone.
+    // A name is claimed before its socket is made, and released after the socket is removed.
     for id in names(registry, ".sock").into_iter().filter(|id| !file_of(registry, id).exists()) {
         let _ = fs::remove_file(socket_of(registry, &id));
     }
     swept
 }
 
-/// Stems of the files with that suffix.
+/// File names with that suffix, without it.
 fn names(registry: &Path, suffix: &str) -> Vec<String> {
     let Ok(files) = fs::read_dir(registry) else { return Vec::new() };
     files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(suffix)?.to_owned())).collect()
 }
 
-/// Every name, with its entry if it can be read.
+/// All names, each with its entry if it can be read.
 fn entries(registry: &Path) -> Vec<(String, Option<RegistryEntry>)> {
     let ids = names(registry, ".json").into_iter();
     ids.map(|id| {
@@ -256,10 +258,10 @@ fn entries(registry: &Path) -> Vec<(String, Option<RegistryEntry>)> {
     .collect()
 }
 
-/// The longest name: a socket's address takes 107 bytes, and has the folder and the suffixes too.
+/// Longest name: the socket's address has 107 bytes, for the folder and suffixes too.
 const LONGEST_NAME: usize = 64;
 
-/// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a socket's address would be too long.
+/// Returns a pool's name in `/run/fsstack`: its mount point with `-` for `/`, truncated to fit a socket's address.
 pub fn pool_id(mount_point: &Path) -> String {
     let bytes = mount_point.as_os_str().as_bytes();
     let plain: String = bytes
@@ -275,7 +277,7 @@ pub fn pool_id(mount_point: &Path) -> String {
     match plain.len() {
         0 => "-".to_owned(),
         1..=LONGEST_NAME => plain,
-        // FNV-1a: what the cut took away must still tell two pools apart.
+        // A truncated name ends in a hash (FNV-1a) of the whole, so that two pools differ.
         _ => {
             let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(read(dir.path()), []);
     }
 
-    /// Changes of branches at the same time each write the entry anew.
+    /// Concurrent changes of branches each rewrite the entry.
     #[test]
     fn an_entry_is_there_whole_while_several_threads_write_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -381,7 +383,7 @@ mod tests {
         });
     }
 
-    /// A daemon of another version may have written it.
+    /// Possibly written by a daemon of another version.
     #[test]
     fn an_entry_that_cannot_be_read_stays_while_its_daemon_listens() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Which request an address means, for the server that reads it and the client that writes it.
+//! Mapping between requests and HTTP paths, for server and client.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-/// Characters that stay unescaped in an address: people read a pool's paths in logs.
+/// Characters that stay unescaped: people read a pool's paths in logs.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 /// A request without its body.
@@ -22,7 +22,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// From a request's path and query.
+    /// Parses a request's path and query.
     pub(crate) fn parse(path: &str, query: Option<&str>) -> Option<Self> {
         let of = |name: &str| {
             query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
@@ -47,7 +47,7 @@ impl Route {
         })
     }
 
-    /// The path and query that mean this.
+    /// Formats the path and query of a request.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Status => "/v1/status".to_owned(),

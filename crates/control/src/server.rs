@@ -1,10 +1,10 @@
 //! Server of the control socket: one thread accepts connections, and each request runs on its own thread, since it may
 //! block.
 //!
-//! Nothing wakes up without a request. Each request has a deadline, so a hung branch fails only its own request. Idle
-//! connections are closed. Readers of the metrics, which may be anybody, take no connections from the operator. No
-//! connection keeps the server from ending. The socket is removed when the server is dropped, before the pool's name is
-//! released.
+//! The server is idle without requests. Each request has a deadline, so a hung branch fails only its own request. Idle
+//! connections are closed. Readers of the metrics, which may be any program, use a limit of their own, apart from
+//! operators' connections. No connection delays the server's end. The socket is removed when the server is dropped,
+//! before the pool's name is released.
 
 use std::convert::Infallible;
 use std::io;
@@ -32,27 +32,27 @@ use crate::peer;
 use crate::route::Route;
 use crate::status_page;
 
-/// Connections served at once at each place; more wait to be taken.
+/// Maximum number of connections per listening address; others wait to be accepted.
 const CONNECTIONS: usize = 32;
-/// Copying threads served at once, besides.
+/// Maximum number of copy threads, in addition.
 const COPIES: usize = 64;
-/// Requests at work at once: above the connections' number nobody would wait for a thread.
+/// Maximum number of requests running at once.
 const AT_WORK: usize = 16;
-/// Timeout of an answer, and of a silent client.
+/// Time limit of a reply, and of a silent client.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// A request's body at most.
+/// Maximum length of a request's body, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Where the server is reached.
+/// Addresses of the server.
 #[derive(Clone, Debug, Default)]
 pub struct ListenAt {
-    /// The socket for everything.
+    /// The control socket, for all requests.
     pub socket: Option<PathBuf>,
-    /// An address for the metrics and the status page alone.
+    /// Address for the metrics and the status page only.
     pub metrics: Option<SocketAddr>,
 }
 
-/// A running server; it ends when this drops.
+/// A running server, stopped on drop.
 #[derive(Debug)]
 #[must_use = "the server ends when this drops"]
 pub struct Server {
@@ -63,10 +63,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts serving.
+    /// Starts the server.
     ///
     /// # Errors
-    /// A place cannot be listened at, named in the error; there is no thread to be had.
+    ///
+    /// Listening failed, with the address in the error, or no thread could be started.
     pub fn start(listen_at: &ListenAt, operator: Arc<dyn Operator>) -> io::Result<Self> {
         let named = |name: &dyn std::fmt::Display, error: io::Error| {
             io::Error::new(error.kind(), format!("{name}: {error}"))
@@ -101,7 +102,7 @@ impl Server {
         Ok(Self { socket: listen_at.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The address of the figures, with the port that was chosen where none was asked for.
+    /// Address of the metrics, with the port that the system chose if none was given.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
@@ -110,10 +111,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(socket) = &self.socket {
-            // The next daemon of this name takes away what stays.
+            // A socket that cannot be removed is removed by the next daemon of this name.
             let _ = std::fs::remove_file(socket);
         }
-        // A thread that has ended needs neither.
+        // The thread may have ended already.
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -123,13 +124,13 @@ struct Listening {
     unix: Option<tokio::net::UnixListener>,
     tcp: Option<tokio::net::TcpListener>,
     operator: Arc<dyn Operator>,
-    /// Those of the socket, and of the figures' address.
+    /// Limits of the control socket and of the metrics address.
     connections: Arc<Semaphore>,
     metrics_places: Arc<Semaphore>,
     copies: Arc<Semaphore>,
 }
 
-/// Requests that a connection may make.
+/// Requests permitted on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     All,
@@ -187,21 +188,22 @@ impl Listening {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
-            // A client that closes early is no fault of ours.
+            // A client that closes early is not an error of the server.
             let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
             drop(place);
         });
     }
 }
 
-/// The next connection, when there is a place for it.
+/// Waits for a free slot, then for the next connection.
 async fn placed<S>(connections: &Arc<Semaphore>, next: impl Future<Output = S>) -> (OwnedSemaphorePermit, S) {
-    // It is never closed.
+    // The semaphore is never closed.
     let Ok(place) = connections.clone().acquire_owned().await else { return std::future::pending().await };
     (place, next.await)
 }
 
-/// The next connection; never one where nobody listens. A failed accept (no descriptors left) is tried again later.
+/// Accepts the next connection; never returns without a listener. A failed accept (no descriptors left) is retried
+/// later.
 async fn accept_unix(listener: Option<&tokio::net::UnixListener>) -> tokio::net::UnixStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
@@ -263,7 +265,7 @@ async fn answer(
     }
 }
 
-/// From here on the connection is the copy's, with a thread of its own.
+/// Turns the connection into a copy's dialogue, on a thread of its own.
 fn begin_copy(
     request: Request<Incoming>,
     operator: Arc<dyn Operator>,

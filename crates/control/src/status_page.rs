@@ -1,6 +1,6 @@
-//! The pool's state as a page for browsers: `GET /` at the address of the metrics.
+//! Status page for browsers: `GET /` at the metrics address.
 //!
-//! One document without scripts or outside resources, which asks for itself anew every few seconds.
+//! One document without scripts or external resources, which reloads itself every few seconds.
 
 use std::fmt::{self, Write as _};
 
@@ -8,10 +8,10 @@ use fsstack_pool::Size;
 
 use crate::api::{BranchStatus, Status};
 
-/// Seconds between two requests of a browser for the page.
+/// Reload interval in seconds.
 const REFRESH: u32 = 5;
 
-/// Headers that keep a browser from running or loading anything for the page.
+/// Headers that stop browsers from running or loading anything.
 pub(crate) const HEADERS: [(&str, &str); 3] = [
     ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     ("x-content-type-options", "nosniff"),
@@ -31,7 +31,7 @@ dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9rem,1fr));gap:.4r
 dt{color:var(--soft);font-size:.8rem}dd{margin:0;overflow-wrap:anywhere}\
 footer{color:var(--soft);font-size:.8rem}";
 
-/// How much a state asks of the reader.
+/// Urgency of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Concern {
     Ok,
@@ -58,7 +58,7 @@ impl Concern {
     }
 }
 
-/// The whole document.
+/// Renders the document.
 pub(crate) fn page(status: &Status) -> String {
     let mut page = String::new();
     // Writing to a string does not fail.
@@ -136,7 +136,7 @@ fn term(page: &mut String, name: &str, value: impl fmt::Display) -> fmt::Result 
     write!(page, "<div><dt>{name}</dt><dd>{value}</dd></div>")
 }
 
-/// One sentence on all branches.
+/// One sentence about all branches.
 fn summary(status: &Status) -> String {
     let all = status.branches.len();
     let not_up: Vec<&str> = status
@@ -152,7 +152,7 @@ fn summary(status: &Status) -> String {
     }
 }
 
-/// Text as it is shown; a path may hold anything.
+/// HTML-escaped text; a path may contain anything.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

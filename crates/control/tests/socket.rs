@@ -1,4 +1,4 @@
-//! Server and client over a real socket, with an operator that knows no pool.
+//! Server and client over a real socket, with an operator that has no pool.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -99,7 +99,7 @@ fn requests_are_answered_and_the_socket_goes_with_the_server() {
     let changed =
         client.change(&SettingsRequest { changes: vec![wish], ..SettingsRequest::default() }).unwrap();
     assert_eq!(changed.changes[0].to, "mfs");
-    // Any bytes of a path arrive as they are.
+    // Any bytes of a path arrive unchanged.
     let Err(ClientError::Refused(output)) = client.explain(b"a b%\xff") else { panic!("not refused") };
     assert_eq!(output, Refusal::missing(format!("{:?}", b"a b%\xff")));
     assert_eq!(client.metrics().unwrap(), "# EOF\n");
@@ -116,14 +116,14 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
     let _server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let client = Client::new(&socket);
     let mut copy = client.copy().unwrap();
-    // Longer than what a request may be.
+    // Longer than a request may be.
     let request = CopyRequest::Commit { ids: (0..1 << 18).collect() };
     for _ in 0..2 {
         let CopyAnswer::Refused { error } = copy.ask(&request).unwrap() else { panic!("not refused") };
         assert_eq!(error, format!("{request:?}"));
         assert_eq!(client.status().unwrap().id, "parrot", "others are answered meanwhile");
     }
-    // The most connections of copies leave room for other requests; one more is refused with the reason.
+    // The maximum number of copy connections leaves room for other requests; one more is refused with the reason.
     let clients: Vec<_> = (0..63).map(|_| client.copy().unwrap()).collect();
     let Err(ClientError::Refused(why)) = client.copy() else { panic!("not refused") };
     assert!(why.error.contains("64 threads copy"), "{why}");
@@ -171,7 +171,7 @@ fn bytes_that_are_no_request_cost_their_sender_the_connection() {
     assert!(Client::new(&socket).status().is_ok(), "the next asker is served");
 }
 
-/// The head of a request whose body never comes.
+/// Head of a request whose body never arrives.
 const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n";
 
 #[test]
@@ -211,7 +211,7 @@ fn a_request_that_does_not_become_whole_is_given_up() {
     let mut output = String::new();
     slow.read_to_string(&mut output).unwrap();
     assert!(output.starts_with("HTTP/1.1 408") && output.contains("not whole"), "{output}");
-    // All places taken: the server ends all the same.
+    // All slots taken: the server ends nevertheless.
     let slow: Vec<_> = (0..40).map(|_| half()).collect();
     drop(server);
     drop(slow);

@@ -1,4 +1,4 @@
-//! The branches of a source as they stand in the world: patterns expanded, directories found, doubles refused.
+//! Resolves the branches of a source: expands patterns, finds directories, refuses duplicates.
 
 use crate::problem::Problems;
 use crate::remembered::Remembered;
@@ -13,17 +13,17 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often a branch that is waited for is looked at.
+/// Interval of checking a branch that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `*` finds no hidden directory.
+/// `*` does not match hidden directories, as in the shell.
 const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// Demands on every branch, and the time it has to meet them.
+/// Requirements on every branch, and the time to wait for them.
 pub(crate) struct Demand {
     pub(crate) require: Require,
     pub(crate) remembered: Remembered,
@@ -32,7 +32,7 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Why the branch must be a mount point, and what can be done about that, if it must.
+    /// Returns why the branch must be a mount point, with the remedy, if it must.
     fn mount_point(&self, path: &Path) -> Option<&'static str> {
         match self.require {
             Require::MountPoint => Some("which require=mountpoint asks for; mount its disk first"),
@@ -44,7 +44,7 @@ impl Demand {
     }
 }
 
-/// Finds every branch, waiting for late ones, and refuses those that cannot be.
+/// Finds every branch, waiting for late ones, and refuses invalid ones.
 pub(crate) fn find(
     specs: &[BranchSpec],
     demand: &Demand,
@@ -78,7 +78,7 @@ pub(crate) fn find(
     branches.into_iter().map(|(_, branch)| branch).collect()
 }
 
-/// Returns when all are as demanded, or when the time is over.
+/// Returns when all branches meet the requirements, or after the timeout.
 fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
     let started = Instant::now();
     let must_be_mounted = |path: &Path| demand.wait_for_mounts || demand.mount_point(path).is_some();
@@ -96,11 +96,11 @@ fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
     }
 }
 
-/// The directories that a pattern stands for, sorted; a plain path stands for itself.
+/// Expands a pattern to its directories, sorted; a plain path is returned unchanged.
 fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
     let Some(pattern) = spec.pattern() else { return vec![spec.clone()] };
     let paths = match glob::glob_with(pattern, AS_THE_SHELL) {
-        // A directory that cannot be read holds no match; `glob` sorts what it finds.
+        // An unreadable directory has no matches; `glob` sorts its results.
         Ok(paths) => paths.filter_map(Result::ok).filter(|path| path.is_dir()).collect::<Vec<_>>(),
         Err(error) => {
             problems.usage(format!("branch {}: not a pattern: {}", Printable(pattern.as_bytes()), error.msg));
@@ -119,7 +119,7 @@ fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
 fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
     let absent = |error: std::io::Error| {
         match error.kind() {
-        // A floor or mode with a slip in it is a path too, for a comma also stands between branches.
+        // A mistyped floor or mode parses as a path, because commas also separate branches.
         std::io::ErrorKind::NotFound if path.is_relative() => {
             "missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts".to_owned()
         }
@@ -138,7 +138,7 @@ fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
     Ok((path, id))
 }
 
-/// Each branch comes with the path as typed, which is what a line about it should show.
+/// Refuses duplicates. Each branch comes with the path as typed, which the messages show.
 fn refuse_doubles(branches: &[(PathBuf, Branch)], problems: &mut Problems) {
     for (place, (typed, branch)) in branches.iter().enumerate() {
         let clash = branches[..place].iter().find_map(|(before, earlier)| {
@@ -162,7 +162,7 @@ fn refuse_doubles(branches: &[(PathBuf, Branch)], problems: &mut Problems) {
     }
 }
 
-/// Refuses branches that the mount point would cover or be part of.
+/// Refuses branches that the mount point would cover, or that contain it.
 pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &mut Problems) {
     let id = DirectoryId::at(mount_point).ok();
     for branch in branches {
@@ -180,7 +180,7 @@ pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &
     }
 }
 
-/// Refuses branches that share a tree with a branch of a pool that is mounted.
+/// Refuses branches that overlap with a branch of a mounted pool.
 pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
     let shares =
         |pool: &RegistryEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
@@ -214,7 +214,8 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
     }
 }
 
-/// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now. Of one
+/// True if another directory is at the branch's path now: its disk was unmounted, and the device number may have been
+/// reused. For one that does not answer, the device comes from the mount table.
 /// that does not answer the kernel knows the device.
 fn has_gone(taken: &RegistryBranch) -> bool {
     let path = taken.path();

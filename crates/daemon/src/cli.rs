@@ -1,4 +1,4 @@
-//! The one grammar of the command line: mount(8)'s, `SOURCE TARGET [-sfnv] [-o OPTIONS]`, in any order.
+//! Command line grammar: mount(8)'s `SOURCE TARGET [-sfnv] [-o OPTIONS]`, in any order.
 
 use crate::print::Page;
 use crate::problem::Problems;
@@ -11,30 +11,30 @@ use std::os::unix::ffi::OsStrExt;
 pub enum Request {
     /// Mount a pool.
     Mount(Invocation),
-    /// Print one of the pages made from the option table.
+    /// Print a page generated from the option table.
     Print(Page),
     /// Print the version.
     Version,
 }
 
-/// A mount as typed, before any option is looked at.
+/// A mount as typed, before its options are parsed.
 #[derive(Debug, Default)]
 pub struct Invocation {
-    /// The branches, with any `fsstack#` before them taken off.
+    /// The branches, without any `fsstack#` prefix.
     pub source: OsString,
     /// The mount point.
     pub target: OsString,
     /// Every `-o` list, in order.
     pub lists: Vec<OsString>,
-    /// `-s`: an unknown option is a notice, not a refusal.
+    /// `-s`: unknown options are reported and ignored.
     pub sloppy: bool,
-    /// `-f`: check all, mount nothing.
+    /// `-f`: check everything, mount nothing.
     pub fake: bool,
-    /// `-v`: say what is done.
+    /// `-v`: print each step.
     pub verbose: bool,
 }
 
-/// Reads the arguments behind the program's name.
+/// Parses the arguments after the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Request, Problems> {
     let mut arguments = arguments.into_iter();
     let mut typed = TypedWords::default();
@@ -77,7 +77,7 @@ impl TypedWords {
         }
     }
 
-    /// A cluster of one-letter options; one that takes a value takes the rest of the cluster or the next argument.
+    /// Parses a cluster of one-letter options. One with a value takes the rest of the cluster, or the next argument.
     fn short(&mut self, cluster: &[u8], rest: &mut impl Iterator<Item = OsString>) {
         for (at, letter) in cluster.iter().enumerate() {
             let mut value = || match &cluster[at + 1..] {
@@ -88,11 +88,11 @@ impl TypedWords {
                 b's' => self.mount.sloppy = true,
                 b'f' => self.mount.fake = true,
                 b'v' => self.mount.verbose = true,
-                b'n' => {} // There is no mtab to write.
+                b'n' => {} // there is no mtab to write
                 b'h' => self.instead = Some(Request::Print(Page::Help)),
                 b'V' => self.instead = Some(Request::Version),
                 b'o' => return self.list(value()),
-                b't' => return drop(value()), // The type is what called us.
+                b't' => return drop(value()), // mount(8) has chosen the helper by it
                 b'N' => {
                     let space = value().unwrap_or_default();
                     self.problems.usage(format!(

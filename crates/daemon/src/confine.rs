@@ -1,4 +1,5 @@
-//! A daemon that is taken over shall be good for little: what it gives up before it has threads, and when it serves.
+//! Limits the damage of a compromised daemon: drops rights before threads start, and restricts system calls when it
+//! serves.
 
 use std::io;
 
@@ -8,18 +9,18 @@ use fsstack_sys::{capabilities, identity};
 use crate::settings::Settings;
 use fsstack_pool::settings::Seccomp;
 
-/// Gives up the capabilities that the daemon has no use for. For the start, while there is one thread.
+/// Drops the capabilities that the daemon does not need. Called at the start, while there is one thread.
 ///
-/// The daemon of a user has none, and fusermount3, which it calls, has its own from being set-uid.
+/// A user's daemon has none, and fusermount3, which it runs, gets its own from being set-uid.
 pub(crate) fn give_up_rights() -> io::Result<()> {
     identity::keep_capabilities().map_err(|error| error.errno)?;
     capabilities::keep_needed().map_err(|error| error.errno)?;
     Ok(())
 }
 
-/// Leaves the daemon the system calls that it needs to serve, as `seccomp=` says. All its threads, for good.
+/// Restricts all threads to the system calls of a serving daemon, as set by `seccomp=`. Irreversible.
 ///
-/// A kernel that has no such filter serves pools all the same.
+/// A kernel without such filters serves pools too.
 pub(crate) fn keep_to_known_calls(settings: &Settings) {
     let violation = match settings.options.seccomp {
         Seccomp::Off => return,
@@ -39,7 +40,7 @@ mod tests {
 
     use fsstack_sys::capabilities::KEPT;
 
-    /// The words of an option in the unit for systemd, from all of its lines.
+    /// Words of an option in the systemd unit, from all of its lines.
     fn words(option: &str) -> BTreeSet<String> {
         let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/fsstack@.service");
         let unit = fs::read_to_string(unit).unwrap();
@@ -54,7 +55,7 @@ mod tests {
         assert_eq!(words("CapabilityBoundingSet"), kept.chain(for_the_start).collect());
     }
 
-    /// An option that makes a mount namespace would hide the pool from others.
+    /// An option that makes a mount namespace would hide the pool's mount from other programs.
     #[test]
     fn the_unit_has_every_restriction_that_needs_no_mount_namespace() {
         for option in ["NoNewPrivileges", "RestrictNamespaces", "RestrictRealtime", "LockPersonality"] {

@@ -11,32 +11,32 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use toml::Value;
 
-/// An unknown option: refused, or with mount(8)'s `-s` passed over.
+/// Handles an unknown option: refused, or ignored with mount(8)'s `-s`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unknown {
     Refused,
     Noticed,
 }
 
-/// An option as typed: its name, and what stands behind `=`.
+/// An option as typed: its name, and the text after `=`.
 pub(crate) type Named = (String, Option<OsString>);
 
-/// Reads all options of an invocation.
+/// Parses all options of an invocation.
 pub(crate) fn gather(typed: &Invocation, problems: &mut Problems) -> RawOptions {
     let words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
     gather_words(&words, typed.sloppy, problems)
 }
 
-/// Reads these options; `sloppy` passes unknown ones over.
+/// Parses these options; `sloppy` ignores unknown ones.
 pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problems) -> RawOptions {
     let unknown = if sloppy { Unknown::Noticed } else { Unknown::Refused };
-    // The command line is read twice: once to learn of config files, then over what they say.
+    // The command line is parsed twice: once to find config files, then over their values.
     let mut first = RawOptions::default();
     for (name, value) in words.iter().filter(|(name, _)| name == "config") {
         let row = options::find("config");
         let typed = Typed { name, value: value.as_deref(), origin: Origin::CommandLine };
         if let Some(row) = row {
-            let _ = options::apply(&mut first, row, &typed); // Told below, with the rest.
+            let _ = options::apply(&mut first, row, &typed); // reported below, with the rest
         }
     }
     let mut raw = RawOptions::default();
@@ -52,7 +52,7 @@ pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problem
     raw
 }
 
-/// The options of one `-o` list.
+/// Splits one `-o` list into options.
 pub(crate) fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<Named> {
     let words = optlist::split(list).unwrap_or_else(|unclosed| {
         problems.usage(format!("-o {}: {unclosed}", Printable::os(list)));
@@ -108,10 +108,10 @@ fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &m
     }
 }
 
-/// More than any list of options.
+/// Maximum size of a config file in bytes.
 const CONFIG_AT_MOST: u64 = 1 << 20;
 
-/// A device or a pipe might never end, or never begin.
+/// A device or a pipe could block or never end, so only regular files are read.
 fn config_text(file: &Path) -> std::io::Result<String> {
     let kind = std::fs::metadata(file)?;
     if !kind.is_file() {
@@ -126,7 +126,7 @@ fn config_text(file: &Path) -> std::io::Result<String> {
 fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown) -> Result<(), String> {
     let words: Option<OsString> = match value {
         Value::Boolean(true) => None,
-        // A bare flag that is switched off is one that is not given.
+        // A switch set to false is left out.
         Value::Boolean(false)
             if options::find(name).is_some_and(|row| matches!(row.takes, options::Takes::Nothing)) =>
         {
@@ -148,7 +148,7 @@ fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown
     take(raw, &Typed { name, value: words.as_deref(), origin: Origin::Config }, unknown)
 }
 
-/// `cache.files = "off"` is a table within a table to TOML, and one option to us.
+/// TOML parses `cache.files = "off"` as a table in a table; here it is one option.
 fn flatten(table: toml::Table) -> Vec<(String, Value)> {
     let mut flat = Vec::new();
     for (name, value) in table {

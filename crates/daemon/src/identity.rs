@@ -1,9 +1,9 @@
-//! A block device for a pool to be mounted as `fuseblk`: for NFS servers that tell file systems apart by what lies on
-//! their device (nfs-ganesha), so that their handles survive a remount.
+//! Block device for mounting a pool as `fuseblk`: NFS servers that identify file systems by their device's content
+//! (nfs-ganesha) then keep their handles valid across a remount.
 //!
-//! The device is a loop device over a small sparse file with an empty ext4, which has the UUID that the operator chose.
-//! Nothing is ever written to it. It goes with its last user from the beginning, so that it goes with the mount, however
-//! that ends, and with a daemon that dies before; only the file, which is made anew when it is not as it should be, stays.
+//! It is a loop device over a small sparse file with an empty ext4, which has the UUID that the operator chose. Nothing
+//! is ever written to it. It is set to auto-clear from the beginning, so it is detached with the mount, however that
+//! ends, or with a daemon that dies before. Only the file stays; it is rebuilt when it is damaged.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -22,28 +22,29 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use fsstack_sys::program::run;
 
-/// Size of the file, of which a few blocks are there.
+/// Size of the file, which is sparse.
 const SIZE: u64 = 64 << 20;
 
-/// Where an ext4 has its superblock, and in that what it is known by and the UUID.
+/// Offset of ext4's superblock, and offsets in it of magic number and UUID.
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: Range<usize> = 0x38..0x3a;
 const UUID: Range<usize> = 0x68..0x78;
 const EXT4: [u8; 2] = [0x53, 0xef];
 
-/// A loop device that goes with the mount, or when this drops and it is not mounted.
+/// A loop device, detached with the mount, or on drop if it is not mounted.
 #[derive(Debug)]
 pub(crate) struct Device {
     device: LoopDevice,
-    /// Until it is mounted, and seen to be.
+    /// Lock held until the device is mounted.
     _turn: File,
 }
 
 impl Device {
-    /// A device that has `uuid`, over a file in `folder`.
+    /// Makes a device with `uuid` over a file in `folder`.
     ///
     /// # Errors
-    /// A line: what, why, and the way out.
+    ///
+    /// One line: subject, reason and remedy.
     pub(crate) fn make(folder: &Path, uuid: PoolId) -> Result<Self, String> {
         let name = format!("identity-{uuid}.img");
         let image = folder.join(&name);
@@ -51,7 +52,7 @@ impl Device {
         let failed = |why: &dyn Display| format!("nfs-identity={uuid}: {shown}: {why}");
         let elsewhere = |error: io::Error| failed(&format!("{error}: choose another state-dir="));
         private(folder).map_err(elsewhere)?;
-        // Of two pools that are mounted at once one comes first.
+        // Serialises pools that are mounted at the same time.
         let turn = File::open(folder).map_err(elsewhere)?;
         flock(&turn, FlockOperation::LockExclusive).map_err(|error| elsewhere(error.into()))?;
         if let Some(taken) = mounted_over(OsStr::new(&name)) {
@@ -77,7 +78,7 @@ impl Device {
     }
 }
 
-/// Where a pool is mounted whose device is over a file of this name, whatever folder it is in.
+/// Returns the mount point of a pool whose device is over a file of this name, in any folder.
 fn mounted_over(name: &OsStr) -> Option<PathBuf> {
     let is_over = |mount: &MountInfo| {
         let (major, minor) = mount.dev;
@@ -89,12 +90,12 @@ fn mounted_over(name: &OsStr) -> Option<PathBuf> {
     table.into_iter().find(|mount| mount.is_fuse() && is_over(mount).is_some()).map(|mount| mount.mount_point)
 }
 
-/// A folder for us alone, if it is not there; the daemon has no umask.
+/// Makes a private folder if it is missing; the daemon's umask is 0.
 fn private(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// A file for us alone, which was not there: what somebody left under its name is not followed.
+/// Makes a new private file; an existing object of that name is never followed.
 fn fresh(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -105,7 +106,7 @@ fn fresh(path: &Path) -> io::Result<File> {
 
 fn make_image(image: &Path, uuid: PoolId) -> Result<(), String> {
     let failed = |error: io::Error| format!("{error}: choose another state-dir=");
-    // Whole under its name, or not there.
+    // Atomically: complete under its name, or absent.
     let draft = image.with_extension("new");
     let file = fresh(&draft).map_err(failed)?;
     file.set_len(SIZE).map_err(failed)?;
@@ -121,7 +122,7 @@ fn open(image: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(image, flags, Mode::empty())?))
 }
 
-/// The file if it is as it was made: a machine that stops may leave an empty one under any name.
+/// Opens the file if it is valid: a crash of the machine may leave an empty one.
 fn whole(image: &Path, uuid: PoolId) -> Option<File> {
     let file = open(image).ok()?;
     let meta = file.metadata().ok()?;
@@ -152,10 +153,10 @@ mod tests {
         assert!(whole(&image, uuid).is_none(), "cut off");
     }
 
-    /// Tells this test, run anew by itself, where it is to make its files.
+    /// Directory for the files of this test's own child process.
     const CHILD: &str = "FSSTACK_TEST_IDENTITY";
 
-    /// The daemon has no umask; a process of its own has none here, since the others share theirs.
+    /// The daemon's umask is 0. The test sets that in a child process, because other tests share this one's umask.
     #[test]
     fn a_new_file_is_private_and_follows_no_link() {
         if let Some(folder) = std::env::var_os(CHILD).map(std::path::PathBuf::from) {

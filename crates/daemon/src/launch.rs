@@ -39,8 +39,8 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     let log = log::start(&settings.options.log)
         .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
     // Where the log is the helper's own stderr, its lines say these things already.
-    let told_by_helper = settings.options.log.target == LogTarget::Stderr;
-    for notice in settings.notices.iter().filter(|_| !told_by_helper) {
+    let helper_prints = settings.options.log.target == LogTarget::Stderr;
+    for notice in settings.notices.iter().filter(|_| !helper_prints) {
         tracing::warn!("{notice}");
     }
     settings.remarks.iter().for_each(|remark| tracing::info!("{remark}"));
@@ -49,7 +49,7 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     let served = serve(&settings, &ready, signals, &log, listed.as_ref());
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
-        Err(error) if !told_by_helper => tracing::error!("{error}"),
+        Err(error) if !helper_prints => tracing::error!("{error}"),
         Err(_) => {}
     }
     drop(listed);

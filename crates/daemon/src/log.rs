@@ -1,7 +1,8 @@
-//! Where the daemon's messages go: syslog (which the journal reads), a file, or stderr; the level changes while it runs.
+//! The daemon's log: syslog (and so the journal), a file, or stderr, with a level that can change at run time.
 //!
-//! A message is one line whatever it quotes: what a name could smuggle in stands escaped (see `fsstack_pool::Printable`). A log that
-//! cannot take a line loses it: a file system never waits for its log. Files and stderr are written by a thread (`writer.rs`).
+//! A message is one line whatever it quotes: control characters in names are escaped (`fsstack_pool::Printable`). A log
+//! that cannot take a line loses it: requests never wait for the log. Files and stderr are written by a thread
+//! (`writer.rs`).
 
 mod writer;
 
@@ -20,17 +21,17 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use writer::Writer;
 
-/// How long the end of the daemon may wait for lines that are not written yet.
+/// Longest wait for unwritten lines at the daemon's end.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// The system's log, under the facility "daemon".
     Syslog,
     /// A file, appended to.
     File(PathBuf),
-    /// The terminal of a daemon that stays in the foreground.
+    /// The terminal of a daemon in the foreground.
     Stderr,
 }
 
@@ -50,11 +51,11 @@ impl fmt::Display for LogTarget {
 pub struct LogSettings {
     /// Where lines go.
     pub target: LogTarget,
-    /// The least severe level that is written at the start.
+    /// Least severe level written at the start.
     pub level: Level,
 }
 
-/// The levels by the names that `log-level` takes, least telling first.
+/// Levels by their names in `log-level`, least detailed first.
 pub(crate) const LEVELS: [(&str, Level); 5] = [
     ("error", Level::ERROR),
     ("warn", Level::WARN),
@@ -63,7 +64,7 @@ pub(crate) const LEVELS: [(&str, Level); 5] = [
     ("trace", Level::TRACE),
 ];
 
-/// Turns the log's level up and down while the daemon runs; its clones share one level.
+/// The log's level, changeable at run time; clones share it.
 #[derive(Clone, Debug)]
 pub struct LogLevel(Arc<AtomicU8>);
 
@@ -74,12 +75,12 @@ impl LogLevel {
         handle
     }
 
-    /// The least severe level written now.
+    /// Returns the least severe level that is written.
     pub fn get(&self) -> Level {
         LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
     }
 
-    /// Writes this level and all above it from now on.
+    /// Sets the least severe level that is written.
     pub fn set(&self, level: Level) {
         let place =
             LEVELS.iter().zip(0_u8..).find(|((_, known), _)| *known == level).map_or(2, |(_, place)| place);
@@ -87,12 +88,12 @@ impl LogLevel {
         tracing::callsite::rebuild_interest_cache();
     }
 
-    /// One level more, up to "trace": what SIGUSR1 asks for.
+    /// Writes one level more, up to "trace" (SIGUSR1).
     pub fn raise(&self) {
         self.step(|place| (place + 1).min(LEVELS.len() - 1));
     }
 
-    /// One level less, down to "error": what SIGUSR2 asks for.
+    /// Writes one level less, down to "error" (SIGUSR2).
     pub fn lower(&self) {
         self.step(|place| place.saturating_sub(1));
     }
@@ -114,14 +115,14 @@ pub struct LogHandle {
 }
 
 impl LogHandle {
-    /// Begins the log's file anew under its name, as `logrotate` wants it: what SIGHUP asks for.
+    /// Reopens the log's file by its name, after logrotate renamed it (SIGHUP).
     pub fn reopen(&self) {
         if let Some(writer) = &self.writer {
             writer.reopen();
         }
     }
 
-    /// Waits until the lines so far are written; a log that hangs is waited for two seconds.
+    /// Waits until the lines so far are written, at most two seconds.
     pub fn flush(&self) {
         if let Some(writer) = &self.writer {
             writer.flush(LAST_LINES_TIMEOUT);
@@ -129,7 +130,7 @@ impl LogHandle {
     }
 }
 
-/// Sends every message of the process to the target. A thread may be started, which has the caller's signal mask.
+/// Sends all messages of the process to the target. A thread may be started, which inherits the caller's signal mask.
 pub fn start(settings: &LogSettings) -> io::Result<LogHandle> {
     let level = LogLevel::new(settings.level);
     let sink = Sink::open(&settings.target)?;
@@ -179,7 +180,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event's message, and its other fields as `name=value` behind it.
+/// Formats an event's message, then its other fields as `name=value`.
 #[derive(Default)]
 struct LogLine {
     message: String,
@@ -254,7 +255,7 @@ fn connect() -> Option<UnixDatagram> {
     Some(socket)
 }
 
-/// A syslog daemon that was started again has a new socket: connect once more, then give the line up.
+/// A restarted syslog daemon has a new socket: connect once more, then drop the line.
 fn send(socket: &mut Option<UnixDatagram>, line: &[u8]) {
     let sent = |socket: &Option<UnixDatagram>| match socket {
         Some(open) => match open.send(line) {

@@ -1,7 +1,7 @@
-//! Splits the list behind `-o`: commas separate, `"..."` and a backslash take their meaning away.
+//! Splits a list after `-o` at its commas; `"..."` and backslashes quote.
 //!
-//! mount(8) leaves quotes in the list when it calls us, and libfuse's users write `\,`: both work, so that a value
-//! can hold any byte. A backslash before any other byte is itself, as in a path.
+//! mount(8) passes quotes on, and users of libfuse write `\,`. Both are accepted, so a value can contain any byte. A
+//! backslash before any other byte is literal, as in a path.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,16 +11,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub(crate) struct Word {
     /// Text before the first `=`.
     pub(crate) name: OsString,
-    /// Text after it; an empty value is not the same as none.
+    /// Text after it; an empty value differs from none.
     pub(crate) value: Option<OsString>,
 }
 
-/// The list ends inside a quotation.
+/// The list ends inside quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a quotation mark is not closed")]
 pub(crate) struct Unclosed;
 
-/// The options of one list in their order; empty ones (`a,,b`) are dropped.
+/// Splits a list into options, in order; empty ones (`a,,b`) are dropped.
 pub(crate) fn split(list: &OsStr) -> Result<Vec<Word>, Unclosed> {
     let mut words = Vec::new();
     let mut open = Pending::default();

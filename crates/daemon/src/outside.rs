@@ -1,4 +1,4 @@
-//! The kernel's caches and out-of-band changes of branches: `out-of-band`.
+//! Cache timeouts and notices for out-of-band changes of branches (`out-of-band`).
 
 use std::io;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use fsstack_fuse::{Mounted, Timeouts};
 use crate::settings::Options;
 use fsstack_pool::settings::OutOfBand;
 
-/// Timeout of names while notices come for every change; a change that crosses with a lookup is noticed twice.
+/// Timeout of names while every change is watched. A change concurrent with a lookup is notified twice.
 pub(crate) const WATCHED: Duration = Duration::from_secs(60);
-/// Practically for ever.
+/// Practically unlimited.
 pub(crate) const NEVER_CHANGED: Duration = Duration::from_secs(3600);
 
 /// Timeouts of the kernel's caches.
@@ -26,8 +26,8 @@ pub(crate) fn timeouts(options: &Options) -> Timeouts {
     }
 }
 
-/// How long the engine believes that it knows all copies of a directory: as long as the kernel may believe names, there
-/// and missing, and a second at least.
+/// How long the engine trusts its list of a directory's copies: as long as the kernel caches existing and missing
+/// names, at least a second.
 pub(crate) fn recheck(options: &Options) -> Duration {
     match options.out_of_band {
         OutOfBand::Never => NEVER_CHANGED,
@@ -37,7 +37,7 @@ pub(crate) fn recheck(options: &Options) -> Duration {
     }
 }
 
-/// From now on the kernel gets a notice of every change.
+/// Starts sending the kernel a notice for every change.
 pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
     let kernel = Arc::new(Kernel::behind(mounted.device())?);
     union.set_invalidator(kernel.clone());

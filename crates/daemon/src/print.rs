@@ -9,14 +9,14 @@ use clap_mangen::roff::{Roff, bold, roman};
 use std::fmt::Write as _;
 use std::io;
 
-/// A page made from the option table.
+/// A page generated from the option table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// `--help`.
     Help,
     /// docs/options.md.
     OptionsMarkdown,
-    /// The options most asked for, in README.md.
+    /// The most common options, for README.md.
     ReadmeOptions,
     /// mount.fsstack(8).
     Man,
@@ -29,7 +29,7 @@ pub enum Page {
 }
 
 impl Page {
-    /// The pages by the names that `--print` takes.
+    /// Pages by their names in `--print`.
     pub const NAMES: [(&str, Self); 7] = [
         ("help", Self::Help),
         ("options-md", Self::OptionsMarkdown),
@@ -44,7 +44,7 @@ impl Page {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, page)| *page)
     }
 
-    /// The whole page.
+    /// Renders the page.
     pub fn render(self) -> io::Result<Vec<u8>> {
         Ok(match self {
             Self::Help => help().into_bytes(),
@@ -63,7 +63,7 @@ const ABOUT: &str = "Mounts several file systems (branches) as one tree.";
 const SOURCE_HELP: &str = "The branches in order, separated by \":\" or \",\"; each a directory or a pattern, with a mode and a floor behind \"=\": /a=RW,50G:/b=NC:/c=RO";
 const FSTAB: &str = "/srv/pair0*  /srv/storage01  fsstack  defaults,nofail,_netdev  0  0";
 
-/// The command line as clap describes it: for pages only, the parser is `cli`.
+/// The command line for clap, used for pages only; the parser is `cli`.
 fn command() -> Command {
     let flag = |letter: char, help: &'static str| {
         Arg::new(letter.to_string()).short(letter).action(ArgAction::SetTrue).help(help)
@@ -107,7 +107,7 @@ fn completable() -> Vec<PossibleValue> {
     own.map(|row| PossibleValue::new(completed(row)).help(row.help)).collect()
 }
 
-/// The name as far as it can be completed: up to the value, where one is needed.
+/// Completion of the name, up to the value if one is required.
 fn completed(row: &Row) -> String {
     match row.takes {
         Takes::Value(_) | Takes::Choice(_) => format!("{}=", row.name()),
@@ -182,10 +182,10 @@ fn markdown() -> String {
     text
 }
 
-/// A table's head, where options have defaults.
+/// Head of a table with defaults.
 const HEADED: &str = "| option | default | |\n|---|---|---|\n";
 
-/// Options in README.md.
+/// Options shown in README.md.
 const MOST_ASKED_FOR: [&str; 6] =
     [CREATE, "minfreespace", WRITE_PATH, "page-cache", "passthrough-headroom", "require"];
 
@@ -206,7 +206,7 @@ fn default_of(row: &Row) -> String {
     }
 }
 
-/// The name with what it takes, then the other spellings alone.
+/// The name with its value, then the other spellings.
 fn spelled(row: &Row) -> impl Iterator<Item = String> {
     std::iter::once(row.usage()).chain(row.names.iter().skip(1).map(|name| (*name).to_owned()))
 }
@@ -219,7 +219,7 @@ fn accepted(row: &Row) -> String {
     }
 }
 
-/// The text as a sentence; the name of an option in front stays as it is typed.
+/// The text as a sentence; an option's name at the start keeps its spelling.
 fn capital(text: &str) -> String {
     let first = text.split(' ').next().unwrap_or_default();
     if first.contains(['=', '_']) {
@@ -255,7 +255,7 @@ fn man() -> io::Result<Vec<u8>> {
     }
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(
-        "0: mounted, and the mount answers. 1: it was asked for wrongly. 2: the system failed. 32: it could not be mounted.",
+        "0: mounted, and the mount answers. 1: usage error. 2: system error. 32: the mount failed.",
     )]);
     roff.control("SH", ["FSTAB"]);
     roff.text([roman(FSTAB)]);

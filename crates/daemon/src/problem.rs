@@ -1,20 +1,20 @@
-//! Why a mount is refused: every reason found is kept, each one line, and the exit code follows from their kinds.
+//! Reasons for refusing a mount: all found ones are kept, one line each, and their kinds decide the exit code.
 
 use std::fmt;
 
-/// Kinds of failure that mount(8) reports to its caller.
+/// Kinds of failure in mount(8)'s exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// The mount was asked for rightly and could not be made (32).
+    /// A valid mount failed (32).
     Mount,
-    /// The system could not do what any program may ask of it, such as a new process (2).
+    /// A basic system call failed, such as starting a process (2).
     System,
-    /// It was asked for wrongly (1).
+    /// Usage error (1).
     Usage,
 }
 
 impl Failure {
-    /// The exit code of mount(8) for it.
+    /// mount(8)'s exit code for it.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Usage => 1,
@@ -24,7 +24,7 @@ impl Failure {
     }
 }
 
-/// One reason not to mount: what, why and the way out, on one line.
+/// A reason for refusing the mount: subject, reason and remedy on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Kind of failure, for the exit code.
@@ -39,17 +39,17 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that was found wrong so far.
+/// Problems found so far.
 #[derive(Debug, Default)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// It was asked for wrongly.
+    /// Adds a usage error.
     pub fn usage(&mut self, text: impl Into<String>) {
         self.add(Failure::Usage, text.into());
     }
 
-    /// It cannot be mounted as things stand.
+    /// Adds a reason why the mount fails in the current state.
     pub fn mount(&mut self, text: impl Into<String>) {
         self.add(Failure::Mount, text.into());
     }
@@ -61,12 +61,12 @@ impl Problems {
         }
     }
 
-    /// Whether nothing was found wrong.
+    /// True if there is no problem.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The failure that the exit code tells: wrong usage before all else.
+    /// The kind that decides the exit code: usage errors first.
     pub fn failure(&self) -> Failure {
         self.0.iter().map(|problem| problem.failure).max().unwrap_or(Failure::Mount)
     }

@@ -1,4 +1,4 @@
-//! The options as typed, before anything is looked at in the world: later ones win, policies are all kept.
+//! Options as typed, before the system is checked: the last value counts, and policies are all kept.
 
 use crate::options::{self, Effect, Origin, Typed};
 use crate::outside::WATCHED;
@@ -8,7 +8,7 @@ use fsstack_pool::{Chain, Floor};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-/// A placement policy under one of the names that choose it.
+/// A placement policy, with the option that chose it.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyChoice {
     pub(crate) name: String,
@@ -17,7 +17,7 @@ pub(crate) struct PolicyChoice {
     pub(crate) chain: Chain,
 }
 
-/// Spelling and origin of an option that was given.
+/// Spelling and source of a given option.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     spelled: String,
@@ -47,15 +47,15 @@ impl Default for RawOptions {
             if let (Effect::Set(set), false) = (row.effect, row.default.is_empty()) {
                 let typed =
                     Typed { name: row.name(), value: Some(OsStr::new(row.default)), origin: Origin::Config };
-                let _ = set(&mut raw, &typed); // A test reads every default back.
+                let _ = set(&mut raw, &typed); // a test reads every default back
             }
         }
         Self::over(Options { watched_timeouts: (WATCHED, WATCHED), ..raw.options })
     }
 }
 
-/// A restriction that mount(8) and mount.fuse always write the opposite of when it is not given (`rw`, `suid`,
-/// `dev`): so what the command line says for the opposite does not undo what the config file says.
+/// A restriction whose opposite (`rw`, `suid`, `dev`) mount(8) and mount.fuse always add when it is not given. So the
+/// opposite on the command line does not override the config file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Restriction(Option<Origin>);
 
@@ -73,7 +73,7 @@ impl Restriction {
     }
 }
 
-/// The flags of mount(8).
+/// Mount flags.
 #[derive(Clone, Debug)]
 pub(crate) struct RawFlags {
     pub(crate) read_only: Restriction,
@@ -102,14 +102,14 @@ impl Default for RawFlags {
 }
 
 impl RawOptions {
-    /// Keeps a policy; the same name given again goes in place of what it said before.
+    /// Adds a policy; the same option given again replaces its earlier value.
     pub(crate) fn choose_policy(&mut self, typed: &Typed<'_>, chain: Chain) {
         let name = typed.name.replace('_', "-");
         self.policies.retain(|before| before.name != name);
         self.policies.push(PolicyChoice { name, spelled: typed.to_string(), origin: typed.origin, chain });
     }
 
-    /// Options as they are now, before anything is typed.
+    /// Starts from existing options.
     pub(crate) fn over(options: Options) -> Self {
         Self {
             options,
@@ -125,12 +125,12 @@ impl RawOptions {
         }
     }
 
-    /// Remembers how an option was typed; the last one counts.
+    /// Records how an option was typed; the last one counts.
     pub(crate) fn note(&mut self, name: &'static str, typed: &Typed<'_>) {
         self.given.insert(name, Given { spelled: typed.to_string(), origin: typed.origin });
     }
 
-    /// Takes `value` for the option `name` of ours, which another program's option `typed` means.
+    /// Sets our option `name` to `value`, for another program's option `typed`.
     pub(crate) fn take_as(&mut self, name: &str, value: &str, typed: &Typed<'_>) -> Result<(), String> {
         let Some(row) = options::find(name) else { return Ok(()) };
         if let Effect::Set(set) = row.effect {
@@ -140,28 +140,28 @@ impl RawOptions {
         Ok(())
     }
 
-    /// Whether an option was given.
+    /// True if an option was given.
     pub(crate) fn is_given(&self, name: &str) -> bool {
         self.given.contains_key(name)
     }
 
-    /// Spelling of an option that was given.
+    /// Spelling of a given option.
     pub(crate) fn spelled(&self, name: &str) -> &str {
         self.given.get(name).map_or("", |given| &given.spelled)
     }
 
-    /// Origin of an option that was given.
+    /// Source of a given option.
     pub(crate) fn origin(&self, name: &str) -> Option<Origin> {
         self.given.get(name).map(|given| given.origin)
     }
 
-    /// The options that were typed behind `-o`.
+    /// Options given after `-o`.
     pub(crate) fn behind_o(&self) -> Vec<&'static str> {
         let typed = self.given.iter().filter(|(_, given)| given.origin == Origin::CommandLine);
         typed.map(|(name, _)| *name).collect()
     }
 
-    /// Something the user should know.
+    /// Adds a notice for the user.
     pub(crate) fn notice(&mut self, text: String) {
         if !self.notices.contains(&text) {
             self.notices.push(text);

@@ -1,8 +1,8 @@
-//! Which branches were mount points when a pool was last served from them.
+//! Records which branches were mount points when a pool last used them.
 //!
-//! A disk that is not there at boot leaves a bare directory, which looks like an empty branch: files would go to the
-//! system's disk, and names that the disk has would not exist. So what was a mount point must be one again, unless
-//! `require=directory` says otherwise. The list is the machine's, not a pool's: a path of it is a place for a disk.
+//! A missing disk at boot leaves a bare directory that looks like an empty branch: files would go to the system's disk,
+//! and names on the missing disk would not exist. So a former mount point must be one again, unless `require=directory`
+//! is set. The list belongs to the machine, not to a pool.
 
 use crate::settings::Branch;
 use crate::world::World;
@@ -16,28 +16,28 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The list in the state directory: paths, each ended by a zero byte.
+/// File name of the list in the state directory: paths, each ended by a NUL.
 const LIST: &str = "mounted-branches";
 
-/// The list, where pools keep state.
+/// The list of former mount points.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remembered {
     folder: Option<PathBuf>,
 }
 
 impl Remembered {
-    /// Record in the state directory; None: nothing is recorded.
+    /// The list in the state directory; `None` records nothing.
     pub(crate) fn in_dir(folder: Option<&Path>) -> Self {
         Self { folder: folder.map(Path::to_owned) }
     }
 
-    /// Whether a branch at this canonical path was a mount point. Of a list that cannot be read nobody knows; that is
-    /// what [`Self::cannot_tell`] is for.
+    /// True if the branch at this canonical path was a mount point. False if the list cannot be read, which
+    /// [`Self::cannot_tell`] reports.
     pub(crate) fn was_mount_point(&self, path: &Path) -> bool {
         self.folder.as_deref().is_some_and(|folder| read(folder).is_ok_and(|list| list.contains(path)))
     }
 
-    /// Why nobody knows what was a mount point: the list is there and cannot be read. One line, with the way out.
+    /// Returns why the list cannot be read, with the remedy, on one line; `None` if it can.
     pub(crate) fn cannot_tell(&self) -> Option<String> {
         let folder = self.folder.as_deref()?;
         let error = read(folder).err()?;
@@ -47,7 +47,7 @@ impl Remembered {
         ))
     }
 
-    /// These branches are served from now on, as they are.
+    /// Records the present state of these branches.
     pub(crate) fn note(&self, branches: &[Branch], world: &World) {
         let Some(folder) = &self.folder else { return };
         let (mut mounted, mut plain) = (Vec::new(), Vec::new());
@@ -56,7 +56,7 @@ impl Remembered {
             match world.mount_point(path) {
                 Ok(true) => mounted.push(path),
                 Ok(false) => plain.push(path),
-                Err(_) => {} // one that is out of order just now: as it was
+                Err(_) => {} // unknown at the moment: keep its entry
             }
         }
         if let Err(error) = change(folder, &mounted, &plain) {
@@ -80,7 +80,7 @@ fn change(folder: &Path, mounted: &[&Path], plain: &[&Path]) -> io::Result<()> {
     flock(&dir, FlockOperation::LockExclusive)?;
     let known = read(folder)?;
     let mut list = known.clone();
-    // The others are not looked at: what is mounted there may hang.
+    // The others are not checked: their mounts may hang.
     list.retain(|path| !plain.contains(&path.as_path()));
     list.extend(mounted.iter().map(|path| path.to_path_buf()));
     if list == known {

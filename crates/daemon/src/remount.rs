@@ -1,7 +1,7 @@
-//! `mount -o remount,...`: the daemon takes over what can change while it runs, the kernel the flags of the mount.
+//! `mount -o remount,...`: the daemon changes its live settings, the kernel the mount's flags.
 //!
-//! mount(8) hands in the options that the mount table shows beside those that were typed, so an option passes that
-//! could not change if it says what holds already; only what it would change is refused.
+//! mount(8) passes the options of the mount table along with the typed ones. So an option that cannot change is
+//! accepted with its present value, and refused with another.
 
 use crate::cli::Invocation;
 use crate::gather::{gather_words, words_of};
@@ -20,10 +20,10 @@ use fsstack_pool::Printable;
 use fsstack_sys::mounts::{self, MountInfo};
 use std::path::{Path, PathBuf};
 
-/// Options in the mount table that kernel and daemon settle between them.
+/// Options in the mount table that kernel and daemon negotiate.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
 
-/// Whether this is asked for.
+/// True if a remount is requested.
 pub(crate) fn is_asked_for(typed: &Invocation) -> bool {
     let mut problems = Problems::default();
     typed.lists.iter().flat_map(|list| words_of(list, &mut problems)).any(|(name, _)| name == "remount")
@@ -62,7 +62,7 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems>
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// The options for the daemon, and all of them as read, for the flags.
+/// Parses the options: those for the daemon, and all of them for the flags.
 fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignment>) {
     let mut words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
     words.retain(|(name, _)| !OF_THE_KERNEL.contains(&name.as_str()));
@@ -75,7 +75,7 @@ fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignm
     (raw, assignments.collect())
 }
 
-/// The kernel's own flags, if they are not these already. What a branch restricts stays so.
+/// Changes the mount's flags if they differ. Restrictions of branches stay.
 fn set_flags(target: &Path, raw: &RawOptions, branches: &[PathBuf], world: &World) -> Result<(), String> {
     let mut wanted = flags(raw, world);
     let table = mounts::list().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! From what was typed to what holds: every conflict is reported, not only the first.
+//! Resolves typed options into settings; reports every conflict, not only the first.
 
 use crate::branches::{self, Demand};
 use crate::cli::Invocation;
@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Settles an invocation, or tells everything that stands against it.
+/// Resolves an invocation, or reports all of its problems.
 pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
     let mut raw = gather(typed, &mut problems);
@@ -60,7 +60,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     })
 }
 
-/// Timeouts of existing and missing names where nothing changes out of band.
+/// Sets the timeouts of existing and missing names if nothing changes out of band.
 fn believe(raw: &mut RawOptions) {
     if raw.options.out_of_band != OutOfBand::Never {
         return;
@@ -76,7 +76,7 @@ fn believe(raw: &mut RawOptions) {
     }
 }
 
-/// Notices for the user that are no problems.
+/// Notices for the user that are not problems.
 fn notices(raw: &mut RawOptions, world: &World) {
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
@@ -88,7 +88,7 @@ fn notices(raw: &mut RawOptions, world: &World) {
     }
 }
 
-/// How many calls may be inside a branch that others serve: never so many that one branch can have all threads.
+/// Limits the calls inside a remote branch, so that one branch cannot take all threads.
 fn inflight(raw: &mut RawOptions, problems: &mut Problems) {
     let threads = raw.options.max_threads;
     let calls = &mut raw.options.engine.branch_inflight;
@@ -114,7 +114,7 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
     }
 }
 
-/// A wait for a lock holds what it came by until it is over: an entry of a ring, of which there are few.
+/// A wait for a lock keeps its request's resource: a ring entry, of which there are few.
 fn transport(raw: &RawOptions, problems: &mut Problems) {
     if (raw.options.transport, raw.options.engine.locks) == (Transport::Ring, Locks::Branch) {
         problems.usage(format!(
@@ -125,12 +125,12 @@ fn transport(raw: &RawOptions, problems: &mut Problems) {
     }
 }
 
-/// One policy and one floor, whichever of their spellings were used.
+/// Combines all spellings into one policy and one floor.
 fn place(raw: &mut RawOptions, problems: &mut Problems) {
     let mut choices = raw.policies.clone();
     if let (Some(limit), Some(origin)) = (raw.mlimit, raw.origin("mlimit")) {
         let chain = Chain::mlimit(limit);
-        // "create=mlimit,mlimit=8G": the one names the policy, the other its limit.
+        // "create=mlimit,mlimit=8G": the first names the policy, the second its limit.
         choices.retain(|choice| choice.chain != Chain::mlimit(Floor::MLIMIT_DEFAULT));
         choices.push(PolicyChoice {
             name: "mlimit".into(),
@@ -139,7 +139,7 @@ fn place(raw: &mut RawOptions, problems: &mut Problems) {
             chain,
         });
     }
-    // The command line goes before the config file, not against it.
+    // The command line overrides the config file instead of conflicting with it.
     let strongest = choices.iter().map(|choice| choice.origin).max();
     choices.retain(|choice| Some(choice.origin) == strongest);
     let differing = choices.iter().find(|choice| choice.chain != choices[0].chain);
@@ -164,8 +164,8 @@ fn place(raw: &mut RawOptions, problems: &mut Problems) {
     }
 }
 
-/// Takes the parts of `mlimit=`: a policy, and no floor. It is a threshold of its own: below it mhddfs still places on
-/// the roomiest branch.
+/// Applies `mlimit=`: a policy without a floor. It is a threshold of its own: below it mhddfs still places files on the
+/// branch with most free space.
 pub(crate) fn place_by_mlimit(options: &mut Options, limit: Floor) {
     options.engine.create = Chain::mlimit(limit);
     options.engine.floor = Floor::NONE;
@@ -237,8 +237,8 @@ fn write_path(raw: &mut RawOptions, world: &World, problems: &mut Problems) -> W
     }
 }
 
-/// Access for other users, and whether the kernel checks permissions: without that, every user who may enter may do
-/// everything.
+/// Access for other users, and whether the kernel checks permissions. Without those checks every user with access could
+/// do everything.
 fn access(raw: &mut RawOptions, world: &World, problems: &mut Problems) {
     if !raw.is_given("allow_other") {
         raw.options.allow_other = world.privilege == Privilege::Root;
@@ -274,7 +274,7 @@ fn log(raw: &mut RawOptions, problems: &mut Problems) {
     }
 }
 
-/// The flags of the mount itself.
+/// Mount flags.
 pub(crate) fn flags(raw: &RawOptions, world: &World) -> MountFlags {
     let root = world.privilege == Privilege::Root;
     MountFlags {
@@ -311,7 +311,7 @@ fn mount_point(target: &OsStr, nonempty: bool, world: &World, problems: &mut Pro
         problems.mount(format!("mount point {shown}: not a directory; a pool is mounted on one"));
         return None;
     }
-    // One that was unmounted lazily lives on without it.
+    // A pool that was unmounted lazily still runs without a mount.
     if World::may_be_pool(&path) && world.running_pools().iter().any(|pool| pool.mount_point() == path) {
         problems.mount(format!("mount point {shown}: a pool is mounted there already; unmount it first"));
         return Some(path);
@@ -342,7 +342,7 @@ fn branches(
             return Vec::new();
         }
     };
-    // What is wrong already does not get better by waiting.
+    // Waiting cannot fix problems found already.
     let timeout = if problems.is_empty() { raw.options.branches_timeout } else { Duration::ZERO };
     let remembered = Remembered::in_dir(raw.options.engine.state_dir.as_deref());
     let require = raw.options.require;

@@ -1,8 +1,8 @@
-//! Flags of mounts that take rights away: `nosuid`, `nodev`, `noexec`.
+//! Restrictive mount flags: `nosuid`, `nodev`, `noexec`.
 //!
-//! The administrator who mounted a branch with one of them does not trust its content that far. Through the pool the kernel
-//! looks only at the flags of the pool's own mount, whatever branch a file is on. So the pool's mount has each flag that the
-//! mount of one of its branches has.
+//! An administrator who mounts a branch with one of them does not trust its content. Through the pool the kernel checks
+//! only the pool's own flags, whatever branch a file is on. So the pool's mount has each flag that any branch's mount
+//! has.
 
 use crate::settings::{MountFlags, Settings};
 use fsstack_control::local_locks::mount_of;
@@ -11,7 +11,7 @@ use fsstack_sys::mounts::MountInfo;
 use std::fmt;
 use std::path::Path;
 
-/// Restrictions of a mount on its files.
+/// Restrictions of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restrictions {
     no_suid: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Restrictions {
 }
 
 impl Restrictions {
-    /// Those of the mount that `path` is on; none if the mount table does not tell.
+    /// Returns those of the mount that `path` is on; none if it is not in the mount table.
     pub(crate) fn at(path: &Path, table: &[MountInfo]) -> Self {
         mount_of(path, table).map(Self::of).unwrap_or_default()
     }
@@ -30,7 +30,7 @@ impl Restrictions {
         Self { no_suid: has("nosuid"), no_devices: has("nodev"), no_programs: has("noexec") }
     }
 
-    /// Those that a mount with `flags` does not have.
+    /// Returns those that a mount with `flags` lacks.
     pub(crate) fn beyond(self, flags: &MountFlags) -> Self {
         Self {
             no_suid: self.no_suid && flags.suid,
@@ -39,7 +39,7 @@ impl Restrictions {
         }
     }
 
-    /// Takes away from `flags` what these do.
+    /// Applies them to `flags`.
     pub(crate) fn put_on(self, flags: &mut MountFlags) {
         flags.suid &= !self.no_suid;
         flags.devices &= !self.no_devices;
@@ -59,7 +59,7 @@ impl fmt::Display for Restrictions {
     }
 }
 
-/// The settings, with the restrictions of all branches on the mount's flags; one line of the log for each branch that adds one.
+/// Adds the restrictions of all branches to the mount's flags, with a log line for each branch that adds one.
 pub(crate) fn inherited(settings: &Settings, table: &[MountInfo]) -> Settings {
     let mut settings = settings.clone();
     for branch in &settings.branches {

@@ -1,4 +1,4 @@
-//! The values of options, read into the pool's own types; an error says what would be right.
+//! Parsers of option values; an error says what would be right.
 
 use crate::log::{LEVELS, LogTarget};
 use crate::options::Typed;
@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use tracing::Level;
 
-/// How `Chain::default_create` is written: tests hold the two together.
+/// Text of `Chain::default_create`; a test compares the two.
 pub(crate) const DEFAULT_CREATE: &str = "mspmfs>any";
-/// Floor of mhddfs and mergerfs.
+/// Default floor, as in mhddfs and mergerfs.
 pub(crate) const DEFAULT_FLOOR: &str = "4G";
-/// Room for what is written to open files, which the kernel cannot send elsewhere.
+/// Reserve for passthrough writers, whose writes cannot go to another branch.
 pub(crate) const DEFAULT_HEADROOM: &str = "1G";
-/// Largest request that the kernel takes without a change of its limits.
+/// Largest request that the kernel accepts with its default limits.
 pub(crate) const DEFAULT_MAX_WRITE: &str = "1M";
 
 /// Worker threads unless max-threads is given.
@@ -31,17 +31,17 @@ pub(crate) fn mlimit(text: &str) -> Result<Floor, String> {
     Floor::from_mlimit(text).map_err(said)
 }
 
-/// Bytes.
+/// Parses a number of bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     size(text).map(|Size(bytes)| bytes)
 }
 
-/// Bytes a second at most; 0: no limit.
+/// Parses bytes a second; 0 means no limit.
 pub(crate) fn speed(text: &str) -> Result<Option<NonZeroU64>, String> {
     bytes(text).map(NonZeroU64::new)
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "not a whole number".to_owned())
 }
@@ -68,13 +68,12 @@ pub(crate) fn inflight(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The most calls that one branch may have inside at once, so that it leaves a thread for the others (where there
-/// is a second thread).
+/// Largest number of calls inside one branch that leaves a thread for the others, if there is a second thread.
 pub(crate) fn most_inflight(max_threads: Option<NonZeroUsize>) -> usize {
     max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get).saturating_sub(1).max(1)
 }
 
-/// Why one branch may not have `calls` inside at once.
+/// Reason for refusing `calls` inside one branch.
 pub(crate) fn too_many_inflight(calls: usize, max_threads: Option<NonZeroUsize>) -> Option<String> {
     let threads = max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get);
     (calls > most_inflight(max_threads)).then(|| {
@@ -90,12 +89,12 @@ pub(crate) fn max_write(text: &str) -> Result<u32, String> {
     }
 }
 
-/// mergerfs counts in pages where there is no unit.
+/// Without a unit mergerfs counts pages.
 pub(crate) fn message_size(text: &str) -> String {
     text.parse::<u64>().map_or_else(|_| text.to_owned(), |pages| pages.saturating_mul(PAGE).to_string())
 }
 
-/// It stands in the mount table, where these bytes mean something.
+/// Parses the subtype; some bytes have a meaning in the mount table.
 pub(crate) fn subtype(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
@@ -128,7 +127,7 @@ pub(crate) fn log_level(text: &str) -> Result<Level, String> {
     }
 }
 
-/// A port of this machine's own address, or an address with one.
+/// Parses a port on 127.0.0.1, or an address with a port.
 pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     let own = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
     let told = text.strip_prefix(':').unwrap_or(text);
@@ -137,7 +136,7 @@ pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// `/dir=stacked:/other/dir=passthrough`.
+/// Parses `/dir=stacked:/other/dir=passthrough`.
 pub(crate) fn write_rules(text: &str) -> Result<Rules, String> {
     let wrong = || "not rules as /dir=stacked:/other=passthrough".to_owned();
     text.split(':').filter(|rule| !rule.is_empty()).try_fold(Rules::default(), |rules, rule| {
@@ -147,7 +146,7 @@ pub(crate) fn write_rules(text: &str) -> Result<Rules, String> {
     })
 }
 
-/// A count of things in memory.
+/// Converts a count.
 pub(crate) fn count(of: usize) -> u64 {
     u64::try_from(of).unwrap_or(u64::MAX)
 }

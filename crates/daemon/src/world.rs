@@ -7,30 +7,30 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to end after its pool was unmounted, on a busy machine.
+/// Longest wait for a daemon to end after its pool was unmounted.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The world as the helper finds it; a test makes its own.
+/// Environment of the helper; tests make their own.
 #[derive(Clone, Debug)]
 pub struct World {
     /// Privilege of the mounting user.
     pub privilege: Privilege,
-    /// Where root's live pools are listed.
+    /// Registry of root's pools.
     pub registry: PathBuf,
-    /// Where a pool of this user is listed; None: it is not.
+    /// Registry of this user's pools; `None` if there is none.
     pub own: Option<PathBuf>,
-    /// How long a daemon whose pool was unmounted a moment ago is waited for.
+    /// How long to wait for a daemon whose pool was just unmounted.
     pub leaving: Duration,
 }
 
 impl World {
-    /// The world of this process.
+    /// The environment of this process.
     pub fn here() -> Self {
         let privilege = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::User };
         Self { privilege, registry: PathBuf::from(REGISTRY), own: registry::own(), leaving: LEAVING_TIMEOUT }
     }
 
-    /// Where pools are listed that this user may be concerned with.
+    /// Registries that are relevant to this user.
     pub fn registries(&self) -> impl Iterator<Item = &Path> {
         let own = self.own.as_deref().filter(|own| *own != self.registry);
         std::iter::once(self.registry.as_path()).chain(own)
@@ -41,8 +41,8 @@ impl World {
         self.registries().flat_map(registry::read).collect()
     }
 
-    /// Pools that live. The daemon of one that `concerns` us and was unmounted a moment ago is waited for: it is
-    /// about to give its branches back.
+    /// Live pools. Waits for a `concerns`-matching daemon whose pool was just unmounted, because it is about to release
+    /// its branches.
     pub(crate) fn live_pools(&self, concerns: impl Fn(&RegistryEntry) -> bool) -> Vec<RegistryEntry> {
         let began = Instant::now();
         loop {
@@ -55,15 +55,15 @@ impl World {
         }
     }
 
-    /// Whether what is mounted at this path, on top, may be a pool: by the mount table, which tells of places too that
-    /// the caller may not look at. Whose it is the registry tells: a pool is called as its `subtype=` says.
+    /// True if the top mount at this path may be a pool, by the mount table, which also lists paths that the caller
+    /// cannot access. The registry decides whose it is, because `subtype=` sets the type's name.
     pub(crate) fn may_be_pool(path: &Path) -> bool {
         let table = fsstack_sys::mounts::list().unwrap_or_default();
         table.iter().rev().find(|mount| mount.mount_point == path).is_some_and(MountInfo::is_fuse)
     }
 
-    /// Whether the root of a mount is at this path; looked up anew, as it may be waited for. A mount that hangs
-    /// is not asked.
+    /// True if this path is the root of a mount. Reads the mount table each time, as callers wait for a mount, and
+    /// makes no request to a mount that hangs.
     pub(crate) fn is_mount_point(&self, path: &Path) -> bool {
         self.mount_point(path).unwrap_or(false)
     }
@@ -71,7 +71,8 @@ impl World {
     /// Like [`Self::is_mount_point`].
     ///
     /// # Errors
-    /// That cannot be known.
+    ///
+    /// The mount table cannot be read.
     pub(crate) fn mount_point(&self, path: &Path) -> std::io::Result<bool> {
         let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
         Ok(status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))

@@ -1,4 +1,4 @@
-//! Every refusal as a user reads it, from the real helper: one line each, all at once, nothing mounted.
+//! Every refusal in the real helper's words: one line each, all at once, nothing mounted.
 
 #![allow(clippy::unwrap_used, reason = "a test whose test bed cannot be made has failed")]
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Command, Output};
 use test_bed::TestBed;
 
-/// Output of the helper with its exit code, for these arguments.
+/// Runs the helper with these arguments. Returns output and exit code.
 fn helper(test_bed: &TestBed, words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-fsstack"));
     command.args(words.iter().map(|word| test_bed.fill(word)));
@@ -18,7 +18,7 @@ fn helper(test_bed: &TestBed, words: &[&str]) -> String {
     format!("{}exit {}", test_bed.hide(&text), status.code().unwrap())
 }
 
-/// `-f`: what is not refused is not mounted either.
+/// With `-f`, so that nothing is mounted even if nothing is refused.
 fn check(test_bed: &TestBed, source: &str, options: &str, expected: Expect) {
     expected.assert_eq(&helper(test_bed, &[source, "$D/mnt", "-f", "-o", options]));
 }
@@ -142,7 +142,7 @@ fn leftovers_are_passed_over_with_a_notice() {
     );
 }
 
-/// Lines of mergerfs's own quick start.
+/// From mergerfs's own quick start.
 #[test]
 fn the_lines_of_mergerfs_quick_start_are_taken() {
     let test_bed = TestBed::new();
@@ -230,7 +230,7 @@ fn one_branch_never_has_all_threads() {
         let told = helper(&test_bed, &["$D/a", "$D/mnt", "-f", "-o", options]);
         assert_eq!(told, format!("mount.fsstack: {why}\nexit 1"));
     }
-    // Left to itself, it is what max-threads allows.
+    // The default is what max-threads allows.
     check(&test_bed, "$D/a", "max-threads=8", expect!["exit 0"]);
     check(&test_bed, "$D/a", "max-threads=8,branch-inflight=7", expect!["exit 0"]);
 }

@@ -27,7 +27,7 @@ fn told(problems: &Problems) -> String {
     problems.into_iter().map(|problem| problem.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines of the settings that the options changed.
+/// The settings' lines that the options changed.
 fn check(test_bed: &TestBed, options: &str, expected: Expect) {
     let lines = |options: &str| match settle(test_bed, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
         Ok(settings) => {
@@ -49,7 +49,7 @@ fn check(test_bed: &TestBed, options: &str, expected: Expect) {
     expected.assert_eq(&test_bed.hide(&changed.join("\n")));
 }
 
-/// An unmounted disk would pass for an empty branch.
+/// An unmounted disk would look like an empty branch.
 #[test]
 fn a_mount_is_refused_if_earlier_mounts_are_unknown() {
     let test_bed = TestBed::new();
@@ -401,7 +401,7 @@ fn branches_of_a_live_pool_are_refused() {
     expect!["branch $D/a/inner: lies in a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)"]
         .assert_eq(&hide(&refused));
     fs::create_dir(&mount_point).unwrap();
-    // That pool is not mounted any more: it was unmounted lazily, and is in use.
+    // That pool was unmounted lazily and is still in use.
     settle(&test_bed, Privilege::Root, &["$D/b", "$D/other"]).unwrap();
     drop(listed);
     settle(&test_bed, Privilege::Root, &words).unwrap();

@@ -1,7 +1,7 @@
-//! `fsstack branch abort`: frees the callers that are stuck in a hung FUSE branch.
+//! `fsstack branch abort`: frees the callers stuck in a hung FUSE branch.
 //!
-//! The kernel answers for a file system whose connection is aborted: every call inside it fails, and every later one,
-//! until it is mounted again. The branch is found in the mount table and never touched itself, as it hangs.
+//! Aborting a file system's connection makes the kernel fail every pending and later call until it is mounted again.
+//! The branch is found in the mount table; no request is made to it, as it hangs.
 
 use super::show::{self, Style};
 use super::{Failed, pool};
@@ -24,7 +24,7 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
     }
     let table = mounts::list().map_err(|error| Failed::system("the mount table", &error))?;
     let holds = |mount: &&mounts::MountInfo| branch.starts_with(&mount.mount_point);
-    // The deepest, and of several at one place the one on top.
+    // The deepest mount, and of several at one path the top one.
     let mount = table.iter().filter(holds).max_by_key(|mount| mount.mount_point.as_os_str().len());
     let mount =
         mount.and_then(|deepest| table.iter().rfind(|mount| mount.mount_point == deepest.mount_point));
@@ -38,7 +38,7 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
             "{shown}: in the pool itself, whose own connection is not aborted here"
         )));
     }
-    // The kernel's number of a device: the minor number in its lower 20 bits, the major above.
+    // The kernel's device number: minor number in the lower 20 bits, major number above.
     let device = (u64::from(mount.dev.0) << 20) | u64::from(mount.dev.1);
     fusectl::abort(device).map_err(|error| {
         let text = format!("{shown}: {error}");

@@ -1,4 +1,4 @@
-//! The command line, as clap reads it: also the source of the help, the man page and the completions.
+//! The command line as clap parses it; also the source of help, man page and completions.
 
 use super::show::Style;
 use crate::nfs::Clients;
@@ -50,7 +50,7 @@ pub enum Command {
     },
     /// Change keys of a mounted pool, all of them or none.
     Set(Set),
-    /// Switch how bytes reach a branch; takes effect when a file that nobody has open is opened.
+    /// Change the write path; takes effect at the next open of a file that is not open.
     WritePath(WritePathArguments),
     /// Add, remove or change a branch of a mounted pool.
     Branch(BranchArguments),
@@ -89,7 +89,7 @@ pub enum Command {
     /// Print a generated page: man page, completions, command reference.
     #[command(hide = true)]
     Print {
-        /// Which page.
+        /// The page.
         page: String,
     },
 }
@@ -310,14 +310,14 @@ pub enum NfsAction {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// Clients as in exports(5), separated by blanks: hosts, networks, or "*" for everybody. Without this option the
-        /// line has the word CLIENTS in their place.
+        /// Clients as in exports(5), separated by blanks: hosts, networks, or "*" for all. Without this option the line
+        /// has the word CLIENTS in their place.
         #[arg(long)]
         clients: Option<Clients>,
         /// Write the line to /etc/exports.d, and have a running server read it; only with --clients.
         #[arg(long, requires = "clients")]
         install: bool,
-        /// Nobody changes files of the pool but clients of this server: caches may keep them for a minute.
+        /// Only clients of this server change files of the pool: caches may keep them for a minute.
         #[arg(long)]
         only_writer: bool,
     },

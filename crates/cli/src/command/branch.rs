@@ -9,7 +9,7 @@ use fsstack_control::{ClientError, Refusal};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the open files of a branch that goes are counted.
+/// Interval of counting the open files of a branch that is being removed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
@@ -35,7 +35,7 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
         let branch = changed.branch.clone();
         let ask = BranchRequest::Remove { branch, when_idle: true, only_ask: true };
         changed = match client.branch(&ask) {
-            // It went when its last file was closed, with nobody asking.
+            // The branch was removed when its last file was closed, between two requests.
             Err(ClientError::Refused(Refusal { kind: RefusalKind::Missing, .. })) => {
                 BranchChanged { to: String::new(), waits_for: 0, ..changed }
             }

@@ -1,4 +1,4 @@
-//! `fsstack copy`: what is asked for, and what came of it.
+//! `fsstack copy`: parses the request and prints the result.
 
 use super::args::Copy;
 use super::show::{self, Style};
@@ -9,7 +9,7 @@ use fsstack_control::api::Copied;
 use fsstack_pool::Printable;
 use std::io::IsTerminal;
 
-/// Copying threads where none are asked for.
+/// Maximum default number of copying threads.
 const MOST_BY_ITSELF: usize = 8;
 
 pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
@@ -40,7 +40,7 @@ pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
     let failed = copied.failed.len();
     show::answer(style, &copied, human)?;
     if failed > 0 {
-        // Each was reported when it failed.
+        // Each failure was printed when it occurred.
         return Err(Failed::Refused(String::new()));
     }
     Ok(())

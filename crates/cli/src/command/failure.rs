@@ -1,4 +1,4 @@
-//! How the command ends when it fails: one line, and an exit code that scripts can use.
+//! Failure of the command: one line, and an exit code for scripts.
 
 use fsstack_control::operator::RefusalKind;
 use fsstack_control::{ClientError, Refusal};
@@ -7,29 +7,29 @@ use std::io;
 /// The exit codes and what they mean, for the man page.
 pub const EXIT_CODES: &[(u8, &str)] = &[
     (0, "It was done."),
-    (1, "It could not be done as things stand, or doctor found something wrong."),
-    (2, "It was asked for wrongly: an unknown command or key, a value out of range."),
+    (1, "Refused in the current state, or doctor found a failure."),
+    (2, "Usage error: an unknown command or key, a value out of range."),
     (3, "There is no such pool, branch or file."),
     (4, "The pool's daemon is dead or does not answer."),
     (5, "Permission denied."),
 ];
 
-/// Why it was not done.
+/// Reason for a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// Not as things stand.
+    /// Refused in the current state.
     #[error("{0}")]
     Refused(String),
-    /// Asked for wrongly.
+    /// Usage error.
     #[error("{0}")]
     Usage(String),
     /// The subject does not exist.
     #[error("{0}")]
     Missing(String),
-    /// Nobody answers.
+    /// The daemon does not answer.
     #[error("{0}")]
     Dead(String),
-    /// Not by this user.
+    /// Permission denied.
     #[error("{0}")]
     Denied(String),
 }

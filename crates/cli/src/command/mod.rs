@@ -1,6 +1,6 @@
 //! `fsstack`, the operator's command: shows, switches and explains the pools of this machine.
 //!
-//! It finds a pool in the registry, asks its daemon over the socket, and prints the answer as a table or as JSON.
+//! It finds a pool in the registry, sends a request to its daemon's socket, and prints the reply as a table or JSON.
 
 mod abort;
 mod args;
@@ -36,10 +36,10 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Does what the arguments behind the program's name ask for, and returns the exit code.
+/// Runs the command and returns its exit code.
 ///
-/// A first argument that begins with `/` is no command: mount.fuse calls the program that stands before the `#` of
-/// an fstab line, `fsstack#/a,/b /mnt fuse`, in the grammar of mount(8).
+/// A first argument that begins with `/` is a mount: mount.fuse calls the program before the `#` of an fstab line,
+/// `fsstack#/a,/b /mnt fuse`, with mount(8)'s grammar.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if arguments.first().is_some_and(|first| first.as_bytes().starts_with(b"/")) {
@@ -59,7 +59,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Becomes the mount helper, which lies beside this program or where mount(8) finds it; returns why it cannot.
+/// Executes the mount helper, from this program's directory or mount(8)'s; returns the reason if it cannot.
 fn become_helper(arguments: Vec<OsString>) -> Failed {
     let beside = std::env::current_exe().unwrap_or_default().with_file_name("mount-fsstack");
     let helper = if beside.exists() { beside } else { PathBuf::from("/sbin/mount.fsstack") };
@@ -88,7 +88,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
     }
 }
 
-/// Clap's error on one line: the reason, without the usage after it.
+/// First line of clap's error: the reason without the usage.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -110,7 +110,7 @@ fn settle(done: Result<(), Failed>) -> u8 {
     }
 }
 
-/// There is nothing to do where stderr is closed.
+/// Errors are ignored: nothing can be done if stderr is closed.
 fn tell(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

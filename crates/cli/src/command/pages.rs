@@ -51,7 +51,7 @@ fn markdown() -> String {
     text
 }
 
-/// The command and all below it that are shown, with their full names.
+/// Calls `act` for the command and all its visible subcommands, with their full names.
 fn each(command: &mut Command, act: &mut impl FnMut(&mut Command, &str)) {
     command.build();
     walk(command, "fsstack", act);

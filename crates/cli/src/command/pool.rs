@@ -1,4 +1,4 @@
-//! Which pool is meant: by its mount point, its name, or the beginning of either.
+//! Finds the pool that the user names: by mount point, name, or the beginning of either.
 
 use super::Failed;
 use fsstack_control::Client;
@@ -6,7 +6,7 @@ use fsstack_control::registry::{self, RegistryEntry};
 use fsstack_pool::Printable;
 use std::path::{Path, PathBuf};
 
-/// A pool that lives.
+/// A live pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) entry: RegistryEntry,
@@ -19,7 +19,7 @@ impl Pool {
         Client::new(&self.socket)
     }
 
-    /// Its mount point, for people.
+    /// Its mount point in printable form.
     pub(crate) fn shown(&self) -> String {
         Printable::path(&self.entry.mount_point()).to_string()
     }
@@ -29,18 +29,18 @@ impl Pool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) live: Vec<Pool>,
-    /// Names of pools whose daemons were killed: what they left was cleaned up just now.
+    /// Names of pools whose daemons were killed, and whose leftovers were just removed.
     pub(crate) swept: Vec<String>,
 }
 
-/// Every pool that this user may know of.
+/// Finds every pool visible to this user.
 pub(crate) fn all() -> Pools {
     let (roots, own) = (Path::new(registry::REGISTRY), registry::own());
     let mut pools = Pools::default();
     let users = own.as_deref().filter(|own| *own != roots);
     for registry in std::iter::once(roots).chain(users) {
         if own.as_deref() == Some(registry) {
-            // What cannot be cleaned up is not listed either.
+            // A registry that cannot be locked by this user is not swept.
             pools.swept.extend(registry::sweep(registry).unwrap_or_default());
         }
         let live = registry::read(registry).into_iter();
@@ -49,15 +49,15 @@ pub(crate) fn all() -> Pools {
     pools
 }
 
-/// The pool that `word` means.
+/// Finds the pool that `word` names.
 pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     let Pools { live, swept } = all();
     let is_named = |pool: &&Pool| pool.entry.id == word || pool.entry.mount_point() == Path::new(word);
-    // Of two daemons of one mount point the later one is what programs see.
+    // If two daemons have one mount point, the later one is visible to programs.
     if let Some(pool) = live.iter().rfind(is_named) {
         return Ok(pool.clone());
     }
-    // Where it leads is asked last: a pool whose daemon stands still does not tell.
+    // The path is resolved last: that blocks if a pool's daemon is stopped.
     let place = std::fs::canonicalize(word).ok();
     if let Some(pool) = live.iter().rfind(|pool| place.as_ref() == Some(&pool.entry.mount_point())) {
         return Ok(pool.clone());
@@ -112,7 +112,7 @@ pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
     }
 }
 
-/// The path with its directory's links followed, but not its own.
+/// Resolves symbolic links in the path's directory, but not in its last component.
 fn absolute(path: &Path) -> Result<PathBuf, Failed> {
     let failed = |error: std::io::Error| Failed::system(Printable::path(path), &error);
     match (path.parent(), path.file_name()) {

@@ -16,7 +16,7 @@ pub(crate) fn get(word: &str, key: Option<&str>, style: Style) -> Result<(), Fai
         keys.keys = vec![found.ok_or_else(|| {
             Failed::Usage(format!("{}: unknown key{}", Printable(key.as_bytes()), suggestion(key, known)))
         })?];
-        // One value, as scripts want it.
+        // A single value, for scripts.
         return show::answer(style, &keys, values);
     }
     show::answer(style, &keys, table)

@@ -1,10 +1,10 @@
-//! Printing: as JSON, or as text for people.
+//! Output as JSON or as text.
 
 use super::Failed;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// How an answer is printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Tables.
@@ -13,7 +13,7 @@ pub(crate) enum Style {
     Json,
 }
 
-/// Prints `answer` as JSON, or what `human` makes of it.
+/// Prints `answer` as JSON, or as formatted by `human`.
 pub(crate) fn answer<T: Serialize>(
     style: Style,
     answer: &T,
@@ -28,7 +28,7 @@ pub(crate) fn answer<T: Serialize>(
     }
 }
 
-/// Prints; a reader that went away early (`| head`) is no failure.
+/// Prints; a closed pipe (`| head`) is not an error.
 pub(crate) fn text(text: &str) -> Result<(), Failed> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failed::system("stdout", &error)),

@@ -69,7 +69,7 @@ fn human(status: &Status) -> String {
     text + &branches(status)
 }
 
-/// How near the daemon is to its limit of descriptors, at which nothing can be opened any more.
+/// Warns when the daemon is near its limit of descriptors, at which no file can be opened any more.
 fn descriptors(status: &Status) -> String {
     let Descriptors { open, limit } = status.descriptors;
     let Some(open) = open else { return format!("descriptors: limit {limit}") };

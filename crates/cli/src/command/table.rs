@@ -1,14 +1,14 @@
-//! Tables for people, and how figures stand in them.
+//! Tables and formatted figures.
 
 use fsstack_pool::Size;
 
-/// Columns as wide as their widest cell; those that hold figures stand to the right.
+/// A table with columns as wide as their widest cell; figures are right-aligned.
 pub(crate) struct Table {
     head: Vec<(&'static str, Side)>,
     rows: Vec<Vec<String>>,
 }
 
-/// To which side a column's cells stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -20,7 +20,7 @@ impl Table {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
 
-    /// One more row: a cell a column.
+    /// Adds a row, one cell per column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -51,12 +51,12 @@ impl Table {
     }
 }
 
-/// A size for people; `-` where there is none to tell.
+/// Formats a size; `-` if there is none.
 pub(crate) fn size(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).approx().to_string())
 }
 
-/// Microseconds for people.
+/// Formats microseconds.
 pub(crate) fn latency(micros: Option<f64>) -> String {
     match micros {
         None => "-".to_owned(),
@@ -66,7 +66,7 @@ pub(crate) fn latency(micros: Option<f64>) -> String {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -1,12 +1,12 @@
-//! Asking what may not answer.
+//! Time limit for requests that may hang.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long a file system may take to answer all that it is asked.
+/// Time limit for all requests to a file system.
 pub(crate) const HUNG_AFTER: Duration = Duration::from_secs(5);
 
-/// Runs `ask` on its own thread; None: it hangs. Such a thread ends with the process, or keeps it alive.
+/// Runs `ask` on its own thread; `None` if it hangs. A stuck thread ends with the process, or keeps it alive.
 pub(crate) fn unless_it_hangs<T: Send + 'static>(
     timeout: Duration,
     ask: impl FnOnce() -> T + Send + 'static,

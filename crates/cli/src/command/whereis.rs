@@ -1,4 +1,4 @@
-//! `fsstack where`: the branch of each path. The pool answers by attributes, so that anybody may ask.
+//! `fsstack where`: the branch of each path, from extended attributes, which any user may read.
 
 use super::show::{self, Style};
 use super::{Failed, pool};
@@ -28,7 +28,7 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
                 .collect(),
             path: shown,
         }),
-        // No such attribute: not in a pool, or neither a file nor a directory, which may have none.
+        // No such attribute: the path is outside any pool, or of a type that cannot have attributes.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {
             let (pool, inside) = pool::holding(path)?;
             let explained = pool.client().explain(&inside)?;

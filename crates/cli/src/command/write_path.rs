@@ -1,4 +1,4 @@
-//! `fsstack write-path`: the switch.
+//! `fsstack write-path`: changes the write path.
 
 use super::args::WritePathArguments;
 use super::show::{self, Style};
@@ -8,7 +8,7 @@ use fsstack_pool::Printable;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the open files are counted while they are waited for.
+/// Interval of counting open files with `--wait`.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed> {
@@ -26,7 +26,7 @@ pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed>
     show::answer(style, &changed, human)
 }
 
-/// A directory of the pool, from its root: as typed if it is not below the mount point.
+/// Path of a directory from the pool's root; unchanged if it is not below the mount point.
 fn inside(pool: &pool::Pool, dir: &Path) -> Result<String, Failed> {
     let full = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(dir);

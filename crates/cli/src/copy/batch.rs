@@ -1,9 +1,9 @@
-//! A copying thread: it takes a batch of files, has places reserved for them, fills them, syncs, and has them named.
+//! A copying thread: takes a batch of files, reserves space, writes and syncs them, and gives them their names.
 //!
-//! Three races are handled. Another process makes a file under a name of ours: the naming is refused and ours is removed.
-//! The original changes while it is read: its attributes before and after differ, and ours is removed. The branch fills up
-//! although the space was reserved, because others write to it out of band: the next branch is tried. A file gets its name
-//! only after the sync of its batch, so that a named file is whole after a power cut too.
+//! Three races are handled. Another process creates one of the names: naming fails and the copy is removed. The
+//! original changes while it is read: its attributes before and after differ, and the copy is removed. The branch fills
+//! up despite the reservation, through out-of-band writes: the next branch is tried. A file gets its name only after
+//! the sync of its batch, so a named file is complete after a power cut too.
 
 use std::ffi::CString;
 use std::fmt::Display;
@@ -26,16 +26,16 @@ use super::staging::Staging;
 use super::{Destination, metadata};
 use crate::command::Failed;
 
-/// Up to so many files are synced one by one: a sync of the whole file system may have to wait for other writers.
+/// Up to this many files are synced one by one: syncing the whole file system may wait for other writers.
 const FEW: usize = 4;
 
-/// Why something is not copied over what is there.
+/// Reason for not replacing an existing object.
 pub(super) const DIFFERS: &str = "the pool has another one of that name: remove one of them";
 
-/// Work of a copying thread.
+/// Files for one copying thread.
 pub(super) type Batch = Vec<Item>;
 
-/// A file to be copied.
+/// A file to copy.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) dir: Arc<Pair>,
@@ -43,13 +43,13 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// It is not copied.
+    /// Records that it is not copied.
     fn fail(&self, why: impl Display) {
         self.dir.fail(&self.name, why);
     }
 }
 
-/// A file that is being copied.
+/// A file being copied.
 struct Incoming {
     item: Item,
     from: OwnedFd,
@@ -58,11 +58,11 @@ struct Incoming {
     id: u64,
     slot: u16,
     to: Option<OwnedFd>,
-    /// Flags that it gets when it has its name.
+    /// Flags to set after it has its name.
     flags: Option<u32>,
 }
 
-/// Why a file is not copied.
+/// Reason why a file is not copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error("{}", .0.errno)]
@@ -80,7 +80,7 @@ impl From<SysError> for Trouble {
 }
 
 impl Trouble {
-    /// Another branch may have room.
+    /// True if another branch may have room.
     fn is_full(&self) -> bool {
         matches!(self, Self::Sys(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT))
     }
@@ -106,12 +106,12 @@ impl Worker {
         Self { daemon, into, report, verify, places: Vec::new(), carry: Carry::default() }
     }
 
-    /// Until no batch comes any more.
+    /// Copies batches until the channel is closed.
     pub(super) fn work(&mut self, batches: &Mutex<Receiver<Batch>>, links: &Links) {
         loop {
             let next = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(batch) = next else { break };
-            // The walk must not wait for ever for a thread to take a batch.
+            // A failed worker keeps taking batches, so that the walk never waits for ever.
             if !self.report.is_stopped()
                 && let Err(fatal) = self.copy(batch, links)
             {
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// # Errors
-    /// The daemon is gone.
+    /// Returns an error only if the daemon is gone.
     fn copy(&mut self, batch: Batch, links: &Links) -> Result<(), Failed> {
         let mut left: Vec<Incoming> = batch
             .into_iter()
@@ -153,7 +153,7 @@ impl Worker {
         self.name(whole, links)
     }
 
-    /// None: there is nothing to copy.
+    /// Opens a file and its original. `None` if there is nothing to copy.
     fn open(&self, item: Item, links: &Links) -> Result<Option<Incoming>, (Item, Trouble)> {
         let how = OFlags::RDONLY | OFlags::NONBLOCK;
         let opened = sys::at::open(item.dir.source.as_fd(), &item.name, how, 0, Mounts::Cross)
@@ -195,10 +195,11 @@ impl Worker {
         Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags }))
     }
 
-    /// The pool's number of the file, if it has it already.
+    /// Returns the pool's number of the file if the pool has it already.
     ///
     /// # Errors
-    /// It has something else of that name.
+    ///
+    /// The pool has another object of that name.
     fn already(&self, item: &Item, stat: &Stat, from: &OwnedFd) -> Result<Option<u64>, Trouble> {
         let Some(there) = item.dir.already(&item.name)? else { return Ok(None) };
         let coarse = stat.mtime.nsec == 0 || there.mtime.nsec == 0;
@@ -215,7 +216,7 @@ impl Worker {
         Ok(Some(there.ino))
     }
 
-    /// Flags of the original that a file lacks which was there already: a copy that was killed sets them last.
+    /// Flags of the original that an existing copy lacks: a killed copy had not yet set them.
     fn frozen_only_there(&self, item: &Item, from: &OwnedFd) -> Option<Freeze> {
         let flags = sys::ioctl::getflags(from.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING;
         if flags == 0 {
@@ -228,7 +229,7 @@ impl Worker {
         (flags & !there != 0).then(|| Freeze { file, flags, path, report: self.report.clone() })
     }
 
-    /// Those that have a place.
+    /// Reserves space; returns the files that have it.
     fn reserve(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
         let mut dirs: Vec<WantedDir> = Vec::new();
         for file in &files {
@@ -283,7 +284,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Those that are on disk, and right.
+    /// Syncs and checks; returns the files that are complete on disk.
     fn make_sure(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
         let mut whole = Vec::with_capacity(files.len());
         let mut gone = Vec::new();
@@ -346,7 +347,7 @@ impl Worker {
     fn named(&self, file: Incoming, links: &Links) {
         self.report.count(Count::Files);
         let Incoming { item, stat, to: Some(to), flags, .. } = file else { return };
-        // A name may have been taken from it by now: what has it then is not given another.
+        // The name may mean another object by now, which must get no further link.
         let ino = (stat.nlink > 1).then(|| number_of(&item, &to));
         let path = item.dir.path_of(&item.name);
         let freeze = flags.map(|flags| Freeze { file: to, flags, path, report: self.report.clone() });
@@ -368,7 +369,7 @@ impl Worker {
         self.settle(links, &file.stat, None);
     }
 
-    /// The further names of a file whose first name came, or did not.
+    /// Handles the further names of a file after its first name succeeded or failed.
     fn settle(&self, links: &Links, stat: &Stat, came: Option<Here>) {
         if stat.nlink < 2 {
             return;
@@ -404,7 +405,7 @@ impl Worker {
     }
 }
 
-/// The pool's number of the file that was just named: if what has the name is that.
+/// Returns the pool's number of the file just named, if the name still means it.
 fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
     let (named, own) = (sys::at::stat(item.dir.target.as_fd(), &item.name)?, sys::at::stat_fd(to.as_fd())?);
     let looks = |stat: &Stat| (stat.mode, stat.uid, stat.gid, stat.size, stat.mtime);
@@ -421,7 +422,7 @@ pub(super) fn strange() -> Failed {
     Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())
 }
 
-/// A file by itself. A branch that others serve may tell of a failed write only when the file is closed.
+/// Syncs one file. A remote branch may report a failed write only at close.
 fn sync_alone(file: &Incoming) -> Result<(), Trouble> {
     let Some(to) = &file.to else { return Err(SysError::new(Call::Fsync, Errno::BADF).into()) };
     sys::file::fsync(to.as_fd())?;

@@ -1,7 +1,7 @@
-//! A file's bytes onto a branch: holes stay holes, and large files go by io_uring, several blocks at a time.
+//! Copies a file's data to a branch: holes stay holes, and large files go by io_uring, several blocks at a time.
 //!
-//! On a disk of this machine large files are written past the page cache: what a first load writes is not read again
-//! soon, and the sync at the end has nothing left to do. What is not a whole number of blocks goes through the cache.
+//! On local disks large files bypass the page cache: newly loaded data is not read again soon, and the final sync has
+//! less to do. A part that is not a whole number of blocks goes through the cache.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,37 +13,38 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 use super::report::CopyReport;
 use super::staging::Staging;
 
-/// A file up to this is read and written in one piece or two: a ring would cost more than it brings.
+/// Up to this size a file is copied by plain reads and writes: a ring costs more than it saves.
 const SMALL: u64 = 256 << 10;
-/// Blocks on their way at a time, and their size.
+/// Blocks in flight, and their size.
 const DEPTH: u16 = 8;
 const BLOCK: usize = 1 << 20;
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 1;
 
-/// Means of a copying thread to copy bytes.
+/// Resources of a copying thread.
 #[derive(Debug, Default)]
 pub(super) struct Carry {
-    /// None: not tried yet. Some(None): there is none here.
+    /// `None` before the first use; `Some(None)` if io_uring is unavailable.
     ring: Option<Option<Carrier>>,
     buffer: Vec<u8>,
 }
 
-/// A file on its way.
+/// A file being copied.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
-    /// The same file as `to`, past the page cache.
+    /// The same file as `to`, opened for direct I/O.
     direct: Option<BorrowedFd<'a>>,
     report: &'a CopyReport,
 }
 
 impl Carry {
-    /// All of `from`, which was of `stat` a moment ago, into the empty file `to`.
+    /// Copies all of `from`, whose attributes were just `stat`, into the empty file `to`.
     ///
     /// # Errors
-    /// `to` is half written.
+    ///
+    /// `to` is then partly written.
     pub(super) fn copy(
         &mut self,
         from: BorrowedFd<'_>,
@@ -69,14 +70,14 @@ impl Carry {
             let data = if sparse { next_data(from, at, stat.size) } else { at..stat.size };
             report.passed(data.start - at);
             if !data.is_empty() && self.stretch(way, data.clone())? < data.end {
-                break; // it became shorter: that is seen by its attributes
+                break; // the file became shorter, which its attributes will show
             }
             at = data.end;
         }
         Ok(())
     }
 
-    /// A stretch of data: how far it went.
+    /// Copies a range of data; returns where it ended.
     fn stretch(&mut self, way: Stretch<'_>, data: Range<u64>) -> Result<u64, SysError> {
         if data.end - data.start <= SMALL {
             return self.by_hand(way, data);
@@ -101,7 +102,7 @@ impl Carry {
         match went {
             Ok(end) if end < whole.end => Ok(end),
             Ok(_) => self.by_hand(way, whole.end..data.end),
-            // Not as this file system, or the disk below it, wants direct I/O to be.
+            // The file system, or the disk below it, requires another alignment of direct I/O.
             Err(error) if error == SysError::new(Call::Write, Errno::INVAL) && carried == 0 => {
                 self.by_hand(way, data)
             }
@@ -109,7 +110,7 @@ impl Carry {
         }
     }
 
-    /// By plain reads and writes: how far it went.
+    /// Copies by plain reads and writes; returns where it ended.
     fn by_hand(&mut self, way: Stretch<'_>, range: Range<u64>) -> Result<u64, SysError> {
         self.buffer.resize(BLOCK, 0);
         let mut at = range.start;
@@ -134,12 +135,12 @@ impl Carry {
     }
 }
 
-/// The next stretch of data from `at` on; an empty one at `end` if there is none.
+/// Returns the next range of data from `at` on; an empty range at `end` if there is none.
 fn next_data(fd: BorrowedFd<'_>, at: u64, end: u64) -> Range<u64> {
     let data = match file::seek(fd, at, Whence::Data) {
         Ok(data) => data.min(end),
         Err(error) if error.errno == Errno::NXIO => end,
-        Err(_) => return at..end, // no such notion here: all is data
+        Err(_) => return at..end, // no SEEK_DATA here: all of it is data
     };
     match file::seek(fd, data, Whence::Hole) {
         Ok(hole) if hole > data => data..hole.min(end),
@@ -147,7 +148,7 @@ fn next_data(fd: BorrowedFd<'_>, at: u64, end: u64) -> Range<u64> {
     }
 }
 
-/// The same file past the page cache, where that is to be had.
+/// Opens the same file for direct I/O, if possible.
 fn past_cache(file: BorrowedFd<'_>) -> Option<OwnedFd> {
     sys::at::reopen(file, OFlags::WRONLY | OFlags::DIRECT).ok()
 }

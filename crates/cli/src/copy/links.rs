@@ -1,10 +1,10 @@
 //! Hard links: a file's first name is copied, its further names become links in the pool.
 //!
-//! A thread that meets a further name while the first is being copied leaves it with the first, whose thread makes the
+//! A thread that finds a further name while the first is being copied queues it there; the thread that copies makes the
 //! links.
 //!
-//! The first name is looked up again for each further one, which may be much later, in directories that others may
-//! change: what lies there must be the file still, by the pool's number, before it is given another name.
+//! The first name is looked up again for each further one, perhaps much later and in directories that others may
+//! change. So the object found must still have the file's number before it gets another name.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -22,19 +22,20 @@ use super::report::Count;
 /// A file with several names that is in the pool.
 #[derive(Debug)]
 pub(super) struct Here {
-    /// Its first name's path below the directory that is copied into.
+    /// Path of its first name below the target directory.
     pub(super) below: Vec<u8>,
-    /// The pool's number of it.
+    /// Its number in the pool.
     pub(super) ino: u64,
-    /// A frozen file takes no name: it is frozen when nobody has another one to give it.
+    /// An immutable or append-only file takes no further name, so those flags are set when no name is awaited.
     pub(super) _freeze: Option<Freeze>,
 }
 
 impl Here {
-    /// Gives it the name of `item` too; `into` is the directory that is copied into.
+    /// Links it under the name of `item`; `into` is the target directory.
     ///
     /// # Errors
-    /// There is another file, under the first name or this one.
+    ///
+    /// Another object has the first name, or this one.
     pub(super) fn link(&self, into: BorrowedFd<'_>, item: &Item) -> Result<Count, Trouble> {
         if let Some(there) = item.dir.already(&item.name)? {
             return match there.ino == self.ino {
@@ -50,7 +51,7 @@ impl Here {
         Ok(Count::HardLinks)
     }
 
-    /// Name by name, as the path may be longer than a path may be.
+    /// Opens component by component, as the path may exceed PATH_MAX.
     fn open(&self, into: BorrowedFd<'_>) -> Result<OwnedFd, SysError> {
         let mut at: Option<OwnedFd> = None;
         for name in self.below.split(|byte| *byte == b'/') {
@@ -66,7 +67,7 @@ impl Here {
 #[derive(Debug, Default)]
 pub(super) struct Links(Mutex<HashMap<(u64, u64), FirstLink>>);
 
-/// State of a file's first name, and the number of names still to come.
+/// State of a file's first name, and the number of names not yet found.
 #[derive(Debug)]
 struct FirstLink {
     left: u32,
@@ -75,25 +76,25 @@ struct FirstLink {
 
 #[derive(Debug)]
 enum LinkStage {
-    /// These wait for it.
+    /// Being copied; these names wait for it.
     Coming(Vec<Item>),
     /// It is in the pool.
     There(Arc<Here>),
 }
 
-/// Action for a name.
+/// Next step for a name.
 #[derive(Debug)]
 pub(super) enum NextStep {
-    /// It is the first: copy it, then call [`Links::settle`].
+    /// The first name: copy it, then call [`Links::settle`].
     Copy(Item),
-    /// It becomes a link to what is there.
+    /// A further name: link it to the existing file.
     Link(Item, Arc<Here>),
-    /// Somebody else does it.
+    /// The thread that copies the first name does it.
     Wait,
 }
 
 impl Links {
-    /// A name of the file `stat`, which has several.
+    /// Registers a name of the file `stat`, which has several.
     pub(super) fn meet(&self, stat: &Stat, item: Item) -> NextStep {
         let mut known = self.0.lock();
         let key = (stat.dev, stat.ino);
@@ -120,7 +121,7 @@ impl Links {
         }
     }
 
-    /// The first name of the file `stat` is in the pool at `at`, or failed to come: those that have waited for it.
+    /// Ends the copy of the first name of `stat`, at `at` in the pool or failed. Returns the names that have waited.
     pub(super) fn settle(&self, stat: &Stat, at: Option<Arc<Here>>) -> Vec<Item> {
         let mut known = self.0.lock();
         let key = (stat.dev, stat.ino);
@@ -128,7 +129,7 @@ impl Links {
         let LinkStage::Coming(waiting) = &mut first.stage else { return Vec::new() };
         let waiting = std::mem::take(waiting);
         match at {
-            // The next name that is met is copied in its place.
+            // After a failure the next name found is copied instead.
             None => drop(known.remove(&key)),
             Some(_) if first.left == 0 => drop(known.remove(&key)),
             Some(at) => first.stage = LinkStage::There(at),
@@ -146,7 +147,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::path::{Path, PathBuf};
 
-    /// A name that is to be given in the directory `into`.
+    /// A further name in the directory `into`.
     fn further(into: &Path, name: &str) -> (Destination, Item) {
         let open = || sys::at::reopen(sys::at::open_root(into).unwrap().as_fd(), OFlags::RDONLY).unwrap();
         let fd = open();

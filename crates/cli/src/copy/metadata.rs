@@ -1,7 +1,7 @@
-//! Giving a copy what the original has besides its content: owner, attributes, access lists, mode, flags, times.
+//! Copies metadata: owner, xattrs, ACLs, mode, flags, times.
 //!
-//! The order matters: giving a file away takes set-uid and capabilities off it, so the owner comes first and the mode
-//! after the access list, which is part of it. Times come last.
+//! The order matters: chown clears set-uid and capabilities, so the owner comes first, and the mode after the ACL,
+//! which contains it. Times come last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,15 +12,14 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError, identity};
 
 use super::report::CopyReport;
 
-/// Gives an empty file what must be there before its content. A project is for the pool to give: by the directory.
+/// Sets what an empty file needs before its content. The project is left to the pool's directory.
 pub(super) fn begin(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<InodeFlags, SysError> {
     let inode_flags = InodeFlags::of(from)?.without_project();
     inode_flags.begin(to)?;
     Ok(inode_flags)
 }
 
-/// Dresses a file that has its content. Answers the flags that it is to have when it has its name, if there are
-/// such.
+/// Sets the metadata of a file that has its content. Returns the flags to set after it has its name, if any.
 pub(super) fn file(
     to: BorrowedFd<'_>,
     from: BorrowedFd<'_>,
@@ -37,8 +36,8 @@ pub(super) fn file(
     Ok(freezing(inode_flags))
 }
 
-/// Dresses a directory whose entries are all there. Both descriptors may be used to read it. Answers the flags that it
-/// is to have in the end, if there are such.
+/// Sets the metadata of a directory with all its entries. Both descriptors may be read. Returns the flags to set at the
+/// end, if any.
 pub(super) fn directory(
     to: BorrowedFd<'_>,
     from: BorrowedFd<'_>,
@@ -53,7 +52,7 @@ pub(super) fn directory(
     Ok(freezing(&inode_flags))
 }
 
-/// Dresses what is neither, made with its mode: by `O_PATH` descriptors.
+/// Sets the metadata of other objects, made with their mode, by `O_PATH` descriptors.
 pub(super) fn other(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
     give(to, stat)?;
     if !stat.is_symlink() {
@@ -67,17 +66,17 @@ fn freezing(inode_flags: &InodeFlags) -> Option<u32> {
     Some(inode_flags.freezing()).filter(|flags| *flags != 0)
 }
 
-/// Gives it `flags` besides those that it has, when nothing more is to be done to it.
+/// Adds `flags` when nothing else remains to be done.
 pub(super) fn freeze(to: BorrowedFd<'_>, flags: u32) -> Result<(), SysError> {
     sys::ioctl::setflags(to, sys::ioctl::getflags(to)? | flags)
 }
 
-/// A file that is frozen when this drops.
+/// A file that gets its final flags on drop.
 #[derive(Debug)]
 pub(super) struct Freeze {
     pub(super) file: OwnedFd,
     pub(super) flags: u32,
-    /// The source's path, for people.
+    /// The source's path in printable form.
     pub(super) path: Vec<u8>,
     pub(super) report: Arc<CopyReport>,
 }
@@ -97,7 +96,7 @@ fn give(to: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
         return Ok(());
     }
     match sys::at::chown_fd(to, Some(stat.uid), Some(stat.gid)) {
-        // As with cp: users other than root own their copies.
+        // As with cp, users other than root own their copies.
         Err(error) if error.errno == Errno::PERM && !identity::is_root() => Ok(()),
         given => given,
     }

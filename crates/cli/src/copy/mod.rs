@@ -1,19 +1,19 @@
-//! Bulk copy: trees are put into a pool past FUSE, each file straight onto the branch that the pool's policy chooses.
+//! Bulk copy: files go directly to the branch that the pool's policy chooses, without FUSE.
 //!
-//! One thread walks the sources, makes directories, symbolic links and the like through the mount, and hands out batches
-//! of files (`walk.rs`). Each copying thread has a conversation of its own with the daemon (`batch.rs`): it reserves a
-//! place for each file of a batch, fills it in the branch's hidden folder, makes the batch durable by one sync of the
-//! branch's file system, and has the files named: in one step each, never over anything that has the name.
+//! One thread walks the sources, makes directories, symbolic links and special files through the mount, and queues
+//! batches of files (`walk.rs`). Each copying thread has its own dialogue with the daemon (`batch.rs`). It reserves
+//! space for each file of a batch, writes it in the branch's hidden folder, syncs the batch by one sync of the branch's
+//! file system, and gives each file its name atomically, never replacing an object.
 //!
-//! At the end the daemon syncs every branch: a copy that succeeds is on disk, with what it found there already, which a
-//! killed copy or another program may have put there a moment before.
+//! At the end the daemon syncs every branch: after a successful copy everything is on disk, including objects found
+//! there, which a killed copy or another program may have just made.
 //!
-//! So at any moment the pool has whole files or none, and a killed copy leaves only whole files: the daemon clears the rest
-//! when the connection ends. Started again, a copy skips files that are there already.
+//! So at any moment the pool has complete files or none; the daemon removes incomplete ones when the connection ends.
+//! Started again, a copy skips existing files.
 //!
-//! Root copies other people's trees into other people's trees, while they may change both. So no path is walked: every
-//! step is one name in a directory that is held open, below which it stays, and no symbolic link is followed on either
-//! side. A directory that was made is closed to others until all of it is there (`pair.rs`).
+//! Root may copy between trees of other users, who may change both meanwhile. So no path is walked: every step is one
+//! name in an open directory, and no symbolic link is followed on either side. A directory made by the copy is closed
+//! to others until it is complete (`pair.rs`).
 
 mod batch;
 mod content;
@@ -56,13 +56,13 @@ pub(crate) struct Plan {
     pub(crate) branches: Vec<DirectoryId>,
     /// Copying threads.
     pub(crate) jobs: usize,
-    /// Read back what was written before it gets its name.
+    /// Read back written files before they get their names.
     pub(crate) verify: bool,
-    /// Show how far it is on the terminal.
+    /// Show progress on the terminal.
     pub(crate) show: bool,
 }
 
-/// The pool's directory that is copied into.
+/// The target directory in the pool.
 #[derive(Debug)]
 pub(crate) struct Destination {
     fd: OwnedFd,
@@ -73,26 +73,27 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Whether that is the root of a branch.
+    /// True if `stat` is the root of a branch.
     fn has_branch(&self, stat: &Stat) -> bool {
         self.branches.contains(&DirectoryId { device: stat.dev, inode: stat.ino })
     }
 }
 
-/// Copies; what could not be copied is in the answer.
+/// Runs the copy; objects that were not copied are listed in the result.
 ///
 /// # Errors
-/// The copy could not begin, or the daemon is gone.
+///
+/// The copy could not start, or the daemon is gone.
 pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     sys::thread::raise_nofile_limit();
-    // Modes are set as they are meant.
+    // Modes are set explicitly.
     sys::process::umask(0);
     let into = Arc::new(open_into(plan)?);
     let report = Arc::new(CopyReport::new(plan));
     let links = Links::default();
     let (send, receive) = mpsc::sync_channel(plan.jobs);
     let receive = Arc::new(Mutex::new(receive));
-    // All of them before any work: a daemon that does not copy is reported at once.
+    // All connections first, so that a daemon without bulk copy is reported at once.
     let workers = (0..plan.jobs)
         .map(|_| Ok(Worker::new(client.copy()?, into.clone(), report.clone(), plan.verify)))
         .collect::<Result<Vec<_>, Failed>>()?;
@@ -102,11 +103,11 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
             let (receive, links) = (receive.clone(), &links);
             scope.spawn(move || worker.work(&receive, links));
         }
-        // Workers that are gone take nothing more.
+        // Workers hold the only other receivers.
         drop(receive);
         Walker::new(plan, into.clone(), report.clone(), send).walk();
     });
-    // Files some of whose names were not met are frozen now.
+    // Files with names outside the sources get their final flags now.
     drop(links);
     if !report.is_stopped() {
         sync_all(&mut last, &report)?;
@@ -114,7 +115,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     report.end()
 }
 
-/// Has everything in the pool put on disk; what cannot be is reported.
+/// Makes the daemon sync everything in the pool; failures are reported.
 fn sync_all(daemon: &mut CopyClient, report: &CopyReport) -> Result<(), Failed> {
     match daemon.ask(&CopyRequest::Sync)? {
         CopyAnswer::Synced { error: None } => {}
@@ -148,7 +149,7 @@ fn open_into(plan: &Plan) -> Result<Destination, Failed> {
     Ok(into)
 }
 
-/// The directory at a path that the user typed, links in it followed.
+/// Opens the directory at a path from the user; links in it are followed.
 fn open_path(path: &Path) -> Result<OwnedFd, sys::SysError> {
     let wrong = |error: std::io::Error| {
         let errno = sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::IO);

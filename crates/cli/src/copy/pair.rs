@@ -1,10 +1,9 @@
-//! A directory that is copied: the original and the pool's.
+//! A directory that is copied: the original and the one in the pool.
 //!
-//! A directory that the copy makes belongs to the copying user, is closed to others, and is marked until the last of its
-//! entries is there. Then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds the
-//! mark and finishes; so does one after a copy that left something out. A directory that existed and has no mark keeps its
-//! attributes. One that is empty and closed, just as a copy makes it, may be left by a copy that was killed before it could
-//! mark it, and counts as the copy's own.
+//! A directory made by the copy belongs to the copying user, is closed to others, and carries a mark until its last
+//! entry exists. Then it gets the original's attributes, and the mark is removed. An interrupted or partial copy is
+//! finished by the next one, which finds the mark. An existing directory without a mark keeps its attributes. One that
+//! is empty and closed may come from a copy killed before it could set the mark, and is treated as marked.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -23,38 +22,38 @@ use super::batch::{DIFFERS, Trouble};
 use super::metadata;
 use super::report::{CopyReport, Count};
 
-/// How directories are opened.
+/// Flags for opening directories.
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// Why a directory is not copied.
+/// Reason for not copying a directory.
 pub(super) const ITSELF: &str = "it is the directory that is copied into";
-/// Reason for refusing a path through a branch: the copy would find its own files there and copy them for ever.
+/// Reason for refusing a path through a branch: the copy would find its own files there without end.
 pub(super) const BRANCH: &str = "it is a branch of this pool: what is there is in the pool already";
 
-/// The two.
+/// The two directories.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) source: OwnedFd,
     pub(super) target: OwnedFd,
-    /// The pool's number of the target.
+    /// The target's number in the pool.
     pub(super) ino: u64,
-    /// The source's path, for people.
+    /// The source's path in printable form.
     path: Vec<u8>,
-    /// The target's path below the directory that is copied into.
+    /// The target's path below the target directory of the copy.
     below: Vec<u8>,
     /// Names that were in the target before.
     there: Arc<HashSet<CString>>,
     /// Final attributes of the target.
     final_stat: Option<Stat>,
-    /// Something is missing: the mark stays, for the next copy to bring it.
+    /// Something was not copied: the mark stays for the next copy.
     lacks: AtomicBool,
-    /// Its attributes are set after these.
+    /// The parent, whose attributes are set after this one's.
     _above: Option<Arc<Self>>,
     report: Arc<CopyReport>,
 }
 
 impl Pair {
-    /// `source` and the directory that is copied into, whose attributes stay.
+    /// Pairs `source` with the target directory of the copy, which keeps its attributes.
     pub(super) fn top(
         source: OwnedFd,
         path: &[u8],
@@ -76,10 +75,11 @@ impl Pair {
         })
     }
 
-    /// The directory `name` in `above`, which is made in the pool if it is not there.
+    /// Enters the directory `name` of `above`, made in the pool if missing.
     ///
     /// # Errors
-    /// It is not to be had; the copy would copy itself.
+    ///
+    /// It cannot be opened or made, or the copy would copy itself.
     pub(super) fn enter(above: &Arc<Self>, name: &CStr, into: &Destination) -> Result<Self, Trouble> {
         let source = sys::at::open(above.source.as_fd(), name, LISTED, 0, Mounts::Cross)?;
         let stat = sys::at::stat_fd(source.as_fd())?;
@@ -107,7 +107,7 @@ impl Pair {
         }
         let there = names_in(&target)?;
         let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
-        // Users with write access to the directory above may have put another one there.
+        // Users with write access to the parent may have replaced it.
         if made.is_ok() && !fresh {
             return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
         }
@@ -129,29 +129,29 @@ impl Pair {
         })
     }
 
-    /// The source's path of an entry, for people.
+    /// The source's path of an entry, in printable form.
     pub(super) fn path_of(&self, name: &CStr) -> Vec<u8> {
         join(&self.path, name)
     }
 
-    /// The target's path of an entry, below the directory that is copied into.
+    /// The target's path of an entry, below the target directory of the copy.
     pub(super) fn below_of(&self, name: &CStr) -> Vec<u8> {
         join(&self.below, name)
     }
 
-    /// The entry `name` is not copied.
+    /// Records that the entry `name` is not copied.
     pub(super) fn fail(&self, name: &CStr, why: impl Display) {
         self.lacks.store(true, Relaxed);
         self.report.fail(&self.path_of(name), why);
     }
 
-    /// Not all of it is copied.
+    /// Records that something in it is not copied.
     pub(super) fn fail_itself(&self, why: impl Display) {
         self.lacks.store(true, Relaxed);
         self.report.fail(&self.path, why);
     }
 
-    /// The pool's object under `name` when the directory was entered, if it is still there.
+    /// Returns the object that had `name` when the directory was entered, if it still exists.
     pub(super) fn already(&self, name: &CStr) -> Result<Option<Stat>, SysError> {
         if !self.there.contains(name) {
             return Ok(None);
@@ -166,7 +166,7 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         let Some(stat) = self.final_stat.take().filter(|_| !self.report.is_stopped()) else { return };
-        // The mark goes last: a killed copy leaves it for the next. So do flags that keep the directory as it is.
+        // The mark is removed last, so that a killed copy leaves it. Flags that forbid changes come last too.
         let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
         let set = metadata::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
             _ if lacks => Ok(()),
@@ -193,7 +193,7 @@ fn me() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The names in a directory that is open for reading.
+/// Reads the names in a directory that is open for reading.
 pub(super) fn names_in(dir: &OwnedFd) -> Result<HashSet<CString>, SysError> {
     let again = sys::at::reopen(dir.as_fd(), LISTED)?;
     let mut entries = Dirents::new(again, 1 << 15);
@@ -206,14 +206,14 @@ pub(super) fn names_in(dir: &OwnedFd) -> Result<HashSet<CString>, SysError> {
     Ok(names)
 }
 
-/// The mark of a directory that a copy has not finished: nobody but root can set root's.
+/// Name of the mark's attribute: only root can set root's.
 fn mark_name() -> &'static CStr {
     if identity::is_root() { c"trusted.copy.unfinished" } else { c"user.copy.unfinished" }
 }
 
 fn mark(dir: &OwnedFd) -> Result<(), SysError> {
     match xattr::set(On::Fd(dir.as_fd()), mark_name(), b"1", 0) {
-        // Without attributes there is no mark: a copy that is started again leaves the directory as it finds it.
+        // Without xattrs there is no mark: a restarted copy leaves the directory as it is.
         Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
         done => done,
     }

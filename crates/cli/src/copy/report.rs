@@ -1,4 +1,4 @@
-//! Results of a copy, counted by all its threads, and shown while it runs.
+//! Results of a copy, counted by all threads and displayed during it.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Plan;
 use crate::command::Failed;
 
-/// How often the bar is drawn at most, a second.
+/// Maximum redraws of the bar a second.
 const FRAMES: u8 = 5;
 
 /// Counters.
@@ -65,7 +65,7 @@ impl CopyReport {
         }
     }
 
-    /// One more.
+    /// Counts one.
     pub(super) fn count(&self, what: Count) {
         let counted = self.counts[what as usize].fetch_add(1, Relaxed) + 1;
         if what == Count::Files && counted.is_multiple_of(64) {
@@ -73,17 +73,17 @@ impl CopyReport {
         }
     }
 
-    /// Files of so many bytes were found.
+    /// Adds found files.
     pub(super) fn found(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// Bytes are behind us: copied, or there already.
+    /// Adds bytes that were copied or existed already.
     pub(super) fn passed(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
-    /// Files got their names on a branch.
+    /// Adds files named on a branch.
     pub(super) fn named(&self, branch: &str, files: u64, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
         let mut branches = lock(&self.branches);
@@ -91,14 +91,14 @@ impl CopyReport {
         *sums = (sums.0 + files, sums.1 + bytes);
     }
 
-    /// Something is not copied; the rest goes on.
+    /// Reports an object that is not copied; the copy continues.
     pub(super) fn fail(&self, path: &[u8], why: impl Display) {
         let one = NotCopied { path: Printable(path).to_string(), error: why.to_string() };
         self.bar.suspend(|| eprintln!("fsstack: {}: {}", one.path, one.error));
         lock(&self.failed).push(one);
     }
 
-    /// Nothing more can be copied.
+    /// Stops the copy.
     pub(super) fn stop(&self, why: impl Into<Failed>) {
         lock(&self.fatal).get_or_insert(why.into());
         self.stopped.store(true, Relaxed);
@@ -108,7 +108,7 @@ impl CopyReport {
         self.stopped.load(Relaxed)
     }
 
-    /// All is done that could be.
+    /// Ends the display and returns the result.
     pub(super) fn end(&self) -> Result<Copied, Failed> {
         self.bar.finish_and_clear();
         if let Some(fatal) = lock(&self.fatal).take() {

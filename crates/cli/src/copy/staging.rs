@@ -1,4 +1,4 @@
-//! The directory on a branch where a copy makes its files.
+//! Staging directory on a branch, where a copy writes its files.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,12 +12,12 @@ use fsstack_sys::{self as sys, OFlags};
 
 use crate::command::Failed;
 
-/// Where files of a branch are made.
+/// Staging directory of a branch.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) slot: u16,
     pub(super) shown: String,
-    /// Open for reading, since before anything was written: a sync by it tells of every write that failed.
+    /// Opened before the first write, so that a sync through it reports every failed write.
     pub(super) dir: OwnedFd,
     /// The branch's device.
     pub(super) dev: u64,
@@ -25,8 +25,8 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Opens the staging directory of the daemon's answer, and checks that it is the same in this process's view of the
-    /// mounts.
+    /// Opens the staging directory from the daemon's reply, and checks that this process sees the same one at that
+    /// path.
     pub(super) fn open(result: &StagingDir) -> Result<Self, Failed> {
         let branch = PathBuf::from(OsStr::from_bytes(&result.path));
         let shown = Printable::path(&branch).to_string();

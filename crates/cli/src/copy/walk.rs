@@ -1,5 +1,4 @@
-//! Going through the sources: directories, symbolic links and special files are made at once, files are handed out in
-//! batches.
+//! Walks the sources: makes directories, symbolic links and special files, and queues files in batches.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
@@ -19,14 +18,14 @@ use super::{Destination, Plan, metadata, open_path};
 use crate::command::Failed;
 use fsstack_control::registry::DirectoryId;
 
-/// Files of a batch at most: as many are named at once, and synced together.
+/// Maximum files of a batch, which are named and synced together.
 const FILES: usize = 512;
-/// Maximum bytes of a batch, except for a single file: any free thread takes the next.
+/// Maximum bytes of a batch with more than one file.
 const BYTES: u64 = 64 << 20;
-/// Directories that a batch may hold open.
+/// Maximum directories that a batch keeps open.
 const DIRS: usize = 64;
 
-/// Why a source is not copied.
+/// Reason for not copying a source.
 const ON_BRANCH: &str = "it is on a branch of this pool, so it is in the pool already: copy it from there";
 
 pub(super) struct Walker<'a> {
@@ -37,9 +36,9 @@ pub(super) struct Walker<'a> {
     batch: Batch,
     bytes: u64,
     dirs: usize,
-    /// Directories still to be entered.
+    /// Directories still to enter.
     ahead: Vec<(Arc<Pair>, CString)>,
-    /// The directory that the last source was in: the next one often is in it too.
+    /// Directory of the last source, often that of the next one too.
     last: Option<(PathBuf, Arc<Pair>)>,
 }
 
@@ -54,7 +53,7 @@ impl<'a> Walker<'a> {
         Self { plan, into, report, send, batch, bytes: 0, dirs: 0, ahead, last: None }
     }
 
-    /// To the end of all sources; no batch comes any more when this returns.
+    /// Walks all sources. No batch is queued after it returns.
     pub(super) fn walk(mut self) {
         for source in &self.plan.sources {
             let path = source.as_os_str().as_bytes();
@@ -71,7 +70,7 @@ impl<'a> Walker<'a> {
         self.hand_out();
     }
 
-    /// One that was typed: itself below the target, or with `/.` at its end what is in it.
+    /// Walks a source from the command line: the object itself, or with `/.` at the end its content.
     fn source(&mut self, source: &Path) -> Result<(), Trouble> {
         let raw = source.as_os_str().as_bytes();
         let whole = raw.ends_with(b"/.") || raw == b".";
@@ -82,7 +81,7 @@ impl<'a> Walker<'a> {
                 let name = CString::new(name.as_bytes()).unwrap_or_default();
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let pair = self.parent(parent)?;
-                // Whether it is there is said of the source, not of what is above it.
+                // A missing source is reported as such, not its parent.
                 let kind = sys::at::stat(pair.source.as_fd(), &name)?.kind();
                 self.entry(&pair, &name, Some(kind));
                 Ok(())
@@ -101,7 +100,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The directory of a source that was typed.
+    /// Returns the directory of a source from the command line.
     fn parent(&mut self, typed: Option<&Path>) -> Result<Arc<Pair>, Trouble> {
         let shown = typed.unwrap_or(Path::new(""));
         if let Some((_, pair)) = self.last.as_ref().filter(|(path, _)| path == shown) {
@@ -116,7 +115,7 @@ impl<'a> Walker<'a> {
         Ok(pair)
     }
 
-    /// A directory on a branch of the pool is a directory of the pool.
+    /// Refuses a directory that is on a branch of the pool.
     fn check_past_branches(&self, dir: &Path) -> Result<(), Trouble> {
         let wrong = |error: std::io::Error| Trouble::Told(error.to_string());
         for above in std::fs::canonicalize(dir).map_err(wrong)?.ancestors() {
@@ -128,7 +127,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// One more directory is open until the batch is copied.
+    /// Counts another directory that stays open until the batch is copied.
     fn opened(&mut self) {
         self.dirs += 1;
         if self.dirs >= DIRS {
@@ -148,7 +147,7 @@ impl<'a> Walker<'a> {
             Ok(entries) => entries,
             Err(error) => return pair.fail_itself(Trouble::from(error)),
         };
-        // As they lie on the disk, more or less.
+        // By inode number, roughly the order on disk.
         for (_, name, kind) in entries {
             if self.report.is_stopped() {
                 return;
@@ -242,8 +241,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Whether a link or special file is as a copy makes it, before it has the attributes of the original: a copy may have been
-/// killed in between. Its times, which come last, are then those of its making.
+/// True if a link or special file lacks the original's attributes, as after a killed copy. Its times, which are set
+/// last, are then those of its creation.
 fn is_as_made(there: &Stat) -> bool {
     let mode = there.mode & 0o7777;
     there.uid == rustix::process::geteuid().as_raw()
@@ -251,7 +250,7 @@ fn is_as_made(there: &Stat) -> bool {
         && (there.is_symlink() || mode == 0o600)
 }
 
-/// Gives what was just made its attributes, if nobody has put something else in its place.
+/// Sets the attributes of a new object, unless another one has replaced it.
 fn dress_made(pair: &Pair, name: &CStr, stat: &Stat) -> Result<(), SysError> {
     let made = sys::at::open(pair.target.as_fd(), name, OFlags::PATH, 0, Mounts::Stay)?;
     let own = sys::at::stat_fd(made.as_fd())?;
@@ -266,7 +265,7 @@ fn dress_made(pair: &Pair, name: &CStr, stat: &Stat) -> Result<(), SysError> {
     metadata::other(made.as_fd(), from.as_fd(), stat)
 }
 
-/// Inode number, name and kind of each entry, by inode number.
+/// Reads inode number, name and type of each entry, sorted by inode number.
 fn entries(pair: &Pair) -> Result<Vec<(u64, CString, Option<Kind>)>, SysError> {
     let dir = sys::at::reopen(pair.source.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut listing = Dirents::new(dir, 1 << 16);

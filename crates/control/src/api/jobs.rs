@@ -1,40 +1,40 @@
-//! Jobs: work on a pool that goes on by itself.
+//! Jobs: work on a pool that continues without its requester.
 
 use serde::{Deserialize, Serialize};
 
-/// Begins a job, or asks for jobs.
+/// Starts, lists or cancels jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum JobRequest {
-    /// Moves all that is on a branch to others.
+    /// Moves everything on a branch to others.
     Drain {
-        /// Its path.
+        /// The branch's path.
         branch: String,
-        /// Paths of the branches that may take it; none: all others.
+        /// Paths of the branches that may receive it; empty means all others.
         #[serde(default)]
         to: Vec<String>,
-        /// Bytes a second at most; null: no limit.
+        /// Maximum bytes a second; null for no limit.
         #[serde(default)]
         rate: Option<u64>,
-        /// Only tell what would move.
+        /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
     },
-    /// Tells of the jobs.
+    /// Lists jobs.
     Show {
-        /// Its number; null: all.
+        /// The job's number; null for all.
         #[serde(default)]
         job: Option<u64>,
     },
-    /// Calls a job off: what is moved stays moved.
+    /// Cancels a job; what it has moved stays moved.
     Cancel {
-        /// Its number.
+        /// The job's number.
         job: u64,
     },
 }
 
-/// Jobs at work, and the last that have ended, the oldest first.
+/// Running jobs and the last ended ones, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Jobs {
@@ -42,7 +42,7 @@ pub struct Jobs {
     pub jobs: Vec<JobStatus>,
 }
 
-/// A job as it is now.
+/// Present state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobStatus {
@@ -52,36 +52,36 @@ pub struct JobStatus {
     pub kind: String,
     /// The branch that it empties.
     pub branch: String,
-    /// `counting`, `moving` or `waiting` (until what is left can be moved); `planned`, `done`, `incomplete`, `refused` or `cancelled`
-    /// when it has ended.
+    /// `counting`, `moving` or `waiting` (until the rest can be moved); after its end `planned`, `done`, `incomplete`,
+    /// `refused` or `cancelled`.
     pub state: String,
-    /// Whether it has ended.
+    /// True if it has ended.
     pub over: bool,
-    /// It was only to tell what would move.
+    /// True if it only reports what would move.
     pub dry_run: bool,
-    /// Why it was refused.
+    /// Reason for a refusal.
     pub refusal: Option<String>,
-    /// Files, links, sockets, fifos and devices found when it began.
+    /// Files, links, sockets, fifos and devices found at the start.
     pub files: u64,
     /// Their bytes on the branch.
     pub bytes: u64,
-    /// Those that were moved.
+    /// Number of them that were moved.
     pub moved_files: u64,
-    /// Their bytes.
+    /// Bytes that were moved.
     pub moved_bytes: u64,
-    /// Directories that are not on the branch any more.
+    /// Directories removed from the branch.
     pub moved_directories: u64,
-    /// Where there is room for what was found.
+    /// Branches with room for the found objects, and their shares.
     pub targets: Vec<JobTarget>,
-    /// How many objects stay, as it was seen last.
+    /// Number of objects that stay, at the last look.
     pub staying: u64,
-    /// The first of them, 1000 at most.
+    /// The first of them, at most 1000.
     pub stays: Vec<JobStaying>,
-    /// Seconds that it has been at work.
+    /// Running time in seconds.
     pub seconds: u64,
 }
 
-/// Share of a branch.
+/// A branch's share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobTarget {
@@ -93,12 +93,12 @@ pub struct JobTarget {
     pub bytes: u64,
 }
 
-/// An object that stays where it is.
+/// An object that stays on the branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobStaying {
     /// Its path from the pool's root.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Every key of a pool.
+/// Keys of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Keys {
@@ -14,21 +14,21 @@ pub struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Key {
-    /// Its name, as behind `-o`.
+    /// Its name, as in `-o`.
     pub key: String,
     /// Its value now.
     pub value: String,
-    /// When a change of it takes effect.
+    /// When a change takes effect.
     pub changes: When,
     /// Purpose of the key.
     pub help: String,
-    /// Other spellings of its name.
+    /// Other spellings of the name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
 }
 
 impl Key {
-    /// Whether `name` is one of its spellings; `-` and `_` are the same.
+    /// True if `name` is one of its spellings; `-` and `_` are equivalent.
     pub fn is_called(&self, name: &str) -> bool {
         let plain = |name: &str| name.replace('_', "-");
         std::iter::once(&self.key).chain(&self.also).any(|known| plain(known) == plain(name))
@@ -40,8 +40,8 @@ impl Key {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
-    /// At once.
+    /// Immediately.
     AtOnce,
-    /// When the pool is mounted again.
+    /// At the next mount.
     AtMount,
 }

@@ -1,6 +1,6 @@
-//! Requests to a pool and their answers, as JSON. The schemas in docs/schema are made from these types.
+//! Requests to a pool and their replies, as JSON. The schemas in docs/schema are generated from these types.
 //!
-//! Paths in answers are text for people: bytes that are no printable text stand escaped, as everywhere in fsstack.
+//! Paths in replies are printable text: other bytes are escaped, as everywhere in fsstack.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,13 @@ pub use jobs::*;
 pub use keys::*;
 pub use shown::*;
 
-/// Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
+/// State of a pool. Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Status {
     /// The name of the pool in /run/fsstack.
     pub id: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub mount_point: String,
     /// The daemon's process.
     pub pid: u32,
@@ -26,26 +26,26 @@ pub struct Status {
     pub version: String,
     /// Seconds since it was mounted.
     pub uptime_seconds: u64,
-    /// How requests come from the kernel: `ring` or `dev`.
+    /// Transport of requests from the kernel: `ring` or `dev`.
     pub transport: String,
     /// Whether the kernel granted passthrough to this mount.
     pub passthrough: bool,
     /// The placement policy.
     pub create: String,
-    /// How bytes reach a branch where no rule for a directory says otherwise.
+    /// Write path, where no directory's rule applies.
     pub write_path: String,
     /// Directories with a write path of their own.
     pub write_rules: Vec<WriteRule>,
     /// The branches in order.
     pub branches: Vec<BranchStatus>,
-    /// Open files by the way their bytes go.
+    /// Open files by write path.
     pub open_files: OpenFiles,
     /// Tables in the daemon's memory.
     pub tables: Tables,
     /// The daemon's file descriptors.
     #[serde(default)]
     pub descriptors: Descriptors,
-    /// Jobs at work.
+    /// Running jobs.
     #[serde(default)]
     pub jobs: Vec<JobStatus>,
 }
@@ -64,43 +64,43 @@ pub struct WriteRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BranchStatus {
-    /// Where it is.
+    /// The branch's path.
     pub path: String,
     /// Its durable id.
     pub id: u16,
     /// `RW`, `NC` or `RO`.
     pub mode: String,
-    /// `up`, `suspect`, `down` or `read-only`; `leaving` while it is waited for to be free of open files.
+    /// `up`, `suspect`, `down` or `read-only`; `leaving` while its removal waits for open files to close.
     pub state: String,
-    /// Whether its file system is on a disk of this machine.
+    /// True for a local disk.
     pub local: bool,
-    /// Bytes in all; null where the branch does not answer.
+    /// Total bytes; null if the branch does not answer.
     pub total: Option<u64>,
-    /// Bytes that a user may still write; null where the branch does not answer.
+    /// Bytes that users may still write; null if the branch does not answer.
     pub available: Option<u64>,
     /// Bytes that new files leave free.
     pub floor: u64,
-    /// Free inodes; null where the branch does not answer.
+    /// Free inodes; null if the branch does not answer.
     pub inodes_free: Option<u64>,
-    /// Bytes promised to copies that are under way.
+    /// Bytes reserved for running copies.
     pub reserved: u64,
-    /// Whether the kernel has refused passthrough there.
+    /// True if the kernel has refused passthrough there.
     pub refuses_passthrough: bool,
     /// Files open on it.
     pub open_files: u64,
-    /// Calls of the daemon to it that have not returned.
+    /// Calls of the daemon in progress.
     pub in_flight: u64,
-    /// Calls of the daemon to it since it was added.
+    /// Calls of the daemon since the branch was added.
     pub calls: u64,
-    /// Those among them that it failed (EIO, ETIMEDOUT, ENOTCONN and the like).
+    /// Calls that failed with a fault of the branch (EIO, ETIMEDOUT, ENOTCONN and the like).
     pub faults: u64,
-    /// Microseconds within which half of the calls were answered, to a factor of two; null before the first.
+    /// Median time of a call in microseconds, to a factor of two; null before the first call.
     pub p50_us: Option<f64>,
-    /// The same of 99 in 100 calls.
+    /// 99th percentile of the same.
     pub p99_us: Option<f64>,
-    /// Bytes that the daemon read; what the kernel reads by passthrough is not known to it.
+    /// Bytes read by the daemon; passthrough is not counted.
     pub read_bytes: u64,
-    /// Bytes that the daemon wrote.
+    /// Bytes written by the daemon.
     pub written_bytes: u64,
     /// Files moved off it because it was full.
     pub moved_away: u64,
@@ -108,15 +108,15 @@ pub struct BranchStatus {
     pub moved_here: u64,
 }
 
-/// Open files by the way their bytes go.
+/// Open files by write path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OpenFiles {
-    /// The kernel reads and writes the branch.
+    /// Files by passthrough.
     pub passthrough: u64,
-    /// The daemon reads and writes it.
+    /// Files by the stacked path.
     pub stacked: u64,
-    /// Those among them that would go the other way, were they opened now.
+    /// Files that would use the other path if they were opened now.
     pub other_way: u64,
 }
 
@@ -124,9 +124,9 @@ pub struct OpenFiles {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Descriptors {
-    /// Open now; None: the system does not tell.
+    /// Number of open descriptors; null if the system does not report it.
     pub open: Option<u64>,
-    /// Limit of open descriptors: beyond it programs get ENFILE.
+    /// Limit of open descriptors, at which programs get ENFILE.
     pub limit: u64,
 }
 
@@ -142,32 +142,32 @@ pub struct Tables {
     pub dirs: u64,
     /// Open descriptors of directories.
     pub dir_fds: u64,
-    /// Names and offsets that open listings keep, of 4 194 304 at most in all.
+    /// Names and offsets kept by open listings, at most 4 194 304 in all.
     pub listing_entries: u64,
     /// Lookups answered by the one branch where the name was seen last.
     pub lookups_known: u64,
-    /// Lookups for which all branches that hold the directory were asked.
+    /// Lookups that asked all branches that hold the directory.
     pub lookups_asked: u64,
-    /// Opens whose bytes the kernel carries.
+    /// Opens by passthrough.
     pub opens_passthrough: u64,
-    /// Opens whose bytes the daemon carries.
+    /// Opens by the stacked path.
     pub opens_stacked: u64,
 }
 
-/// Asks for changes: all of them are made or none.
+/// Request to change keys: all of them or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SettingsRequest {
-    /// Keys and what they shall be.
+    /// Keys and their new values.
     pub changes: Vec<Assignment>,
-    /// Only tell what would change.
+    /// Only report what would change.
     #[serde(default)]
     pub dry_run: bool,
     /// Write them to the pool's config file too.
     #[serde(default)]
     pub persist: bool,
-    /// Options of a remount: one that is not changed passes, whenever it could be.
+    /// From a remount: an option with its present value is accepted even if it cannot change.
     #[serde(default)]
     pub remount: bool,
 }
@@ -187,13 +187,13 @@ pub struct Assignment {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
-    /// Keys that are not what they were.
+    /// Keys whose values differ.
     pub changes: Vec<Change>,
-    /// Nothing was changed: it was only asked for.
+    /// True for a dry run: nothing was changed.
     pub dry_run: bool,
-    /// The file that has the changes too.
+    /// The config file that was changed too.
     pub persisted: Option<String>,
-    /// Further notes, a sentence each.
+    /// Notes, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -209,17 +209,17 @@ pub struct Change {
     pub to: String,
 }
 
-/// Asks for another write path.
+/// Request for another write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WritePathRequest {
-    /// `auto`, `passthrough` or `stacked`; `inherit` takes a directory's rule away.
+    /// `auto`, `passthrough` or `stacked`; `inherit` removes a directory's rule.
     pub write_path: String,
-    /// The directory it holds for, from the pool's root; null: the whole pool.
+    /// The directory it applies to, from the pool's root; null for the whole pool.
     #[serde(default)]
     pub subtree: Option<String>,
-    /// Only count the files that are still open another way.
+    /// Only count the files that still use the other path.
     #[serde(default)]
     pub only_count: bool,
     /// Write it to the pool's config file too.
@@ -227,7 +227,7 @@ pub struct WritePathRequest {
     pub persist: bool,
 }
 
-/// How the write path changed.
+/// Result of changing the write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WritePathChanged {
@@ -235,57 +235,57 @@ pub struct WritePathChanged {
     pub from: String,
     /// New write path.
     pub to: String,
-    /// The directory it holds for; null: the whole pool.
+    /// The directory it applies to; null for the whole pool.
     pub subtree: Option<String>,
-    /// Open files that still go the other way, until their last close.
+    /// Open files that use the other path until their last close.
     pub other_way: u64,
-    /// The file that has the change too.
+    /// The config file that was changed too.
     pub persisted: Option<String>,
 }
 
-/// Asks for a change of the branches.
+/// Request to change the branches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum BranchRequest {
-    /// One more, after the others.
+    /// Adds a branch after the others.
     Add {
         /// The branch, as in SOURCE: `/disk=RW,50G`.
         branch: String,
     },
-    /// One less: its files are in the pool no more.
+    /// Removes a branch; its files leave the pool.
     Remove {
-        /// Its path.
+        /// The branch's path.
         branch: String,
-        /// Take nothing new there, and wait until no file is open on it.
+        /// Place nothing new there, and remove it when no file is open on it.
         #[serde(default)]
         when_idle: bool,
-        /// Only tell how far an earlier request has come.
+        /// Only report the progress of an earlier request.
         #[serde(default)]
         only_ask: bool,
     },
-    /// Another mode.
+    /// Sets the mode.
     Mode {
-        /// Its path.
+        /// The branch's path.
         branch: String,
         /// `RW`, `NC` or `RO`.
         mode: String,
     },
-    /// One that is not in the pool will not come back: handles of what was on it are stale.
+    /// Declares that a branch outside the pool will not come back: its handles become stale.
     Forget {
-        /// Its path, or the id that is stored on it.
+        /// Its former path, or the id stored on it.
         branch: String,
     },
-    /// Another floor.
+    /// Sets the floor.
     Floor {
-        /// Its path.
+        /// The branch's path.
         branch: String,
         /// A size, a percentage, or `pool` for the pool's own.
         floor: String,
     },
 }
 
-/// How the branches changed.
+/// Result of changing the branches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BranchChanged {
@@ -295,18 +295,18 @@ pub struct BranchChanged {
     pub from: String,
     /// New state; empty for a removed branch.
     pub to: String,
-    /// It goes when this many files are closed that are open on it.
+    /// Number of open files whose close it waits for.
     pub waits_for: u64,
 }
 
-/// Asks where handles of an exported pool lead, as for a kernel that has forgotten what they are of.
+/// Request to resolve handles of an exported pool from their numbers alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandlesRequest {
-    /// Those that are tried.
+    /// Handles to resolve.
     pub handles: Vec<HandleOf>,
-    /// How many handles of objects that only the index finds are asked for.
+    /// Number of handles to return of objects that only the index finds.
     #[serde(default)]
     pub indexed: u16,
 }
@@ -318,19 +318,19 @@ pub struct HandlesRequest {
 pub struct HandleOf {
     /// The object's inode number in the pool.
     pub number: u64,
-    /// Which of the objects that had the number, one after the other.
+    /// Distinguishes objects that had the number one after the other.
     pub generation: u32,
 }
 
-/// Where handles lead.
+/// Results of resolving handles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandlesTried {
-    /// Results for the requested handles, in their order.
+    /// Results, in the order of the request.
     pub ends: Vec<HandleEnd>,
-    /// Some of objects that only the index finds; they are tried when they are asked for.
+    /// Handles of objects that only the index finds, for a further request.
     pub indexed: Vec<HandleOf>,
-    /// Branches that were in the pool while it was exported, and are not now.
+    /// Branches of the exported pool that are missing now.
     pub away: Vec<AwayBranch>,
 }
 
@@ -343,9 +343,9 @@ pub enum HandleEnd {
     Found,
     /// The object is gone.
     Stale,
-    /// That is not known: a branch is out of reach, or not in the pool now.
+    /// Unknown: a branch is unreachable or not in the pool.
     Unknown,
-    /// The object could be found only by a look through a whole branch.
+    /// Not tried: finding the object takes a walk through a whole branch.
     NotTried,
 }
 
@@ -355,11 +355,11 @@ pub enum HandleEnd {
 pub struct AwayBranch {
     /// Its durable id.
     pub id: u16,
-    /// Where it was; empty: that was not noted.
+    /// Its former path; empty if unknown.
     pub path: String,
 }
 
-/// Why an object is where it is.
+/// Why an object is on its branch and uses its write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Explained {
@@ -367,73 +367,73 @@ pub struct Explained {
     pub path: String,
     /// `file`, `directory` or another kind.
     pub kind: String,
-    /// The branch that answers for it.
+    /// The branch that serves it.
     pub branch: String,
-    /// Every copy, in the order of the branches; of a file the first is served, others are hidden.
+    /// All copies in the order of the branches; of a file the first is served and the others are hidden.
     pub copies: Vec<String>,
-    /// The write path that holds for it, null for what is no file.
+    /// Its write path; null if it is not a regular file.
     pub write_path: Option<WritePathExplained>,
     /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// Why a file's bytes go as they do.
+/// Why a file has its write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WritePathExplained {
-    /// `passthrough` or `stacked`: of an open file as it is, of another as its next open will be.
+    /// `passthrough` or `stacked`: the present path of an open file, or that of the next open.
     pub now: String,
     /// Whether the file is open.
     pub open: bool,
     /// Value of the pool's setting or of the directory's rule.
     pub setting: String,
-    /// Which of them won: `pool`, or the directory of the rule.
+    /// The deciding setting: `pool`, or the directory of a rule.
     pub decided_by: String,
     /// Why `now` follows from `setting`.
     pub reason: String,
 }
 
-/// Where something new would be put.
+/// Where a new file would be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlacementExplained {
     /// The path from the pool's root.
     pub path: String,
-    /// Bytes it was asked for.
+    /// Expected size in bytes.
     pub size: u64,
     /// The policy that ranks the branches.
     pub create: String,
-    /// The deepest directory on the way that exists: what is missing below is made with the file.
+    /// The deepest existing directory on the path; missing ones are created with the file.
     pub parent: String,
-    /// The branches, the first to be tried first, those that are refused last.
+    /// All branches: accepted ones in the order of attempts, then rejected ones.
     pub ranking: Vec<RankedBranch>,
-    /// The branch that would take it; null: none would.
+    /// The branch that would take it; null if none would.
     pub chosen: Option<String>,
     /// One sentence: why that one, or why none.
     pub verdict: String,
 }
 
-/// A branch and what it was judged by.
+/// A branch and the facts that ranked it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankedBranch {
     /// Its path.
     pub branch: String,
-    /// Its turn, from 1; null: it is refused.
+    /// Its rank, from 1; null if it is rejected.
     pub rank: Option<u64>,
-    /// Why it comes there, or is refused.
+    /// Reason for its rank or rejection.
     pub why: String,
     /// Its mode.
     pub mode: String,
-    /// Bytes that a user may still write.
+    /// Bytes that users may still write.
     pub available: u64,
     /// Bytes that new files leave free.
     pub floor: u64,
-    /// How many leading directories of the path it holds.
+    /// Number of leading directories of the path that it holds.
     pub holds: u64,
     /// Whether it holds the parent directory.
     pub holds_parent: bool,
-    /// Whether the file would fit, at the size that was asked for.
+    /// True if a file of the expected size fits.
     pub fits: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Output of the command that it makes itself, beside the daemons' answers.
+//! Output that the command makes itself, without a daemon.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use super::Status;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PoolList {
-    /// Those that live.
+    /// Live pools.
     pub pools: Vec<ListedPool>,
-    /// Names of pools whose daemons were killed, and whose leftovers were taken away just now.
+    /// Names of pools whose daemons were killed, and whose leftovers were just removed.
     pub cleaned_up: Vec<String>,
 }
 
-/// A pool that lives.
+/// A live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ListedPool {
@@ -26,7 +26,7 @@ pub struct ListedPool {
     pub pid: u32,
     /// Its branches when it was mounted.
     pub branches: Vec<String>,
-    /// Where its daemon can be asked; null: it cannot.
+    /// Its control socket; null if it cannot be reached.
     pub socket: Option<String>,
 }
 

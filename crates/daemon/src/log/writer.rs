@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written, at most.
+/// Maximum number of queued lines.
 const ROOM: usize = 4096;
 
-/// Where the thread writes.
+/// Destination of the thread.
 enum Output {
     File { path: PathBuf, open: File },
     Stderr,
@@ -30,7 +30,7 @@ impl Output {
         }
     }
 
-    /// Opens the file by its name again: it was renamed, and a new one is to be begun.
+    /// Opens the file by its name again, after it was renamed.
     fn reopen(&mut self) -> io::Result<()> {
         if let Self::File { path, open } = self {
             *open = append_to(path)?;
@@ -43,16 +43,16 @@ fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o640).open(path)
 }
 
-/// The queue's end for those who log; its clones share one queue.
+/// Sender of the queue; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Writer(Arc<Queue>);
 
 #[derive(Debug)]
 struct Queue {
     state: Mutex<WriterState>,
-    /// There is something to do for the thread.
+    /// Signals that there is work for the thread.
     filled: Condvar,
-    /// All lines are written.
+    /// Signals that all lines are written.
     emptied: Condvar,
 }
 
@@ -61,7 +61,7 @@ struct WriterState {
     lines: VecDeque<String>,
     dropped: u64,
     reopen: bool,
-    /// The thread writes lines that are no longer in the queue.
+    /// The thread is writing lines already taken from the queue.
     writing: bool,
 }
 
@@ -75,14 +75,15 @@ impl WriterState {
     }
 }
 
-/// Formats a line of the writer's own as the log has lines; the argument is the message.
+/// Formats a line of the writer's own like the log's lines; the argument is the message.
 pub(super) type Format = fn(&str) -> String;
 
 impl Writer {
     /// Opens the file and starts its thread.
     ///
     /// # Errors
-    /// The file cannot be opened, or there is no thread to be had.
+    ///
+    /// The file cannot be opened, or the thread cannot be started.
     pub(super) fn to_file(path: &Path, format: Format) -> io::Result<Self> {
         Self::start(Output::File { path: path.to_owned(), open: append_to(path)? }, format)
     }
@@ -90,7 +91,8 @@ impl Writer {
     /// Starts the thread that writes to stderr.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    ///
+    /// The thread cannot be started.
     pub(super) fn to_stderr(format: Format) -> io::Result<Self> {
         Self::start(Output::Stderr, format)
     }
@@ -115,13 +117,13 @@ impl Writer {
         self.0.filled.notify_one();
     }
 
-    /// Opens the file by its name again, after the lines that were queued before.
+    /// Opens the file by its name again, after the lines that are queued now.
     pub(super) fn reopen(&self) {
         self.0.state.lock().reopen = true;
         self.0.filled.notify_one();
     }
 
-    /// Waits until all lines are written, but not longer than `limit`.
+    /// Waits until all lines are written, at most `limit`.
     pub(super) fn flush(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut state = self.0.state.lock();
@@ -134,9 +136,9 @@ impl Writer {
 }
 
 impl Queue {
-    /// Writes what is queued, for as long as the process lives.
+    /// Writes queued lines for the lifetime of the process.
     fn write_out(&self, mut output: Output, format: Format) {
-        // Lines that could not be written, as the disk was full.
+        // Number of lines that could not be written, as on a full disk.
         let mut lost = 0;
         loop {
             let mut state = self.state.lock();
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    /// Long enough on any machine; no test waits for it to pass.
+    /// Generous; no test waits for it to pass.
     const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn plain(message: &str) -> String {
@@ -196,7 +198,7 @@ mod tests {
         .unwrap();
         let mut reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let writer = Writer::to_file(&path, plain).unwrap();
-        // Many times what a pipe holds, and what the queue holds: this would never end if it waited.
+        // Many times the capacity of the pipe and the queue, so it would never end if it waited.
         let line = format!("{}\n", "x".repeat(255));
         (0..4 * ROOM).for_each(|_| writer.write(line.clone()));
         let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! Writing keys to the pool's config file: what else stands in it stays, comments too, and a reader sees the old file or the new.
+//! Writes keys to the pool's config file atomically; other content and comments stay.
 
 use crate::options;
 use std::fs;
@@ -6,10 +6,11 @@ use std::io;
 use std::path::Path;
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-/// The file's text with these values in it.
+/// Returns the file's text with these values.
 ///
 /// # Errors
-/// It cannot be read, or is no TOML.
+///
+/// It cannot be read or parsed.
 pub(super) fn edited(file: &Path, values: &[(&str, String)]) -> Result<String, String> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -26,7 +27,7 @@ pub(super) fn edited(file: &Path, values: &[(&str, String)]) -> Result<String, S
     Ok(document.to_string())
 }
 
-/// Replaces the value of the option `name`, however the file spells it: `category.create` is a table to TOML.
+/// Replaces the value of the option `name`, however the file spells it: TOML parses `category.create` as a table.
 fn replace_in(table: &mut Table, prefix: &str, name: &str, value: &str) -> bool {
     let spellings: Vec<String> = table.iter().map(|(key, _)| key.to_owned()).collect();
     let mut found = false;
@@ -46,7 +47,7 @@ fn replace_in(table: &mut Table, prefix: &str, name: &str, value: &str) -> bool 
     found
 }
 
-/// Numbers and truth values as such, all else as text.
+/// Converts to a number or boolean if possible, else text.
 fn typed(value: &str) -> Value {
     match (value.parse::<i64>(), value.parse::<bool>()) {
         (Ok(number), _) => number.into(),

@@ -1,4 +1,4 @@
-//! Options of mhddfs, mergerfs and libfuse in fstab lines: taken, passed over, or refused by name.
+//! Options of mhddfs, mergerfs and libfuse in fstab lines: accepted, ignored, or refused by name.
 
 use super::{Row, Takes, no_meaning, only, option, refused};
 use crate::values;
@@ -6,7 +6,7 @@ use fsstack_pool::settings::PageCache;
 
 const BOOLEAN: Takes = Takes::Value("true|false");
 
-/// Options whose meaning has a place here under another name.
+/// Options with an equivalent under another name.
 pub(super) const MEANT: &[Row] = &[
     option(
         &["cache.files"],
@@ -92,7 +92,7 @@ pub(super) const MEANT: &[Row] = &[
     }),
 ];
 
-/// Options that change nothing here and do no harm: the reason stands in the notice.
+/// Options without effect here; the notice gives the reason.
 pub(super) const NO_MEANING: &[Row] = &[
     no_meaning(
         &["big_writes", "large_read", "max_read", "max_readahead"],
@@ -171,14 +171,14 @@ pub(super) const NO_MEANING: &[Row] = &[
 const SEARCH: &str = "the first branch in order that holds a name always serves it";
 const ACTION: &str = "a change is always made on every branch that needs it";
 
-/// Options of which fsstack does one value only.
+/// Options of which fsstack supports one value only.
 pub(super) const ONLY: &[Row] = &[
     only(
         &["category.search", "func.access", "func.getxattr", "func.listxattr", "func.open", "func.readlink"],
         &["ff"],
         SEARCH,
     ),
-    // "newest" stands in the lines of mergerfs's own quick start.
+    // "newest" is in mergerfs's own quick start.
     only(
         &["func.getattr"],
         &["ff", "newest"],
@@ -219,7 +219,7 @@ pub(super) const ONLY: &[Row] = &[
     ),
 ];
 
-/// Options that would change what people rely on.
+/// Options that would change behaviour that users rely on.
 pub(super) const REFUSED: &[Row] = &[
     refused(&["bind", "rbind", "move"], "mount(8)", "it is for mount(8) alone, without a type"),
     refused(&["branches", "srcmounts"], "mergerfs", "give the branches as SOURCE before the mount point"),

@@ -1,4 +1,4 @@
-//! The option table: one row an option, read by the parser, `--help`, docs/options.md, the man page and completions.
+//! The option table: one row per option, used by the parser, `--help`, docs/options.md, the man page and completions.
 
 mod mergerfs;
 mod mount8;
@@ -25,33 +25,34 @@ pub enum Takes {
     Choice(&'static [&'static str]),
     /// Nothing, on or off, or a value of this kind.
     SwitchOr(&'static str),
-    /// Any value: the option changes nothing here.
+    /// Any value, which is ignored.
     Anything,
 }
 
 /// Effect of an option.
 #[derive(Clone, Copy)]
 pub enum Effect {
-    /// It is kept in the options; an error says what would be right.
+    /// Sets a field; the error says what would be right.
     Set(fn(&mut RawOptions, &Typed<'_>) -> Result<(), String>),
-    /// mount(8) or fstab has dealt with it.
+    /// mount(8) or fstab has handled it.
     Quiet,
-    /// It is accepted with a notice: it has no meaning here, for the reason in the row's help.
+    /// Accepted with a notice: it has no effect here, for the reason in the row's help.
     NoMeaning,
-    /// A mergerfs option of which fsstack does these values only; others are refused with the row's help as the reason.
+    /// A mergerfs option of which fsstack supports these values only; others are refused with the row's help as the
+    /// reason.
     Only(&'static [&'static str]),
-    /// It is known from this program and refused, with the row's help as the reason.
+    /// An option of this program that is refused, with the row's help as the reason.
     Refuse(&'static str),
 }
 
-/// Use of an option by `fsstack get` and `set`, while the pool is mounted.
+/// Use of an option in `fsstack get` and `set`.
 #[derive(Clone, Copy)]
 pub enum Key {
-    /// Nothing: it says how to mount.
+    /// No key: the option only concerns the mount.
     None,
-    /// Its value is shown as it would be typed, and is settled when the pool is mounted.
+    /// Shown as it would be typed; fixed at the mount.
     Settled(fn(&Options) -> String),
-    /// Its value is shown, and can change while the pool is mounted.
+    /// Shown, and can change while the pool is mounted.
     Live(fn(&Options) -> String),
 }
 
@@ -62,11 +63,11 @@ pub struct Row {
     pub names: &'static [&'static str],
     /// Its value.
     pub takes: Takes,
-    /// Its default; empty where there is none to show.
+    /// Its default; empty if none is shown.
     pub default: &'static str,
-    /// Its purpose, or the reason of its refusal.
+    /// Its purpose, or the reason for its refusal.
     pub help: &'static str,
-    /// Whether its default depends on other options or on the user.
+    /// True if its default depends on other options or on the user.
     pub settled_later: bool,
     /// Its effect.
     pub effect: Effect,
@@ -75,7 +76,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The name it is documented under.
+    /// Its name in the documentation.
     pub fn name(&self) -> &'static str {
         self.names.first().copied().unwrap_or_default()
     }
@@ -92,7 +93,7 @@ impl Row {
         }
     }
 
-    /// Its value in a mounted pool, as it would be typed; None: it is no key.
+    /// Returns its value in a mounted pool, as it would be typed; `None` if it is no key.
     pub fn get(&self, now: &Options) -> Option<String> {
         match self.key {
             Key::None => None,
@@ -100,7 +101,7 @@ impl Row {
         }
     }
 
-    /// Whether it can change while the pool is mounted.
+    /// True if it can change while the pool is mounted.
     pub fn is_live(&self) -> bool {
         matches!(self.key, Key::Live(_))
     }
@@ -125,26 +126,26 @@ impl Row {
     }
 }
 
-/// Rows that belong together, under one heading.
+/// Related rows under one heading.
 pub struct Group {
     /// The heading.
     pub title: &'static str,
-    /// Whether these are fsstack's own options, which `--help` shows.
+    /// Documents in which the group appears.
     pub shown: Shown,
     /// The options.
     pub rows: &'static [Row],
 }
 
-/// Where a group is documented.
+/// Documents in which a group appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Everywhere.
     InHelp,
-    /// In docs/options.md and the man page only: options of other programs that people bring along.
+    /// In docs/options.md and the man page only: options of other programs, in lines that users copy.
     InManual,
 }
 
-/// Every option that is known.
+/// Every known option.
 pub const OPTIONS: &[Group] = &[
     Group { title: "Branches and placement", shown: Shown::InHelp, rows: pool::PLACEMENT },
     Group { title: "Data and caches", shown: Shown::InHelp, rows: pool::DATA },
@@ -181,13 +182,13 @@ pub fn keys() -> impl Iterator<Item = &'static Row> {
     rows().filter(|row| !matches!(row.key, Key::None))
 }
 
-/// Whether it is an option that the pool itself does something with, not a flag of the mount.
+/// True for an option of the pool itself, not a mount flag.
 pub(crate) fn is_of_the_pool(name: &str) -> bool {
     let flag = mount8::FLAGS.iter().any(|row| row.is_called(name));
     !flag && find(name).is_some_and(|row| matches!(row.effect, Effect::Set(_)))
 }
 
-/// Takes one option into `raw`, or says on one line why not.
+/// Applies one option to `raw`. The error is one line.
 pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Result<(), String> {
     check_shape(row, typed)?;
     match row.effect {

@@ -1,4 +1,4 @@
-//! The options of mount(8): flags of the mount itself, and what fstab's readers have dealt with before we are called.
+//! Options of mount(8): mount flags, and options that fstab's readers have handled before the helper runs.
 
 use super::{Row, Takes, option, quiet};
 use crate::settings::AccessTimes;
@@ -119,7 +119,7 @@ pub(super) const FLAGS: &[Row] = &[
     }),
 ];
 
-/// Accepted without a word.
+/// Accepted silently.
 pub(super) const QUIET: &[Row] = &[
     quiet(&["remount"], "Change a mounted pool: options that `fsstack set` can change, and the flags above."),
     quiet(&["defaults"], "No option."),

@@ -1,4 +1,4 @@
-//! One option as it was typed, and the readings its value can have.
+//! An option as typed, and parsers for its value.
 
 use fsstack_pool::Printable;
 use std::ffi::OsStr;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where an option was given; what comes later in this order wins.
+/// Source of an option; a later one in this order takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// In the file that `config=` names.
     Config,
-    /// Behind `-o`.
+    /// After `-o`.
     CommandLine,
 }
 
-/// One option as typed; a reading that fails says what would be right.
+/// An option as typed; a parse error says what would be right.
 #[derive(Clone, Copy, Debug)]
 pub struct Typed<'a> {
     /// The name as spelled.
     pub name: &'a str,
     /// Text after `=`.
     pub value: Option<&'a OsStr>,
-    /// Where it was given.
+    /// Where it came from.
     pub origin: Origin,
 }
 
@@ -52,12 +52,12 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// Reads the value into `setting`.
+    /// Parses the value into `setting`.
     pub(crate) fn read<T: FromStr<Err: fmt::Display>>(&self, setting: &mut T) -> Result<(), String> {
         self.by(|text| text.parse().map_err(|error: T::Err| error.to_string()), setting)
     }
 
-    /// Reads the value into `setting` by `parse`.
+    /// Parses the value into `setting` with `parse`.
     pub(crate) fn by<T>(
         &self,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -67,19 +67,19 @@ impl<'a> Typed<'a> {
         Ok(())
     }
 
-    /// Reads a switch into `setting`.
+    /// Parses a switch into `setting`.
     pub(crate) fn by_switch(&self, setting: &mut bool) -> Result<(), String> {
         *setting = self.switch()?;
         Ok(())
     }
 
-    /// Reads seconds into `setting`.
+    /// Parses seconds into `setting`.
     pub(crate) fn by_seconds(&self, setting: &mut Duration) -> Result<(), String> {
         *setting = self.seconds()?;
         Ok(())
     }
 
-    /// Seconds, with a fraction if need be; bounded so that adding them to a time cannot overflow.
+    /// Parses seconds, with an optional fraction; bounded so that adding them to a time cannot overflow.
     pub(crate) fn seconds(&self) -> Result<Duration, String> {
         const LONGEST: f64 = 1e9;
         let wrong = || "not a number of seconds, such as 1 or 0.5".to_owned();
@@ -91,7 +91,7 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// A path that stays right when the daemon leaves its directory.
+    /// Returns an absolute path, because the daemon changes its working directory.
     pub(crate) fn absolute_path(&self) -> Result<PathBuf, String> {
         let path = Path::new(self.raw());
         if path.is_absolute() { Ok(path.to_owned()) } else { Err("not an absolute path".to_owned()) }

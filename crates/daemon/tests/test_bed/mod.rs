@@ -1,4 +1,4 @@
-//! Directories to mount; they go with the value.
+//! Directories to mount, removed on drop.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ impl TestBed {
         self.dir.path()
     }
 
-    /// `$D` as the directory itself.
+    /// Replaces `$D` by the directory.
     pub(crate) fn fill(&self, text: &str) -> String {
         text.replace("$D", self.path().to_str().unwrap())
     }
 
-    /// The directory as `$D`.
+    /// Replaces the directory by `$D`.
     pub(crate) fn hide(&self, text: &str) -> String {
         text.replace(self.path().to_str().unwrap(), "$D")
     }

@@ -1,4 +1,5 @@
-//! The branches, looked at from outside of the pool, each by a thread of its own: one that hangs says nothing but that.
+//! Checks of the branches from outside the pool, each on its own thread, so that a hung one affects only its own
+//! result.
 
 use super::DoctorReport;
 use crate::command::pool::Pool;
@@ -19,7 +20,7 @@ use std::time::{Duration, SystemTime};
 /// Clocks that differ by more than this confuse programs that compare times of files (make, rsync).
 const SKEW: Duration = Duration::from_secs(2);
 
-/// Where a branch keeps its id: of root's daemon, and of a user's.
+/// Attributes with a branch's id, of root's daemon and of a user's.
 const IDS: [&CStr; 2] = [c"trusted.fsstack.branch", c"user.fsstack.branch-id"];
 
 /// Answer of one branch.
@@ -68,7 +69,7 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut DoctorReport) {
     }
 }
 
-/// The path itself: what is printed may be escaped.
+/// The path itself; printed paths may be escaped.
 fn path_of(pool: &Pool, branch: &BranchStatus) -> PathBuf {
     let known = pool.entry.branches.iter().map(|branch| branch.path());
     known
@@ -136,14 +137,14 @@ fn ask(path: &Path, writable: bool) -> Answer {
     Answer { device: Some(metadata.dev()), id, findings }
 }
 
-/// Options of a branch's mount that the pool's mount has, too, separated by commas.
+/// Restrictive mount options of a branch, which apply to the pool too, comma-separated.
 fn restrictions(mount: &MountInfo) -> String {
     let taken = ["nosuid", "nodev", "noexec"].into_iter();
     let taken: Vec<_> = taken.filter(|word| mount.options.split(',').any(|option| option == *word)).collect();
     taken.join(",")
 }
 
-/// How far the clock that stamps its files is from ours, by a file that never has a name.
+/// Difference between the branch's clock and ours, by the timestamp of an unnamed file.
 fn skew(path: &Path) -> Option<Duration> {
     let file =
         rustix::fs::open(path, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)

@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
-/// Our types in the mount table; the second with `nfs-identity`.
+/// fsstack's types in the mount table; the second with `nfs-identity`.
 const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 
-/// Descriptors that a daemon needs at most for a pool of some size: one for each open file and directory.
+/// Enough descriptors for a large pool: one for each open file and directory.
 const ENOUGH_FILES: u64 = 16_384;
 
-/// Pages of a request at most, by default.
+/// Default maximum of pages per request.
 const USUAL_PAGES: u64 = 256;
 
 pub(super) fn kernel(report: &mut DoctorReport) {
@@ -84,14 +84,14 @@ pub(super) fn limits(report: &mut DoctorReport) {
     }
 }
 
-/// The kernel takes down the connection of a FUSE mount that has not answered a request in time.
+/// Text for the kernel's request timeout, after which it aborts the connection of a silent FUSE mount.
 fn request_timeout(key: &str, seconds: &str) -> String {
     format!(
         "fs.fuse.{key}={seconds}: the kernel ends a pool in which a request takes longer, as on a hung branch: set it to 0"
     )
 }
 
-/// How near the daemon is to its limit of open descriptors.
+/// Compares the daemon's open descriptors with its limit.
 pub(super) fn descriptors(pid: u32, shown: &str, report: &mut DoctorReport) {
     let limits = read(&format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
@@ -118,8 +118,8 @@ pub(super) fn descriptors(pid: u32, shown: &str, report: &mut DoctorReport) {
     }
 }
 
-/// Mounts of ours without a daemon. Those of `live` are left out: their daemons are asked by their sockets, because a
-/// request to a mount whose daemon is stopped may block, killed or not.
+/// Finds fsstack mounts without a daemon. Mounts of `live` pools are skipped: they are checked through their sockets,
+/// because a request to a mount whose daemon is stopped may block unkillably.
 pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
     let Ok(table) = mounts::list() else { return };
     let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
@@ -128,7 +128,7 @@ pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
     for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
         let shown = Printable::path(&mount.mount_point).to_string();
         let mount_point = mount.mount_point.clone();
-        // Its attributes may still be in the kernel's memory.
+        // Attributes could come from the kernel's cache, so statfs is used.
         match unless_it_hangs(HUNG_AFTER, move || rustix::fs::statfs(mount_point)) {
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
                 dead += 1;

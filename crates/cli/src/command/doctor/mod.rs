@@ -1,4 +1,4 @@
-//! `fsstack doctor`: what stands in the way of a pool, or will.
+//! `fsstack doctor`: finds problems of a pool and its machine.
 
 mod branches;
 mod machine;

@@ -24,7 +24,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     };
     let mount_point = pool.entry.mount_point();
     let exported = mounted(pool, &mut add);
-    // A request that a daemon has taken and does not answer keeps who asked from ending.
+    // A request to a daemon that never replies would keep the process from ending.
     if exported.is_some() {
         stored(&mount_point, &mut add);
     }
@@ -43,7 +43,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// Mount options of the pool: whether handles are to last, as far as known; None: the daemon does not answer.
+/// Checks the mount options. Returns whether handles are to last; `None` if the daemon does not answer.
 fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<bool> {
     let Mounted { exported, identity } = match Mounted::of(pool) {
         Ok(mounted) => mounted,
@@ -75,10 +75,10 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
     Some(exported)
 }
 
-/// Lifetime of an index that is in memory only.
+/// Text for the lifetime of an index in memory.
 const SHORT_LIVED: &str = "until the pool is unmounted";
 
-/// State that the pool has stored.
+/// Checks the state that the pool has stored.
 fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let asked = mount_point.to_owned();
     let told = unless_it_hangs(HUNG_AFTER, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
@@ -105,7 +105,7 @@ fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
-/// How each branch finds what the kernel forgot.
+/// Checks how each branch finds objects that the kernel has forgotten.
 fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     for branch in &pool.entry.branches {
         let path = branch.path();
@@ -143,14 +143,14 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
-/// Whether the branch tells apart objects that have the same inode number one after the other.
+/// True if the branch has birth times, which distinguish objects that reuse an inode number.
 fn tells_births(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let root = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
     Ok(root.btime.is_some())
 }
 
-/// Whether all of the file system is in the branch: what is opened by its number lies nowhere else.
+/// True if the branch is its whole file system, so that opening by number cannot leave it.
 fn is_whole(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
@@ -163,7 +163,7 @@ fn by_number(branch: &Path) -> io::Result<bool> {
     Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
 }
 
-/// Exports of the pool by the kernel's server.
+/// Checks exports of the pool by the kernel's server.
 fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = exports::exported() else {
         return add(Level::Warn, "exports", format!("{ETAB}: the kernel's server is not set up here"));
@@ -188,7 +188,7 @@ fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
-/// Exports of the pool by nfs-ganesha.
+/// Checks exports of the pool by nfs-ganesha.
 fn by_ganesha(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     match ganesha::read(Path::new(CONFIG)) {
         Ok(config) => {
@@ -273,7 +273,7 @@ fn judged(line: &ExportLine, client: &ExportClient, table: &[ExportLine]) -> Vec
     defects
 }
 
-/// A UUID has its hyphens where one likes, and 0 has a name.
+/// Compares fsids: hyphens of a UUID do not count, and 0 equals `root`.
 fn is_same_fsid(one: &str, other: &str) -> bool {
     let plain = |fsid: &str| match fsid {
         "root" => "0".to_owned(),
@@ -282,7 +282,7 @@ fn is_same_fsid(one: &str, other: &str) -> bool {
     plain(one) == plain(other)
 }
 
-/// Processes that keep the pool from being unmounted.
+/// Lists processes that keep the pool from being unmounted.
 fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     holders::of(mount_point).iter().for_each(|holder| add(Level::Ok, "to unmount", holder.to_string()));
 }
@@ -291,7 +291,7 @@ fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
 mod tests {
     use super::*;
 
-    /// Findings about the pool's lines in a table.
+    /// Returns the findings about the pool's lines in a table.
     fn told(table: &[u8]) -> Vec<(Level, String)> {
         let table = exports::parse(table);
         let ours = table.iter().filter(|line| line.is_of(Path::new("/srv/pool")));

@@ -1,8 +1,8 @@
-//! Whether handles lead to their objects.
+//! Checks whether handles lead to their objects.
 //!
-//! Handles are made as a server makes them, of names in the upper directories, and opened. The kernel answers that from its
-//! memory where it knows the object. So the daemon is asked too: it follows the same handles from their numbers alone, as it
-//! must when the kernel has forgotten the objects, and some of the objects besides that only its index finds.
+//! Handles are made from names in the upper directories, as a server makes them, and opened. The kernel resolves those
+//! from memory if it knows the object. So the daemon resolves the same handles too, from their numbers alone, and some
+//! of objects that only its index finds.
 
 use crate::command::pool::Pool;
 use crate::command::time_limit::unless_it_hangs;
@@ -18,19 +18,19 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Names whose handles are tried.
+/// Maximum number of names whose handles are tried.
 const TRIED: usize = 200;
-/// Names of one directory among them.
+/// Maximum of those from one directory.
 const OF_ONE: usize = 40;
-/// Objects of the index that are tried.
+/// Number of objects of the index that are tried.
 const INDEXED: u16 = 200;
-/// Handles that the daemon is asked for at once: branches may be slow.
+/// Handles per request to the daemon: branches may be slow.
 const AT_ONCE: usize = 20;
 
-/// How long the pool may take to make the handles of so many names: a branch that does not answer costs a time each.
+/// Time limit for making these handles: each one on an unresponsive branch takes a timeout.
 const HUNG_AFTER: Duration = Duration::from_secs(60);
 
-/// Tries handles, and says what came of it.
+/// Tries handles and reports the result.
 pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     match pool.client().handles(&HandlesRequest { handles: Vec::new(), indexed: INDEXED }) {
         Ok(result) => {
@@ -65,7 +65,7 @@ pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level,
     }
 }
 
-/// Where the daemon says that handles lead, and why it said no more.
+/// Asks the daemon where handles lead. Returns the results, and the error that ended the requests early.
 fn ends(pool: &Pool, handles: &[HandleOf]) -> (Vec<HandleEnd>, Option<String>) {
     let mut ends = Vec::new();
     for some in handles.chunks(AT_ONCE) {
@@ -77,7 +77,7 @@ fn ends(pool: &Pool, handles: &[HandleOf]) -> (Vec<HandleEnd>, Option<String>) {
     (ends, None)
 }
 
-/// Checks handles of names, by the handles alone.
+/// Checks handles of names by the handles alone.
 fn of_names(pool: &Pool, sample: &Sample, add: &mut impl FnMut(Level, &str, String)) {
     let handles: Vec<HandleOf> = sample.held.iter().map(|held| held.handle).collect();
     let (ends, fault) = ends(pool, &handles);
@@ -135,7 +135,7 @@ fn of_index(ends: &[HandleEnd], add: &mut impl FnMut(Level, &str, String)) {
     );
 }
 
-/// Handles wait for a branch that is not in the pool.
+/// Reports a branch missing from the pool, for which handles wait.
 fn away(pool: &Pool, branch: &AwayBranch, add: &mut impl FnMut(Level, &str, String)) {
     let (id, shown) = (branch.id, pool.shown());
     let place = if branch.path.is_empty() { String::new() } else { format!(" ({})", branch.path) };
@@ -155,7 +155,7 @@ struct HeldHandle {
     handle: HandleOf,
 }
 
-/// Names of the pool, their handles tried by the kernel.
+/// Names of the pool and their handles, which the kernel opened.
 struct Sample {
     mount_point: PathBuf,
     root: fs::File,
@@ -163,21 +163,21 @@ struct Sample {
 }
 
 impl Sample {
-    /// Begins with the root alone.
+    /// Starts with the root alone.
     fn of(mount_point: &Path) -> Result<Self, String> {
         let root = fs::File::open(mount_point)
             .map_err(|error| format!("{}: {error}", Printable::path(mount_point)))?;
         Ok(Self { mount_point: mount_point.to_owned(), root, held: Vec::new() })
     }
 
-    /// Adds the upper directories: the root's names first.
+    /// Adds the upper directories, the root's names first.
     fn fill(&mut self) -> Result<(), String> {
         let root = at::stat_fd(self.root.as_fd()).map_err(|error| self.said(c"", &error))?;
         self.opens(c"", root.ino)?;
         let mut waiting = VecDeque::from([PathBuf::new()]);
         while let Some(dir) = waiting.pop_front() {
             let listed = match fs::read_dir(self.mount_point.join(&dir)) {
-                // Gone meanwhile; the root is there.
+                // Removed meanwhile; the root always exists.
                 Err(_) if !dir.as_os_str().is_empty() => continue,
                 listed => listed.map_err(|error| self.said(c"", &error))?,
             };
@@ -195,12 +195,12 @@ impl Sample {
         Ok(())
     }
 
-    /// False: it is not the pool's, or went meanwhile.
+    /// Adds a name. False if it is not in the pool, or was removed meanwhile.
     fn add(&mut self, path: &Path, dev: u64) -> Result<bool, String> {
         let Ok(name) = CString::new(path.as_os_str().to_owned().into_vec()) else { return Ok(false) };
         let object = match self.object(&name) {
             Ok(object) if object.0 == dev => object,
-            Ok(_) => return Ok(false), // something else is mounted there
+            Ok(_) => return Ok(false), // another file system is mounted there
             Err(error) if error.errno == Errno::NOENT => return Ok(false),
             Err(error) => return Err(self.said(&name, &error)),
         };
@@ -209,7 +209,7 @@ impl Sample {
                 self.held.push(HeldHandle { name, object, handle });
                 Ok(true)
             }
-            // Another process gave the name to another object meanwhile, which is not the handle's.
+            // Another process gave the name to another object meanwhile.
             Err(_) if self.object(&name) != Ok(object) => Ok(false),
             Err(fault) => Err(fault),
         }

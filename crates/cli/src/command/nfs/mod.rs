@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel's server reads what it is to export.
+/// Directory of the kernel server's configuration.
 const ETC: &str = "/etc";
 
 pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
@@ -36,7 +36,7 @@ pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// Mount options that make handles last.
+/// Mount options for lasting handles.
 struct Mounted {
     /// `nfs-export`.
     exported: bool,
@@ -72,13 +72,13 @@ fn described(pool: &Pool, clients: &Clients, writers: Writers) -> Result<ExportS
     })
 }
 
-/// Why the parameters of the server are set, and where they go.
+/// Comment in the output: reason and place of the server's parameters.
 const CORE_REASON: &str = "\
 # Once for the server: if ganesha.conf has such a block, put the line into it, for a second block is not merged.
 # It saves a request for attributes at each read, which only VMware ESXi clients need.
 ";
 
-/// An installed line is shown alone.
+/// Prints the export; an installed line is printed alone.
 fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
     let ExportShown { exports_file, exports_line, ganesha_block, ganesha_core, .. } = shown;
     if let Some(installed) = &shown.installed {
@@ -118,7 +118,7 @@ fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
     )
 }
 
-/// Writes the line, and has a running server read it: what came of that.
+/// Writes the line and makes a running server read it. Returns the result as text.
 fn install(pool: &Pool, shown: &ExportShown) -> Result<String, Failed> {
     let ExportShown { mount_point, exports_file, exports_line, .. } = shown;
     if !shown.nfs_export {
@@ -141,7 +141,7 @@ fn install(pool: &Pool, shown: &ExportShown) -> Result<String, Failed> {
     }
 }
 
-/// The running server exports what was written; what exportfs(8) has to say.
+/// Makes the running server read the exports. Returns exportfs(8)'s messages.
 fn reload() -> Result<String, String> {
     let answer_of = program::output("exportfs", "nfs-kernel-server", |exportfs| exportfs.arg("-r"))?;
     let said = program::said(&answer_of);

@@ -1,22 +1,22 @@
-//! Activity of the branches' disks, by the kernel's account in /sys: passthrough never reaches the daemon.
+//! Activity of the branches' disks from /sys, which includes passthrough.
 
 use fsstack_control::api::{BranchLoad, BranchStatus, DiskLoad};
 use std::collections::HashMap;
 use std::fs;
 use std::time::Instant;
 
-/// The unit of /sys, whatever the disk's own is.
+/// Unit of the counters in /sys, whatever the disk's sector size.
 const SECTOR: u64 = 512;
 
-/// Last counters of each branch's disk, and their time.
+/// Last counters of each branch's disk, with their time.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     before: HashMap<String, (Instant, Account)>,
-    /// Where the account of each branch's disk is; asked once, as a branch may hang.
+    /// Counter file of each branch's disk; looked up once, as a branch may hang.
     files: HashMap<String, Option<String>>,
 }
 
-/// Counters of a disk since the machine was started.
+/// Counters of a disk since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reads: u64,
@@ -47,7 +47,7 @@ impl Disks {
     }
 }
 
-/// Where the kernel keeps the account of the disk that `path` is on.
+/// Finds the counter file of the disk that `path` is on.
 fn account_of(path: &str) -> Option<String> {
     let stat = rustix::fs::stat(path).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -89,7 +89,7 @@ fn between((began, from): (Instant, Account), (ended, to): (Instant, Account)) -
     }
 }
 
-/// Exact below 2^53, which no count of a second reaches.
+/// Exact below 2^53, which no count per second reaches.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn to_float(count: u64) -> f64 {
     count as f64

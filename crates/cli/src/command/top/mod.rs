@@ -14,7 +14,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval of samples.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(word: &str, style: Style) -> Result<(), Failed> {
@@ -30,7 +30,7 @@ pub(crate) fn run(word: &str, style: Style) -> Result<(), Failed> {
             Err(Failed::Usage("top: needs a terminal; --json prints one second's figures".to_owned()))
         }
         Style::Human => {
-            // Asked once before the screen is taken, so that a dead daemon is reported in the ordinary way.
+            // One sample before the terminal changes mode, so that a dead daemon is reported as usual.
             watch.look()?;
             let mut terminal = ratatui::try_init().map_err(|error| Failed::system("the terminal", &error))?;
             let watched = show_until_quit(&mut terminal, &mut watch);
@@ -66,7 +66,7 @@ fn show_until_quit(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch) -
     }
 }
 
-/// Last sample, for the difference to the next one.
+/// Last sample, for the difference to the next.
 struct Watch {
     client: Client,
     disks: Disks,

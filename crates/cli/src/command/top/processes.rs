@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Programs that serve network file systems, by the type of a mount of one.
+/// Server programs of network file systems, by mount type.
 const SERVERS: [(&str, &[&str]); 7] = [
     ("fuse.glusterfs", &["glusterfsd", "glusterd"]),
     ("nfs", &["nfsd", "ganesha.nfsd"]),
@@ -20,7 +20,7 @@ const SERVERS: [(&str, &[&str]); 7] = [
     ("fuse.ceph", &["ceph-osd"]),
 ];
 
-/// How often it is looked who is in the stack: every descriptor of every process is.
+/// Interval of searching for processes, which reads every descriptor of every process.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Processes {
     /// Each with its role.
     known: Vec<(u32, &'static str)>,
     searched: Option<Instant>,
-    /// CPU ticks that each had used, and when that was.
+    /// CPU ticks of each process, with their time.
     before: HashMap<u32, (Instant, u64)>,
 }
 
@@ -38,7 +38,7 @@ impl Processes {
         Self { daemon, known: Vec::new(), searched: None, before: HashMap::new() }
     }
 
-    /// The pool's own daemon, then the busiest first.
+    /// Returns the pool's own daemon, then the others, busiest first.
     pub(super) fn look(&mut self, branches: &[BranchStatus]) -> Vec<ProcessLoad> {
         if self.searched.is_none_or(|then| SEARCH_EVERY <= then.elapsed()) {
             self.known = search(self.daemon, &mounts_of(branches));
@@ -77,7 +77,7 @@ impl Processes {
 /// The mounts that the branches are on.
 fn mounts_of(branches: &[BranchStatus]) -> Vec<MountInfo> {
     let table = mounts::list().unwrap_or_default();
-    // Of two at one place the later one is seen.
+    // Of two mounts at one path the later one is visible.
     let of = |branch: &BranchStatus| {
         let around = table.iter().filter(|mount| Path::new(&branch.path).starts_with(&mount.mount_point));
         around.max_by_key(|mount| mount.mount_point.as_os_str().len()).cloned()
@@ -94,7 +94,7 @@ fn search(daemon: u32, below: &[MountInfo]) -> Vec<(u32, &'static str)> {
     let role = |pid: u32| {
         if pid == daemon {
             Some("daemon")
-        } else if below.iter().any(|mount| mount.is_fuse() && is_told_of(pid, &mount.mount_point))
+        } else if below.iter().any(|mount| mount.is_fuse() && is_started_for(pid, &mount.mount_point))
             && serves_fuse(pid)
         {
             Some("fuse")
@@ -105,8 +105,8 @@ fn search(daemon: u32, below: &[MountInfo]) -> Vec<(u32, &'static str)> {
     pids.filter_map(|pid| Some((pid, role(pid)?))).collect()
 }
 
-/// Whether it was started for that mount point, which stands among its arguments.
-fn is_told_of(pid: u32, mount_point: &Path) -> bool {
+/// True if it was started for that mount point, by its arguments.
+fn is_started_for(pid: u32, mount_point: &Path) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let wanted = mount_point.as_os_str().as_bytes();
     let ends = |word: &[u8]| {
@@ -115,7 +115,7 @@ fn is_told_of(pid: u32, mount_point: &Path) -> bool {
     arguments.split(|byte| *byte == 0).any(ends)
 }
 
-/// Whether it has the FUSE device open. What another user's process has open only root sees.
+/// True if it has the FUSE device open. Only root sees descriptors of other users' processes.
 fn serves_fuse(pid: u32) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     open.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == Path::new("/dev/fuse")))
@@ -126,7 +126,7 @@ fn stat_of(pid: u32) -> Option<(String, u64, u64)> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name in parentheses may hold anything: count from the last one.
+/// The name in parentheses may contain anything, so fields count from the last parenthesis.
 fn parse(stat: &str) -> Option<(String, u64, u64)> {
     let (front, rest) = stat.rsplit_once(')')?;
     let (_, name) = front.split_once('(')?;
