@@ -1,4 +1,4 @@
-//! Tells the binary which commit it was built from, for its results: read from .git, without git.
+//! Passes the commit to the binary, for its results: read from .git, without git.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn main() {
 
 /// The commit that is checked out; `None` outside of a repository.
 fn commit(git: &Path) -> Option<String> {
-    // In a worktree `.git` is a file that says where its directory is.
+    // In a worktree `.git` is a file with the path of its directory.
     let dir = match fs::read_to_string(git) {
         Ok(text) => PathBuf::from(text.strip_prefix("gitdir: ")?.trim()),
         Err(_) => git.to_owned(),

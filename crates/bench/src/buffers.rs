@@ -2,14 +2,14 @@
 
 use crate::workload::Data;
 
-/// Alignment that O_DIRECT needs on any disk we know.
+/// Alignment that O_DIRECT needs on common disks.
 const ALIGN: usize = 4096;
 
-/// Written blocks are taken from a stretch at least this long, so that small blocks do not repeat within what a
-/// compressing file system looks at (128 KiB).
+/// Minimum length of the data that written blocks are cut from, so that small blocks do not repeat within the window of
+/// a compressing file system (128 KiB).
 const SOURCE: usize = 4 << 20;
 
-/// A stretch of memory that begins at a page.
+/// Page-aligned memory.
 #[derive(Debug)]
 pub(crate) struct Aligned {
     memory: Vec<u8>,
@@ -18,19 +18,19 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// That many zero bytes.
+    /// Allocates zeroed bytes.
     pub(crate) fn zeroed(len: usize) -> Self {
         let memory = vec![0_u8; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         Self { memory, start, len }
     }
 
-    /// How long a source of such blocks is: a whole number of them.
+    /// Length of a source for such blocks: a whole number of them.
     pub(crate) fn source_len(block: usize) -> usize {
         SOURCE.next_multiple_of(block.max(1))
     }
 
-    /// Data to write: blocks of `block` bytes are cut from it.
+    /// Makes data to write; blocks of `block` bytes are cut from it.
     pub(crate) fn source(data: Data, block: usize, seed: u64) -> Self {
         let mut source = Self::zeroed(Self::source_len(block));
         let mut rng = fastrand::Rng::with_seed(seed);

@@ -1,16 +1,16 @@
-//! Emptying caches before something is measured cold.
+//! Drops caches before a cold measurement.
 
 use std::fs::{self, File};
 use std::io;
 
 use rustix::fs::{Advice, fadvise};
 
-/// How caches were emptied, for the report.
+/// Extent of a drop of caches, for the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
     /// All clean pages, names and inodes of the machine.
     Machine,
-    /// Only the pages of the file as the target caches them: whatever lies below kept its own.
+    /// Only the file's pages in the target's cache; caches below are unchanged.
     FileOnly,
 }
 
@@ -25,10 +25,10 @@ impl std::fmt::Display for Dropped {
     }
 }
 
-/// Empties what can be emptied; `files` are those that will be read.
+/// Drops caches as far as permitted; `files` will be read.
 pub(crate) fn drop_caches(files: &[File]) -> io::Result<Dropped> {
     for file in files {
-        // Dirty pages stay: they are written first.
+        // Dirty pages cannot be dropped, so they are written first.
         file.sync_data()?;
         fadvise(file, 0, None, Advice::DontNeed)?;
     }

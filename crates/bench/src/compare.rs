@@ -15,7 +15,7 @@ struct Step {
     workload: Workload,
 }
 
-/// The plan of `compare`; what is mounted for it lives as long as the second value.
+/// Makes the plan of `compare`. Its mounts last as long as the second value.
 pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
     let (figures, cases) = cases(&given.work)?;
     let mut plan = Plan {
@@ -45,7 +45,7 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
     Ok((plan, rivals))
 }
 
-/// A figure and its cases for each operation.
+/// Makes a figure and its cases for each operation.
 fn cases(work: &Work) -> Result<(Vec<Figure>, Vec<Case>)> {
     let ops = if work.ops.is_empty() { vec![Op::Write, Op::Read] } else { work.ops.clone() };
     let names = !ops[0].moves_data();
@@ -108,7 +108,7 @@ fn title(base: &Workload) -> String {
     }
 }
 
-/// The values of the one option that has several, each as a workload.
+/// Expands the one option with several values into workloads.
 fn sweep(work: &Work, base: &Workload) -> Result<(String, Vec<Step>)> {
     let long = [work.block.len(), work.file_size.len(), work.tasks.len(), work.depth.len()];
     if 1 < long.iter().filter(|&&len| 1 < len).count() {

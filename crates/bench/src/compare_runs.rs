@@ -1,4 +1,4 @@
-//! `compare-runs`: two results, ratios with intervals, and whether anything got worse.
+//! `compare-runs`: ratios of two results with intervals, and whether anything got worse.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
     Worse,
 }
 
-/// Compares what both results have, prints it, and tells whether anything is worse by more than `tolerance`.
+/// Compares and prints what both results have. Reports whether anything is worse by more than `tolerance`.
 pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Outcome> {
     ensure!(
         tolerance.is_finite() && (0.0..1.0).contains(&tolerance),
@@ -69,7 +69,7 @@ pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Out
         lines.len(),
         tolerance * 100.0
     );
-    // What stopped working is no better than what got slow.
+    // A case that stopped working counts as worse.
     Ok(if worse + gone == 0 { Outcome::Fine } else { Outcome::Worse })
 }
 
@@ -102,7 +102,7 @@ fn name(of: &Summary) -> String {
     format!("{} on {}", of.case, of.target)
 }
 
-/// Results from their file, or from the directory they are in.
+/// Reads results from a file or its directory.
 fn read(path: &Path) -> Result<Results> {
     let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
     let text = fs::read_to_string(&file).with_context(|| {

@@ -1,4 +1,4 @@
-//! The copy engine: files that lie elsewhere are put into a target by the program that people use for it.
+//! The copy engine: copies files from elsewhere into a target with the usual program.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use rustix::fs::{statvfs, syncfs};
 
 use crate::workload::Bytes;
 
-/// The last part of a target's name that asks for `fsstack copy`.
+/// Last part of the name of a target that uses `fsstack copy`.
 pub(crate) const BULK: &str = "bulk-copy";
 
-/// Longer than any copy takes that does not hang.
+/// Longer than any copy that does not hang.
 const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
 /// Program that copies into a target.
@@ -28,12 +28,12 @@ pub(crate) enum Copier {
 }
 
 impl Copier {
-    /// That of a target by its name: `bulk-copy`, or `GROUP.bulk-copy`.
+    /// Chooses by the target's name: `bulk-copy`, or `GROUP.bulk-copy`.
     pub(crate) fn of(target: &str) -> Self {
         if target.rsplit('.').next() == Some(BULK) { Self::Bulk } else { Self::Cp }
     }
 
-    /// Name of its CPU time.
+    /// Program name for its CPU time.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Cp => "cp",
@@ -41,20 +41,20 @@ impl Copier {
         }
     }
 
-    /// Copies all that is in `source` into the directory `into`, and has it written.
+    /// Copies the content of `source` into the directory `into` and makes it durable.
     pub(crate) fn copy(self, source: &Path, into: &Path) -> Result<()> {
         let run = match self {
             Self::Cp => command("cp").arg("-r"),
             Self::Bulk => command(operator()?).arg("copy"),
         };
         run.arg(source.join(".")).arg(into).limit(LIMIT).measured().run()?;
-        // `fsstack copy` ends when all is on disk: cp is held to the same.
+        // `fsstack copy` returns when everything is on disk, so cp's time includes a sync.
         syncfs(File::open(into)?)?;
         Ok(())
     }
 }
 
-/// The operator's command beside the mount helper.
+/// Path of the operator's command, beside the mount helper.
 pub(crate) fn operator() -> Result<PathBuf> {
     let path = daemon::helper()?.with_file_name("fsstack");
     ensure!(
@@ -65,7 +65,7 @@ pub(crate) fn operator() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Files to copy; removed when it drops.
+/// Files to copy; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Source {
     path: PathBuf,
@@ -73,7 +73,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A directory in the lab's, with room for so many bytes.
+    /// Makes a directory in the lab's with room for `needed` bytes.
     pub(crate) fn with_room(needed: u64) -> Result<Self> {
         let path = cleanup::fresh("copied")?;
         let dir = Entry::new_dir(&path)?;

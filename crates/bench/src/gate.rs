@@ -1,20 +1,19 @@
-//! The start: tasks are released together, and the time between the first and the last that begins is known.
+//! Starting gate: releases tasks together and measures the time between the first and the last start.
 //!
-//! Tasks sleep on one futex (a condition variable) until the run opens the gate. Each then waits, giving its CPU away,
-//! until all are awake, and takes the time when it goes: with more tasks than CPUs that is when the scheduler next lets
-//! it run. For the same reason it gives the CPU away once more after its first operation, until all have begun
-//! (`all_begun`): otherwise the first task on a CPU would use up its time slice before the second had its start.
+//! Tasks sleep on one futex (a condition variable) until the run opens the gate. Each then yields its CPU until all are
+//! awake, and takes its start time when it goes: with more tasks than CPUs, that is when the scheduler next runs it.
+//! For the same reason each yields once more after its first operation until all have begun (`all_begun`): otherwise
+//! the first task on a CPU would use up its time slice before the second one starts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::yield_now;
 use std::time::Instant;
 
-/// How often a task gives its CPU away for the sake of others that have not begun: longer than any start takes where
-/// first operations do not block.
+/// Maximum number of yields for tasks that have not begun: longer than any start where first operations do not block.
 const ANSWER_TIMEOUT: u32 = 2000;
 
-/// Agreement of the tasks and the run.
+/// State shared by the tasks and the run.
 #[derive(Debug, Default)]
 struct GateStage {
     ready: u32,
@@ -23,7 +22,7 @@ struct GateStage {
     closed: bool,
 }
 
-/// The gate of one measurement.
+/// Gate of one measurement.
 #[derive(Debug)]
 pub(crate) struct Gate {
     tasks: u32,
@@ -31,7 +30,7 @@ pub(crate) struct Gate {
     changed: Condvar,
     awake: AtomicU32,
     begun: AtomicU32,
-    /// One of the tasks could not get ready: nobody begins.
+    /// A task failed to get ready, so none begins.
     failed: AtomicBool,
 }
 
@@ -62,7 +61,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// A task is ready, or cannot be. Returns the moment at which it begins; `None` if any could not get ready.
+    /// Called by a task that is ready, or failed to be. Returns its start time; `None` if any task failed.
     pub(crate) fn enter(&self, able: bool) -> Option<Instant> {
         if !able {
             self.failed.store(true, Ordering::SeqCst);
@@ -79,7 +78,7 @@ impl Gate {
         Some(Instant::now())
     }
 
-    /// A task has made its first operation: returns when all have, or after a while.
+    /// Called after a task's first operation; returns when all have made theirs, or after a while.
     pub(crate) fn all_begun(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         for _ in 0..ANSWER_TIMEOUT {
@@ -90,28 +89,28 @@ impl Gate {
         }
     }
 
-    /// A task is done: it stays, so that its CPU time can be read, until the run lets it go.
+    /// Called by a finished task; waits until the run has read its CPU time.
     pub(crate) fn leave(&self) {
         self.change(|stage| stage.finished += 1);
         self.until(|stage| stage.closed);
     }
 
-    /// The run waits until every task is ready.
+    /// Called by the run; waits until every task is ready.
     pub(crate) fn wait_ready(&self) {
         self.until(|stage| stage.ready == self.tasks);
     }
 
-    /// The run lets all tasks begin.
+    /// Releases all tasks.
     pub(crate) fn open(&self) {
         self.change(|stage| stage.open = true);
     }
 
-    /// The run waits until every task is done.
+    /// Called by the run; waits until every task is done.
     pub(crate) fn wait_finished(&self) {
         self.until(|stage| stage.finished == self.tasks);
     }
 
-    /// The run lets all tasks end.
+    /// Lets all tasks end.
     pub(crate) fn close(&self) {
         self.change(|stage| stage.closed = true);
     }

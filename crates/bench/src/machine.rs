@@ -1,4 +1,4 @@
-//! The conditions of a run: machine, mounts, commit, time.
+//! Conditions of a run: machine, mounts, commit, time.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::fs::statvfs;
 use crate::record::{Machine, TargetRecord};
 use crate::target::Target;
 
-/// The commit this was built from.
+/// The commit of this build.
 pub(crate) const COMMIT: &str = env!("FSSTACK_COMMIT");
 
 /// The machine we run on.
@@ -30,7 +30,7 @@ pub(crate) fn machine() -> Machine {
     }
 }
 
-/// A target as the mount table shows it.
+/// A target with its entry in the mount table.
 pub(crate) fn target(target: &Target) -> TargetRecord {
     let room = statvfs(&target.dir).ok();
     let blocks =
@@ -50,7 +50,7 @@ pub(crate) fn target(target: &Target) -> TargetRecord {
     }
 }
 
-/// Type, source and options of the mount that shows `dir`.
+/// Type, source and options of the mount of `dir`.
 pub(crate) fn mount_of(dir: &Path) -> Option<(String, String, String)> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mut best: Option<(usize, (String, String, String))> = None;
@@ -67,14 +67,14 @@ pub(crate) fn mount_of(dir: &Path) -> Option<(String, String, String)> {
     best.map(|(_, found)| found)
 }
 
-/// mountinfo writes blanks, tabs, newlines and backslashes in octal.
+/// mountinfo encodes blanks, tabs, newlines and backslashes in octal.
 fn unescape(field: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(field.to_owned(), |text, (octal, plain)| text.replace(octal, plain))
 }
 
-/// Now, as RFC 3339 writes it, in UTC.
+/// Present time in RFC 3339, UTC.
 pub(crate) fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     rfc3339(seconds)
@@ -82,7 +82,7 @@ pub(crate) fn now() -> String {
 
 fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
-    // Eras of 400 years that begin in March, so that the leap day comes last.
+    // In eras of 400 years that begin in March, the leap day comes last.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

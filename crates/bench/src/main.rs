@@ -1,4 +1,4 @@
-//! `fsstack-bench`: what stacking file systems costs, and which write path and volume type to use.
+//! `fsstack-bench`: measures the cost of stacked file systems, to choose write paths and volume types.
 
 mod arguments;
 mod buffers;
@@ -46,7 +46,7 @@ use experiment::{Extent, Name};
 use plan::Plan;
 use test_bed::Lab;
 
-/// Ended early, or something failed: what was measured is written.
+/// Ended early, or something failed; the results so far are written.
 const PARTIAL: u8 = 3;
 /// `compare-runs` found something worse.
 const WORSE: u8 = 4;
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 fn ran(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Compare(given) => {
-            // Before anything is mounted: what a signal ends takes its mounts down.
+            // Before any mount, so that a signal leads to unmounting.
             let stop = stop_on_signals()?;
             let (plan, _mounted) = compare::plan(&given)?;
             measured(&plan, given.running.out.as_deref(), &stop)
@@ -97,7 +97,7 @@ fn planned(given: &PlanFile) -> Result<ExitCode> {
     measured(&plan, given.running.out.as_deref(), &stop_on_signals()?)
 }
 
-/// One experiment, or each that can be run here.
+/// Runs one experiment, or every possible one.
 fn experiments(given: &Experiment) -> Result<ExitCode> {
     let lab = given.lab.map(|kind| Lab { kind, volumes: given.volumes.clone(), wan: given.wan, needed: 0 });
     let extent = if given.full { Extent::Full } else { Extent::Quick };
@@ -128,7 +128,7 @@ fn experiments(given: &Experiment) -> Result<ExitCode> {
     one(name, out, &stop)
 }
 
-/// Runs a plan and shows what came of it.
+/// Runs a plan and prints the result.
 fn measured(plan: &Plan, out: Option<&Path>, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
     plan.check()?;
     out.map(report::prepare).transpose()?;

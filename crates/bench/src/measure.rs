@@ -1,4 +1,4 @@
-//! One measurement: files laid out, caches as asked, tasks released together, and what they and the stack used.
+//! One measurement: prepares files and caches, releases the tasks together, and records the resources used.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,10 +24,10 @@ use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
 use crate::{metadata, stack, task};
 
-/// Files are laid out in blocks of this size.
+/// Block size for laying out files.
 const LAYOUT_BLOCK: u64 = 1 << 20;
 
-/// Result of one round of one case on one target.
+/// One round of one case on one target.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) ops: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Measured {
     pub(crate) used: Vec<Used>,
     /// CPU seconds of the whole machine.
     pub(crate) machine_cpu_seconds: f64,
-    /// How caches were emptied, if they were.
+    /// Extent of dropped caches, if any.
     pub(crate) dropped: Option<Dropped>,
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct Bench<'a> {
     pub(crate) work: &'a Path,
     pub(crate) seed: u64,
     pub(crate) stop: &'a AtomicBool,
-    /// The target as an NFS server shows it, and its directory.
+    /// The target's NFS export, and its directory.
     pub(crate) export: Option<(&'a Export, &'a Path)>,
-    /// For the engine copy: what is copied, and by what.
+    /// For the engine copy: source and program.
     pub(crate) copied: Option<(&'a Path, Copier)>,
 }
 
 impl Bench<'_> {
-    /// Writes the files that every round reads, and reads them once where the case is warm.
+    /// Writes the files to be read, and reads them once for a warm case.
     pub(crate) fn lay_out(&self) -> Result<()> {
         if !self.workload.keeps_files() {
             return Ok(());
@@ -73,7 +73,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Writes what the engine copy copies.
+    /// Writes the source of the engine copy.
     pub(crate) fn lay_out_source(&self) -> Result<()> {
         let write = |number| self.lay_out_file(number, self.workload.file_len());
         (0..self.workload.tasks.get()).try_for_each(write).context("laying out what is copied")
@@ -100,7 +100,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs one round, and removes its files however it went.
+    /// Runs one round; always removes its files.
     pub(crate) fn round(&self) -> Result<Measured> {
         let measured = self.measured();
         let tidied = if self.workload.keeps_files() || self.workload.engine == Engine::Null {
@@ -108,7 +108,7 @@ impl Bench<'_> {
         } else {
             self.tidy_up().context("removing files")
         };
-        // What failed first tells why.
+        // The first failure is reported.
         measured.and_then(|measured| tidied.map(|()| measured))
     }
 
@@ -128,7 +128,7 @@ impl Bench<'_> {
         }
     }
 
-    /// One program copies everything: that is one operation.
+    /// A program copies everything, as one operation.
     fn copy(&self, source: &Path, copier: Copier) -> Result<Measured> {
         let stack = Stack::of(serving(self.work, None));
         let (before, children, began) = (stack.sample_before(), stack::children_seconds(), Instant::now());
@@ -148,7 +148,7 @@ impl Bench<'_> {
         gather(vec![done], used, machine_cpu_seconds, None)
     }
 
-    /// Removes whatever the case has left.
+    /// Removes the case's files.
     pub(crate) fn clear(&self) -> Result<()> {
         if self.workload.engine == Engine::Nfs {
             self.empty_files().context("emptying files")?;
@@ -167,7 +167,7 @@ impl Bench<'_> {
         cache::drop_caches(&files)
     }
 
-    /// A server keeps files open for a while after their names are gone: it is not to keep their space.
+    /// Empties files first: a server keeps removed files open for a while, with their space.
     fn empty_files(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.work)? {
             File::options().write(true).open(entry?.path())?.set_len(0)?;
@@ -175,7 +175,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Removes the round's files, and has the rest written, so that the next target does not pay for this one.
+    /// Removes the round's files and syncs, so that the next target does not pay for this one.
     fn tidy_up(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.work)? {
             let path = entry?.path();
@@ -208,7 +208,7 @@ impl Bench<'_> {
                 match thread::Builder::new().name(format!("task-{number}")).spawn_scoped(scope, body) {
                     Ok(task) => tasks.push(task),
                     Err(e) => {
-                        // Those that wait already must not wait for ever.
+                        // Tasks that wait already must not wait for ever.
                         for _ in number..self.workload.tasks.get() {
                             scope.spawn(|| gate.enter(false));
                         }
@@ -277,8 +277,7 @@ impl Measured {
     }
 }
 
-/// Space that all targets together need while `workload` is measured, if they lie on the same file system: files that are
-/// kept over the rounds lie on every target at once.
+/// Space needed on one file system if all targets are on it: files kept over the rounds exist on every target at once.
 pub(crate) fn need(workload: &Workload, targets: usize) -> Bytes {
     let copies = if workload.keeps_files() { targets.max(1) } else { 1 };
     Bytes(workload.footprint().saturating_mul(copies as u64))

@@ -1,4 +1,4 @@
-//! The metadata engine: calls on names, each timed; what they need is made before the start and removed after.
+//! The metadata engine: timed calls on names. Prerequisites are made before the start and removed afterwards.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ fn dir_of(workload: &Workload, number: u32, work: &Path) -> PathBuf {
     }
 }
 
-/// Makes what the operation finds: directories, and files or directories in them; no more once `stop` is set.
+/// Makes what the operation needs, directories and entries in them, until `stop` is set.
 pub(crate) fn lay_out(workload: &Workload, work: &Path, stop: &AtomicBool) -> io::Result<()> {
     for number in 0..workload.tasks.get() {
         let dir = dir_of(workload, number, work);
@@ -49,11 +49,11 @@ fn name(number: u32, entry: u32) -> String {
     format!("{number}-{entry}")
 }
 
-/// Does a task's part between the gate's opening and its closing. `None`: another could not get ready.
+/// Runs a task's part while the gate is open. `None`: another task failed to get ready.
 pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
     let dir = dir_of(role.workload, role.number, role.work);
     let entries = role.workload.entries.get();
-    // Names are put together before the start.
+    // Paths are built before the start.
     let paths: Vec<PathBuf> = (0..entries).map(|entry| dir.join(name(role.number, entry))).collect();
     let histogram = histogram();
     let done = match (role.gate.enter(histogram.is_ok()), histogram) {

@@ -2,14 +2,14 @@
 
 use crate::workload::{Pattern, Workload};
 
-/// Which block comes when.
+/// Order of blocks.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     /// Ascending.
     Sequential { blocks: u64 },
     /// Block 0, `stride`, 2 x `stride`, ..., then 1, 1 + `stride`, ...
     Strided { blocks: u64, stride: u64 },
-    /// A shuffle, decided by a seed.
+    /// A shuffle by seed.
     Shuffled(Vec<u32>),
 }
 
@@ -21,7 +21,7 @@ impl Order {
             Pattern::Sequential => Self::Sequential { blocks },
             Pattern::Strided => Self::Strided { blocks, stride: workload.stride },
             Pattern::Random => {
-                // `Workload::check` has seen to it that they can be numbered.
+                // `Workload::check` guarantees that they can be numbered.
                 let mut all: Vec<u32> = (0..u32::try_from(blocks).unwrap_or(u32::MAX)).collect();
                 fastrand::Rng::with_seed(seed ^ (u64::from(task) << 32)).shuffle(&mut all);
                 Self::Shuffled(all)
@@ -37,7 +37,7 @@ impl Order {
         }
     }
 
-    /// The block visited as number `turn`, which is below `blocks`.
+    /// Block at position `turn`, which is below `blocks`.
     pub(crate) fn at(&self, turn: u64) -> u64 {
         match self {
             Self::Sequential { .. } => turn,
@@ -45,7 +45,7 @@ impl Order {
                 usize::try_from(turn).ok().and_then(|t| all.get(t)).copied().map_or(0, u64::from)
             }
             Self::Strided { blocks, stride } => {
-                // The first `long` rows have one block more than the others.
+                // The first `long` rows have one more block.
                 let (stride, short, long) =
                     (*stride.min(blocks), blocks / stride.min(blocks), blocks % stride.min(blocks));
                 let (row, column) = if turn < long * (short + 1) {

@@ -1,4 +1,4 @@
-//! A plan: targets, cases, rounds. What `compare`, the experiments and plan files all become.
+//! A plan: targets, cases, rounds. `compare`, experiments and plan files all become one.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use crate::record::{Case, Figure, Skipped};
 use crate::target::Target;
 use crate::workload::Engine;
 
-/// The target that `target` is compared with. In a group (`dt8.pool`, `dt8.direct`) it is the group's own target with
-/// the baseline's last name, if there is one; `None` for a baseline itself.
+/// The target to compare `target` with. In a group (`dt8.pool`, `dt8.direct`) it is the group's target with the
+/// baseline's last name, if there is one; `None` for a baseline itself.
 pub(crate) fn baseline_of<'a>(
     target: &str,
     baseline: &'a str,
@@ -42,15 +42,15 @@ pub(crate) struct Plan {
     pub(crate) published: Vec<Published>,
     /// Cases that the plan had to leave out.
     pub(crate) skipped: Vec<Skipped>,
-    /// (target, something known of it that the mount table does not tell).
+    /// (target, note)
     pub(crate) notes: Vec<(String, String)>,
-    /// (target, bricks that it may lose before a file is lost).
+    /// (target, number of bricks that may be lost before a file is)
     pub(crate) bears: Vec<(String, u32)>,
-    /// Targets that an NFS server shows.
+    /// Targets exported by an NFS server.
     pub(crate) exports: Vec<Export>,
 }
 
-/// A target as an NFS server shows it.
+/// A target's NFS export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Export {
     /// The target's name.
@@ -63,7 +63,7 @@ pub(crate) struct Export {
 }
 
 impl Plan {
-    /// Refuses a plan that cannot be run, before anything is written.
+    /// Refuses an impossible plan before anything is written.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.targets.is_empty(), "no targets: give at least one --target NAME=DIR");
         ensure!(0 < self.rounds, "no rounds: --rounds must be at least 1");
@@ -94,17 +94,17 @@ impl Plan {
         self.targets.iter().try_for_each(|target| target.check(needed).map_err(Into::into))
     }
 
-    /// How an NFS server shows a target.
+    /// The NFS export of a target.
     pub(crate) fn export(&self, target: &str) -> Option<&Export> {
         self.exports.iter().find(|export| export.target == target)
     }
 
-    /// Free bytes that each of so many targets must have: all may lie on one file system.
+    /// Free bytes that each of `targets` must have: all may be on one file system.
     pub(crate) fn bytes_needed(&self, targets: usize) -> u64 {
         self.cases.iter().map(|case| need(&case.workload, targets).0).max().unwrap_or(0)
     }
 
-    /// Bytes that are written and read altogether on so many targets, to say so beforehand.
+    /// Bytes written and read in total on `targets`, for the announcement.
     pub(crate) fn bytes_moved(&self, targets: usize) -> u64 {
         let each = |case: &Case| {
             let rounds = u64::from(self.rounds + self.warmups) + u64::from(case.workload.keeps_files());

@@ -1,4 +1,4 @@
-//! `plan FILE.toml`: people's own workloads, and a few that are built in.
+//! `plan FILE.toml`: users' own workloads, and built-in ones.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::record::{Case, Figure, WorkloadShape};
 use crate::target::Target;
 use crate::workload::Workload;
 
-/// Plans that need no file: name and text.
+/// Built-in plans: name and text.
 pub(crate) const BUILT_IN: &[(&str, &str)] = &[
     ("media-server", include_str!("../plans/media-server.toml")),
     ("mail-spool", include_str!("../plans/mail-spool.toml")),
@@ -20,7 +20,7 @@ pub(crate) const BUILT_IN: &[(&str, &str)] = &[
     ("source-tree", include_str!("../plans/source-tree.toml")),
 ];
 
-/// A plan as it is written.
+/// A plan file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct WrittenPlan {
@@ -44,7 +44,7 @@ struct WrittenTarget {
     dir: std::path::PathBuf,
 }
 
-/// The plan in a file, or the built-in one of that name; targets on the command line take the place of the file's.
+/// Reads a plan from a file, or the built-in one of that name; targets on the command line override the file's.
 pub(crate) fn plan(file: &Path, running: &Running) -> Result<Plan> {
     let built_in = BUILT_IN.iter().find(|(name, _)| file == Path::new(name));
     let (name, text) = match built_in {
@@ -108,7 +108,7 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
     Ok(plan)
 }
 
-/// A case: its name, and what it changes of the common workload.
+/// Parses a case: its name, and its differences from the common workload.
 fn case(mut table: toml::Table, all: &toml::Table) -> Result<Case> {
     let Some(toml::Value::String(name)) = table.remove("name") else { bail!("a [[case]] has no name") };
     for (key, value) in all {

@@ -1,4 +1,4 @@
-//! How far a run is, and how long it will take: a bar on a terminal, a line a case elsewhere.
+//! Progress and remaining time: a bar on a terminal, a line per case elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     plain: bool,
 }
 
-/// About how long a workload takes, for the time left: bytes, a name counting as much as 100 KiB.
+/// Estimated cost of a workload in bytes; a name counts as 100 KiB.
 fn weight(workload: &Workload) -> u64 {
     let tasks = u64::from(workload.tasks.get());
     if let Some(seconds) = workload.seconds {
@@ -55,7 +55,7 @@ impl Progress {
         self.bar.set_message(format!("{case}: {target}, round {}", round + 1));
     }
 
-    /// A round of `workload` is over, or will not be.
+    /// A round of `workload` ended or is skipped.
     pub(crate) fn done(&self, workload: &Workload) {
         self.bar.inc(weight(workload));
     }

@@ -1,4 +1,4 @@
-//! Figures that others published, to be shown beside ours: other hardware, so ratios and shapes are what compares.
+//! Published figures of others, shown beside ours. The hardware differs, so only ratios and shapes compare.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ pub(crate) struct Published {
     /// Whether the points are ratios to the figure's baseline instead of rates in its unit.
     pub(crate) relative: bool,
     pub(crate) points: Vec<Point>,
-    /// Where it is from.
+    /// Source.
     pub(crate) source: String,
 }
 
-/// A published value, or the ends of a published range.
+/// A published value, or a published range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Point {

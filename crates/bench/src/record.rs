@@ -8,10 +8,10 @@ use crate::stack::Used;
 use crate::stats::{Ratio, Spread};
 use crate::workload::Workload;
 
-/// The version of this format; changed when a reader of the old one would be misled.
+/// Version of this format; increased when readers of the old one would misinterpret it.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Everything about one run.
+/// A run's results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Results {
@@ -24,7 +24,7 @@ pub(crate) struct Results {
     pub(crate) measurements: Vec<Measurement>,
     pub(crate) summaries: Vec<Summary>,
     pub(crate) skipped: Vec<Skipped>,
-    /// Why the run ended before its plan did.
+    /// Reason for ending before the plan's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended_early: Option<String>,
     pub(crate) published: Vec<Published>,
@@ -59,7 +59,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cpus: usize,
     pub(crate) memory_bytes: u64,
-    /// Load averages before the first round: what else ran.
+    /// Load averages before the first round, which show other work.
     pub(crate) load: String,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct TargetRecord {
     pub(crate) options: String,
     pub(crate) size_bytes: u64,
     pub(crate) free_bytes: u64,
-    /// How many of its bricks may be lost before a file is, where that is known.
+    /// Number of bricks that may be lost before a file is, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) bears: Option<u32>,
     /// Further facts: versions, parts.
@@ -82,17 +82,17 @@ pub(crate) struct TargetRecord {
     pub(crate) notes: Vec<String>,
 }
 
-/// How a figure is drawn.
+/// Type of plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WorkloadShape {
-    /// A line a target over the cases' `x`.
+    /// A line per target over the cases' `x`.
     Lines,
-    /// A group of bars a case.
+    /// A group of bars per case.
     Bars,
 }
 
-/// Cases that belong into one plot.
+/// Cases of one plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Figure {
@@ -122,14 +122,14 @@ pub(crate) struct Measurement {
     pub(crate) case: String,
     pub(crate) target: String,
     pub(crate) round: u32,
-    /// Bytes or operations a second: the case's unit says which.
+    /// Bytes or operations a second, by the case's unit.
     pub(crate) rate: f64,
     pub(crate) bytes: u64,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
     pub(crate) start_skew_us: f64,
     pub(crate) latency_us: Latency,
-    /// By program, ours first.
+    /// By program, the bench itself first.
     pub(crate) used: Vec<Used>,
     pub(crate) machine_cpu_seconds: f64,
 }
@@ -154,48 +154,48 @@ pub(crate) struct Summary {
     pub(crate) target: String,
     pub(crate) unit: String,
     pub(crate) rate: Spread,
-    /// To the baseline in the same rounds; none for the baseline itself.
+    /// Ratio to the baseline in the same rounds; none for the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<Ratio>,
     pub(crate) latency_us: Latency,
-    /// (part of the operations, microseconds that so many stay below).
+    /// (fraction of the operations, microseconds within which they ended)
     pub(crate) latency_curve: Vec<(f64, f64)>,
     pub(crate) start_skew_us: f64,
     /// Median CPU seconds for each second measured, by program.
     pub(crate) cpu: Vec<CpuShare>,
 }
 
-/// How busy a program kept the machine.
+/// CPU use of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct CpuShare {
     pub(crate) program: String,
-    /// CPUs it kept busy: 1 is one whole CPU.
+    /// Average number of busy CPUs.
     pub(crate) cpus: f64,
-    /// Its part of what all programs of the stack used.
+    /// Fraction of the use of all programs in the stack.
     pub(crate) part: f64,
     /// Context switches a second, of both kinds.
     pub(crate) switches: f64,
 }
 
-/// Something that was not measured.
+/// A case that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Skipped {
     pub(crate) what: String,
     pub(crate) why: String,
-    /// It was begun and failed; not something that the plan had to leave out.
+    /// True if it was started and failed; false if it was skipped.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub(crate) failed: bool,
 }
 
 impl Skipped {
-    /// Left out, with the reason.
+    /// A skipped one, with the reason.
     pub(crate) fn of(what: impl Into<String>, why: impl ToString) -> Self {
         Self { what: what.into(), why: why.to_string(), failed: false }
     }
 
-    /// Begun, and failed.
+    /// One that failed.
     pub(crate) fn failed(what: impl Into<String>, why: impl ToString) -> Self {
         Self { what: what.into(), why: why.to_string(), failed: true }
     }
@@ -223,7 +223,7 @@ impl Results {
         baseline_of(target, &self.made.baseline, self.targets.iter().map(|t| t.name.as_str()))
     }
 
-    /// Whether all that was planned was measured.
+    /// True if all planned cases were measured.
     pub(crate) fn complete(&self) -> bool {
         self.ended_early.is_none() && !self.skipped.iter().any(|skipped| skipped.failed)
     }

@@ -1,4 +1,4 @@
-//! mhddfs and mergerfs over the branches of a pool that is measured.
+//! mhddfs and mergerfs over the branches of a measured pool.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::record::Skipped;
 use crate::target::Target;
 
-/// A floor that small branches have, too: by default both leave branches with less than 4 GiB alone.
+/// A floor for small branches: by default both skip branches with less than 4 GiB free.
 pub(crate) fn options(union: Union) -> &'static [&'static str] {
     match union {
         Union::Mergerfs => &["minfreespace=1M"],
@@ -20,13 +20,13 @@ pub(crate) fn options(union: Union) -> &'static [&'static str] {
     }
 }
 
-/// An error in one line: programs that refuse their arguments print all they know.
+/// First line of an error: programs print their whole usage when they refuse arguments.
 pub(crate) fn first_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     text.lines().next().unwrap_or_default().trim_end().to_owned()
 }
 
-/// Mounts of rivals; unmounted when it drops.
+/// Mounts of rivals; unmounted on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Rivals {
     // Dropped in this order: the mounts, then the directory of their mount points.
@@ -35,7 +35,7 @@ pub(crate) struct Rivals {
 }
 
 impl Rivals {
-    /// Mounts what is installed over `branches`, or those of the first target that is a pool, and adds it to the plan.
+    /// Mounts installed rivals over `branches`, or those of the first target that is a pool, and adds them to the plan.
     pub(crate) fn mount(&mut self, plan: &mut Plan, branches: &[PathBuf]) -> Result<()> {
         let of_pool = || plan.targets.iter().find_map(|target| branches_of(&target.dir));
         let branches = if branches.is_empty() { of_pool().unwrap_or_default() } else { branches.to_vec() };
@@ -65,7 +65,7 @@ impl Rivals {
     }
 }
 
-/// The branches of the pool that shows `dir`, from the mount table.
+/// Branches of the pool at `dir`, from the mount table.
 fn branches_of(dir: &Path) -> Option<Vec<PathBuf>> {
     let (fs_type, source, _) = machine::mount_of(&dir.canonicalize().ok()?)?;
     if fs_type != "fuse.fsstack" && fs_type != "fsstack" {

@@ -1,4 +1,4 @@
-//! A plan carried out: targets in turn within each round, what fails noted, what was measured kept.
+//! Runs a plan: targets in turn within each round; failures are recorded, and results kept.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,15 +17,15 @@ use crate::target::{Target, TargetDir};
 use crate::workload::Engine;
 use crate::{serving, summary};
 
-/// Latencies of a case on a target, over its rounds.
+/// Latencies of each case on each target, over the rounds.
 pub(crate) type Latencies = BTreeMap<(String, String), Histogram<u64>>;
 
-/// The run of a plan.
+/// State of a run.
 struct Run<'a> {
     plan: &'a Plan,
     stop: &'a AtomicBool,
     progress: Progress,
-    /// Empty where the target is lost.
+    /// `None` for a lost target.
     places: Vec<Option<TargetDir>>,
     results: Results,
     latencies: Latencies,
@@ -63,7 +63,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
         published: plan.published.clone(),
         says: Vec::new(),
     };
-    // Taken all, or given back all.
+    // All targets are taken, or none.
     let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::of(plan);
     let mut run = Run { plan, stop, progress, places, results, latencies: Latencies::new(), source: None };
@@ -89,11 +89,11 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     Ok(results)
 }
 
-/// A target as the mount table and the plan know it.
+/// Describes a target from the mount table and the plan.
 fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let mut record = machine::target(target);
     record.notes = serving::versions(&target.dir, plan.export(&target.name).map(|export| export.pid));
-    // What is known of a volume is so for all that stands on it: of dt8 for dt8.pool.
+    // Facts about a volume hold for targets on it: those of dt8 for dt8.pool.
     let about = |known: &str| {
         target.name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
@@ -114,7 +114,7 @@ impl Run<'_> {
         if copies && !self.lay_out_source(case) {
             return;
         }
-        // Those on which this case failed once are not asked again, nor those that are there for copies only.
+        // Without targets on which this case failed, and those that exist for copies only.
         let bulk = |target: &Target| Copier::of(&target.name) == Copier::Bulk;
         let mut able: Vec<bool> = self.plan.targets.iter().map(|target| copies || !bulk(target)).collect();
         for (n, able) in able.iter_mut().enumerate().filter(|(_, able)| **able) {
@@ -130,7 +130,7 @@ impl Run<'_> {
                 self.progress.round(&case.name, name, round);
                 if able[n] {
                     match self.step(n, case, "measuring", |bench| bench.round()) {
-                        // Ended in the middle by an interrupt: not a whole round.
+                        // Interrupted: not a complete round.
                         Some(_) if self.stopped() => {}
                         Some(measured) if self.plan.warmups <= round => self.note(n, case, round, measured),
                         Some(_) => {}
@@ -146,7 +146,7 @@ impl Run<'_> {
         self.source = None;
     }
 
-    /// Makes what is copied, once for all targets; whether it is there.
+    /// Writes the copy source once for all targets. False if that failed.
     fn lay_out_source(&mut self, case: &Case) -> bool {
         let made = Source::with_room(case.workload.footprint()).and_then(|source| {
             let (workload, work, seed) = (&case.workload, source.path(), self.plan.seed);
@@ -160,7 +160,7 @@ impl Run<'_> {
         self.source.is_some()
     }
 
-    /// Does something on target `n`; a failure is noted, and loses the target if its directory is gone.
+    /// Runs a step on target `n`. A failure is recorded, and the target is lost if its directory is gone.
     fn step<T>(
         &mut self,
         n: usize,
@@ -183,7 +183,7 @@ impl Run<'_> {
         let skipped = match place.lives() {
             Ok(()) => Skipped::failed(format!("{} on {name}", case.name), format!("{what}: {error:#}")),
             Err(gone) => {
-                // Dropping it would only complain about what cannot be reached.
+                // Dropping it would only report what cannot be reached.
                 if let Some(lost) = self.places[n].take() {
                     std::mem::forget(lost);
                 }
@@ -223,7 +223,7 @@ impl Run<'_> {
         match self.latencies.entry((case.name.clone(), target)) {
             std::collections::btree_map::Entry::Vacant(none) => drop(none.insert(measured.latencies)),
             std::collections::btree_map::Entry::Occupied(mut known) => {
-                // Same bounds, so that it cannot fail.
+                // Same bounds, so it cannot fail.
                 let _same_bounds = known.get_mut().add(&measured.latencies);
             }
         }

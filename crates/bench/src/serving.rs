@@ -1,7 +1,7 @@
-//! Which processes serve a directory: those of its file system, and of all that this is stacked upon.
+//! Processes that serve a directory: those of its file system and of all that it is stacked on.
 //!
-//! A daemon has its mount point among its arguments. A mount is known by its device too, so that a bind mount leads to its
-//! daemon. What a union file system stands on is in the mount table and among its daemon's arguments.
+//! A daemon has its mount point among its arguments. Mounts are also matched by device, so that a bind mount leads to
+//! its daemon. The lower layers of a union file system are in the mount table and its daemon's arguments.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use fsstack_lab::mounts::{self, Mounted};
 use fsstack_lab::shell::command;
 
-/// Programs that may stand in a stack, as the kernel writes their names (15 characters at most), and what we call them.
+/// Programs of a stack by the kernel's names (at most 15 characters), with our names for them.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mount.fsstack", FSSTACK),
     ("mount-fsstack", FSSTACK),
@@ -39,7 +39,7 @@ const ZFS: &str = "zfs-fuse";
 /// Programs whose own directories are on other file systems.
 const UNIONS: &[&str] = &[FSSTACK, "mhddfs", "mergerfs"];
 
-/// A process of the stack, and what its program is called.
+/// A process of the stack, and its program's name in results.
 pub(crate) type Server = (u32, &'static str);
 
 /// A process of a known program.
@@ -69,7 +69,7 @@ impl Known {
         self.arguments.iter().any(|argument| points.contains(&Path::new(argument)))
     }
 
-    /// Whether it is a part of a GlusterFS volume's server: a brick of it, what heals it, what manages all.
+    /// True if it is part of a GlusterFS volume's server: a brick, the self-heal daemon, or the management daemon.
     fn serves_volume(&self, volume: &str) -> bool {
         let id = |prefix: &str| self.arguments.iter().any(|a| a.as_bytes().starts_with(prefix.as_bytes()));
         match self.program {
@@ -80,7 +80,7 @@ impl Known {
     }
 }
 
-/// The processes that serve `dir`, and the NFS server `exported_by` through which it is read, if there is one.
+/// Lists the processes that serve `dir`, with the NFS server `exported_by` through which it is read, if any.
 pub(crate) fn serving(dir: &Path, exported_by: Option<u32>) -> Vec<Server> {
     let mut search = Search {
         known: Known::all(),
@@ -95,7 +95,7 @@ pub(crate) fn serving(dir: &Path, exported_by: Option<u32>) -> Vec<Server> {
 struct Search {
     known: Vec<Known>,
     table: Vec<Mounted>,
-    /// Those that were looked at.
+    /// Devices already visited.
     devices: BTreeSet<(u32, u32)>,
     found: Vec<Server>,
 }
@@ -103,7 +103,7 @@ struct Search {
 impl Search {
     fn below(&mut self, dir: &Path) {
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        // The deepest; of several at one place the one that was mounted last.
+        // The deepest mount; of several at one path the last.
         let over = self.table.iter().filter(|mounted| dir.starts_with(&mounted.target));
         let Some(mounted) = over.max_by_key(|m| m.target.as_os_str().len()).cloned() else { return };
         if !self.devices.insert(mounted.device()) {
@@ -112,12 +112,12 @@ impl Search {
         if mounted.is_fuse() {
             self.fuse(&mounted).into_iter().for_each(|dir| self.below(&dir));
         } else if mounted.fs_type.starts_with("nfs") {
-            // The exporting server cannot be seen: it may be any of this machine.
+            // The exporting server is unknown: any on this machine counts.
             self.take(|known| known.program == NFS_SERVER);
         }
     }
 
-    /// Takes what serves a FUSE mount; tells which directories that stands on.
+    /// Adds the server of a FUSE mount; returns the directories below it.
     fn fuse(&mut self, mounted: &Mounted) -> Vec<PathBuf> {
         let same = self.table.iter().filter(|other| other.device() == mounted.device());
         let points: Vec<PathBuf> = same.map(|other| other.target.clone()).collect();
@@ -132,7 +132,7 @@ impl Search {
         }
         let gluster = mounted.fs_type == "fuse.glusterfs";
         if self.take(|known| known.names(&points)) == 0 && !gluster {
-            // There is one on a machine, and no mount point among its arguments.
+            // A machine has at most one, without a mount point in its arguments.
             self.take(|known| known.program == ZFS);
         }
         if gluster && let Some(volume) = volume_of(&mounted.source) {
@@ -141,7 +141,7 @@ impl Search {
         below
     }
 
-    /// Returns how many there were.
+    /// Returns the number of added processes.
     fn take(&mut self, which: impl Fn(&Known) -> bool) -> usize {
         let servers: Vec<Server> =
             self.known.iter().filter(|k| which(k)).map(|known| (known.pid, known.program)).collect();
@@ -155,7 +155,7 @@ impl Search {
     }
 }
 
-/// The directories that an argument names: a list of branches, a branch with its mode.
+/// Directories in an argument: a list of branches, a branch with its mode.
 fn directories(word: &OsStr) -> Vec<PathBuf> {
     let pieces = word.as_bytes().split(|b| b":,;=".contains(b));
     let paths = pieces.map(|piece| PathBuf::from(OsStr::from_bytes(piece)));
@@ -168,18 +168,18 @@ fn volume_of(source: &OsStr) -> Option<String> {
     path.trim_start_matches('/').split('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// Versions of the programs that serve `dir`, a line each.
+/// Versions of the programs that serve `dir`, one per line.
 pub(crate) fn versions(dir: &Path, exported_by: Option<u32>) -> Vec<String> {
     let mut results = Vec::new();
     let mut asked: Vec<&str> = Vec::new();
     for (pid, program) in serving(dir, exported_by) {
-        // What serves bricks may live in a container, with libraries of its own.
+        // The server of bricks may be in a container with its own libraries.
         if asked.contains(&program) || [BRICK, "glusterd"].contains(&program) {
             continue;
         }
         asked.push(program);
         let how = if program == NFS_SERVER { "-v" } else { "--version" };
-        // The file that it runs, also if that was replaced since.
+        // The running executable, even if the file was replaced.
         let asking = command(format!("/proc/{pid}/exe")).arg(how).limit(Duration::from_secs(10)).output();
         let said = asking.ok().and_then(|said| {
             let lines = said.stdout.lines().chain(said.stderr.lines()).map(str::trim);

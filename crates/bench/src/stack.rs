@@ -1,7 +1,7 @@
 //! CPU time and context switches of every process in a stack, by program.
 //!
-//! Nanoseconds come from each thread's `schedstat`; where a thread ended meanwhile (its share would be lost) or the kernel
-//! keeps no such statistics, the process's `stat` is taken, which counts ended threads too, in ticks of 10 ms.
+//! Nanoseconds come from each thread's `schedstat`. If a thread ended meanwhile, which would lose its share, or the
+//! kernel lacks such statistics, the process's `stat` is used: it includes ended threads, in ticks of 10 ms.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::serving::Server;
 
-/// The name under which our own process stands in results.
+/// Name of the bench's own process in results.
 pub(crate) const OWN: &str = "fsstack-bench";
 
 /// Resources that one program used during a measurement.
@@ -25,13 +25,13 @@ pub(crate) struct Used {
     pub(crate) involuntary_switches: u64,
 }
 
-/// The processes that are looked at.
+/// The measured processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
     processes: Vec<Server>,
 }
 
-/// Resources used by all of them at a moment.
+/// Resources used by all of them at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     processes: Vec<(u32, &'static str, Process)>,
@@ -53,12 +53,12 @@ struct Thread {
 }
 
 impl Stack {
-    /// Ourselves and those that serve us.
+    /// Makes a stack of the bench and `servers`.
     pub(crate) fn of(servers: Vec<Server>) -> Self {
         Self { processes: [vec![(std::process::id(), OWN)], servers].concat() }
     }
 
-    /// Takes a sample before a measurement: reading the others' figures is work of ours, and not part of it.
+    /// Takes a sample before a measurement: the others first, because reading them costs CPU time of ours.
     pub(crate) fn sample_before(&self) -> Sample {
         let mut sample = self.sample();
         if let Some((pid, _, ours)) = sample.processes.first_mut() {
@@ -67,7 +67,7 @@ impl Stack {
         sample
     }
 
-    /// Takes a sample, ourselves first.
+    /// Takes a sample after a measurement: ourselves first.
     pub(crate) fn sample(&self) -> Sample {
         let processes = self.processes.iter().map(|&(pid, name)| (pid, name, process(pid))).collect();
         Sample { processes, machine_ticks: machine_ticks() }
@@ -75,7 +75,7 @@ impl Stack {
 }
 
 impl Sample {
-    /// Differences between `self` and the `later` sample: by program, ourselves first, and of the whole machine in seconds.
+    /// Differences to the `later` sample: by program, the bench first, and of the whole machine in seconds.
     pub(crate) fn until(&self, later: &Self) -> (Vec<Used>, f64) {
         let mut used: Vec<Used> = Vec::new();
         for ((_, name, before), (_, _, after)) in self.processes.iter().zip(&later.processes) {
@@ -100,7 +100,7 @@ impl Sample {
             entry.voluntary_switches += voluntary;
             entry.involuntary_switches += involuntary;
         }
-        // A program that had nothing to do is not part of this stack.
+        // A program without CPU time is not part of this stack.
         used.retain(|entry| entry.program == OWN || 0.0 < entry.cpu_seconds);
         (used, seconds(later.machine_ticks.saturating_sub(self.machine_ticks)))
     }
@@ -126,7 +126,7 @@ impl Process {
     }
 }
 
-/// CPU seconds of our children that have ended.
+/// CPU seconds of ended child processes.
 pub(crate) fn children_seconds() -> f64 {
     seconds(stat_fields("self", [13, 14]).iter().sum())
 }
@@ -144,7 +144,7 @@ fn numbers(dir: &str) -> Vec<u32> {
 /// Fields of a process's stat, counted from the first after its name.
 fn stat_fields<const N: usize>(pid: &str, which: [usize; N]) -> [u64; N] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in brackets may hold anything: fields are counted from its end.
+    // The name in parentheses may contain anything, so fields count from its end.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     which.map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0))
 }
@@ -171,12 +171,12 @@ fn thread(pid: u32, tid: u32) -> Thread {
     }
 }
 
-/// Ticks in which any CPU of the machine did something.
+/// Ticks in which any CPU was busy.
 fn machine_ticks() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<u64> = fields.map(|n| n.parse().unwrap_or(0)).collect();
-    // user nice system, then idle and iowait, then irq softirq steal; guests are in user already.
+    // user nice system, then idle and iowait, then irq softirq steal; guest time is part of user.
     [0, 1, 2, 5, 6, 7].iter().filter_map(|&n: &usize| ticks.get(n)).sum()
 }
 

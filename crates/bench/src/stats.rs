@@ -1,11 +1,11 @@
-//! Statistics of a handful of rounds: median, quartiles, a ratio with its interval, and whether a verdict is allowed.
+//! Statistics of few rounds: median, quartiles, a ratio with its interval, and a verdict if possible.
 
 use serde::{Deserialize, Serialize};
 
 /// Resamples of a bootstrap.
 const RESAMPLES: usize = 2000;
 
-/// Fewer rounds than this allow no verdict.
+/// Minimum number of rounds for a verdict.
 pub(crate) const FEWEST_ROUNDS: usize = 5;
 
 /// The middle of samples and how they spread.
@@ -20,12 +20,12 @@ pub(crate) struct Spread {
     pub(crate) most: f64,
 }
 
-/// The quantile `q` of sorted samples, between neighbours in proportion.
+/// Quantile `q` of sorted samples, interpolated.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = q * last as f64;
     let mut below = 0;
-    // Counts up: a float is never cast to an index.
+    // Counts up, so that no float is cast to an index.
     while below < last && (below + 1) as f64 <= place {
         below += 1;
     }
@@ -59,13 +59,13 @@ impl Spread {
         })
     }
 
-    /// Half the distance of the quartiles, as a part of the median.
+    /// Half the interquartile range as a fraction of the median.
     pub(crate) fn relative(&self) -> f64 {
         (self.upper_quartile - self.lower_quartile) / 2.0 / self.median
     }
 }
 
-/// How one target relates to the baseline.
+/// Ratio of a target to the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ratio {
@@ -87,9 +87,9 @@ pub(crate) enum Verdict {
     Slower,
     /// The whole interval lies within 3 % of 1.
     Same,
-    /// The interval holds 1, and more than that.
+    /// The interval contains 1 but is wider.
     Unclear,
-    /// Too few rounds for any word.
+    /// Too few rounds for a verdict.
     TooFewRounds,
 }
 
@@ -117,8 +117,8 @@ impl Verdict {
     }
 }
 
-/// The ratio of two targets measured in the same rounds: (theirs, baseline's) a round. Rounds are drawn anew, pairs
-/// together, so that what disturbed a whole round cancels out. `None` without rounds, or with a baseline of 0.
+/// Ratio of two targets measured in the same rounds, as pairs of theirs and the baseline's. Resampling keeps pairs
+/// together, so that disturbances of a whole round cancel out. `None` without rounds, or with a baseline of 0.
 pub(crate) fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
     let of = |pairs: &[(f64, f64)]| {
         let (theirs, baseline): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
@@ -129,7 +129,7 @@ pub(crate) fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
     })
 }
 
-/// The ratio of two sets of samples that were taken apart from each other.
+/// Ratio of two independently measured sets of samples.
 pub(crate) fn unpaired_ratio(theirs: &[f64], baseline: &[f64], seed: u64) -> Option<Ratio> {
     let rounds = theirs.len().min(baseline.len());
     bootstrap(median(theirs) / median(baseline), rounds, seed, |rng| {
@@ -139,7 +139,7 @@ pub(crate) fn unpaired_ratio(theirs: &[f64], baseline: &[f64], seed: u64) -> Opt
     })
 }
 
-/// The interval of `value` over resamples, and what may be said of it.
+/// Interval of `value` over resamples, with the verdict.
 fn bootstrap(
     value: f64,
     rounds: usize,
@@ -198,7 +198,7 @@ mod tests {
 
         #[test]
         fn a_common_factor_is_found_exactly(base in prop::collection::vec(1.0_f64..1e6, 5..12), factor in 0.1_f64..10.0) {
-            // Each round is disturbed in its own way, both targets alike: the ratio of each resample is the factor.
+            // Each round is disturbed differently, both targets alike: each resample's ratio is the factor.
             let pairs: Vec<(f64, f64)> = base.iter().map(|b| (b * factor, *b)).collect();
             let r = paired_ratio(&pairs, 1).unwrap();
             prop_assert!((r.low - factor).abs() < 1e-6 * factor && (r.high - factor).abs() < 1e-6 * factor);

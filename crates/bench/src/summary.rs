@@ -1,4 +1,4 @@
-//! Measurements summed up: a case on a target over its rounds.
+//! Summaries of measurements: each case on each target over its rounds.
 
 use hdrhistogram::Histogram;
 
@@ -7,10 +7,10 @@ use crate::run::Latencies;
 use crate::stack::OWN;
 use crate::stats::{Spread, median, paired_ratio};
 
-/// A program that used less of the stack's CPU time is left out.
+/// Minimum share of the stack's CPU time for a program to be listed.
 const LEAST_PART: f64 = 0.0005;
 
-/// The parts of all operations at which a latency curve has its points.
+/// Points of a latency curve, as fractions of all operations.
 const CURVE: &[f64] = &[
     0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995,
     0.998, 0.999, 0.9995, 0.9999, 1.0,
@@ -55,7 +55,7 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
         .collect();
     let ratio = paired_ratio(&pairs, results.made.seed);
     let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
-    // A thousand operations have no 99.99 %.
+    // A thousand operations have no 99.99th percentile.
     let check = |q: &&f64| **q == 1.0 || 1.0 <= (1.0 - **q) * histogram.len() as f64;
     let curve =
         CURVE.iter().filter(check).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
@@ -73,7 +73,7 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
     })
 }
 
-/// Medians over rounds of what each program used.
+/// Medians over rounds of each program's use.
 fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
     let mut programs: Vec<&str> = Vec::new();
     for used in rounds.iter().flat_map(|m| &m.used) {
@@ -95,7 +95,7 @@ fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
             switches: each(&|m| switches(m) as f64 / m.seconds.max(1e-9)),
         }
     };
-    // Another mount's daemon that woke up once is not part of this stack.
+    // Another mount's daemon that woke once is not part of this stack.
     programs.into_iter().map(share).filter(|s| s.program == OWN || LEAST_PART <= s.part).collect()
 }
 

@@ -1,8 +1,8 @@
-//! A target's directory: checked before anything is written, taken for one run, left as it was found.
+//! A target's directory: checked before anything is written, locked for one run, and left as it was found.
 //!
-//! A run takes a directory with a symbolic link, which is made whole or not at all and says in its text who the owner is.
-//! Two targets of one run may show the same directory (a branch, and the pool over it): the owner is the same, and each works
-//! in a directory of its own below. What a run that was killed left behind is removed by the next one, on the same machine.
+//! A run locks a directory by a symbolic link, which is created atomically and names the owner in its target. Two
+//! targets of one run may be the same directory (a branch, and the pool over it): the owner is the same, and each works
+//! in its own subdirectory. Leftovers of a killed run are removed by the next one on the same machine.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,16 +13,16 @@ use fsstack_lab::daemon::Process;
 use fsstack_pool::Size;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
-/// The link that says who works here.
+/// Name of the lock, a link that names the owner.
 const LOCK: &str = ".fsstack-bench.lock";
 
-/// The directory that all of a run lies in.
+/// Directory for all files of a run.
 const WORK: &str = ".fsstack-bench.work";
 
-/// Left free on a target beside what the plan needs.
+/// Bytes to leave free on a target in addition to the plan's needs.
 const SPARE: u64 = 16 << 20;
 
-/// Why a target cannot be used.
+/// Reason why a target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unfit {
     #[error("target {name}: {} is not a directory", dir.display())]
@@ -64,7 +64,7 @@ impl std::str::FromStr for Target {
 }
 
 impl Target {
-    /// Whether it is there, can be written, and has room for `needed` bytes. Writes nothing.
+    /// Checks that it exists, is writable, and has room for `needed` bytes. Writes nothing.
     pub(crate) fn check(&self, needed: u64) -> Result<(), Unfit> {
         let (name, dir) = (self.name.clone(), self.dir.clone());
         match fs::metadata(&self.dir) {
@@ -89,12 +89,12 @@ impl Target {
         Ok(())
     }
 
-    /// Takes the directory for this run and makes the place to work in.
+    /// Locks the directory for this run and makes the work directory.
     pub(crate) fn take(&self) -> Result<TargetDir, Unfit> {
         let (name, dir) = (self.name.clone(), self.dir.clone());
         let (lock, me) = (self.dir.join(LOCK), whoami());
         let unwritable = |why| Unfit::NotWritable { name: name.clone(), dir: dir.clone(), why };
-        // Twice: once more after a dead owner's link is gone.
+        // A second time after removing a dead owner's link.
         for _ in 0..2 {
             match symlink(&me, &lock) {
                 Ok(()) => break,
@@ -120,7 +120,7 @@ impl Target {
     }
 }
 
-/// A target that was taken; given back when it drops.
+/// A locked target; released on drop.
 #[derive(Debug)]
 pub(crate) struct TargetDir {
     target: Target,
@@ -139,12 +139,12 @@ impl TargetDir {
         &self.work
     }
 
-    /// Whether the directory we made is still there: the target may have been unmounted, or its server may be gone.
+    /// Checks that the work directory still exists: the target may have been unmounted, or its server may be gone.
     pub(crate) fn lives(&self) -> io::Result<()> {
         fs::metadata(&self.work).map(drop)
     }
 
-    /// Removes what we made, and says what could not be removed.
+    /// Removes what the run made, and reports what could not be removed.
     pub(crate) fn give_back(mut self) -> io::Result<()> {
         self.clear()
     }
@@ -154,7 +154,7 @@ impl TargetDir {
             return Ok(());
         }
         remove_all(&self.work)?;
-        // Another target of this run may still work in the same directory: the last one takes the rest away.
+        // Another target of this run may still use the same directory; the last one removes the rest.
         match fs::remove_dir(self.target.dir.join(WORK)) {
             Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => return Ok(()),
             removed => gone(removed)?,
@@ -186,7 +186,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes a tree. Some file systems show a name for a moment after it was removed: a second try counts.
+/// Removes a tree. Some file systems list a removed name for a moment, so a second attempt counts.
 pub(crate) fn remove_all(dir: &Path) -> io::Result<()> {
     gone(fs::remove_dir_all(dir)).or_else(|_| gone(fs::remove_dir_all(dir)))
 }
@@ -195,14 +195,14 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Our identity: host, process, start time (process numbers are used again).
+/// Our identity: host, process id, start time (process ids are reused).
 fn whoami() -> String {
     let pid = std::process::id();
     let started = i32::try_from(pid).ok().and_then(Process::of).map_or(0, |p| p.started);
     format!("pid {pid} on {}, started {started}", host())
 }
 
-/// Whether an owner was on this machine and is no more. What is not understood counts as alive.
+/// True if an owner was on this machine and is dead. Unknown formats count as alive.
 fn is_dead(owner: &str) -> bool {
     let parsed = || {
         let (pid, rest) = owner.strip_prefix("pid ")?.split_once(" on ")?;

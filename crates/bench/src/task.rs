@@ -1,4 +1,4 @@
-//! One task of a data workload: opens its file, waits for the start, keeps its queue full, tells what came of it.
+//! A task of a data workload: opens its file, waits for the start, keeps its queue full, reports the result.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) fn note(latencies: &mut Histogram<u64>, took: Duration) {
     latencies.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST).max(1));
 }
 
-/// Which task of which workload, and where.
+/// A task of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Role<'a> {
     pub(crate) workload: &'a Workload,
@@ -51,9 +51,9 @@ pub(crate) struct Role<'a> {
     /// The directory to work in.
     pub(crate) work: &'a Path,
     pub(crate) gate: &'a Gate,
-    /// Set when the run is to end.
+    /// Set to end the run.
     pub(crate) stop: &'a AtomicBool,
-    /// The target as an NFS server shows it, and its directory.
+    /// The target's NFS export, and its directory.
     pub(crate) export: Option<(&'a Export, &'a Path)>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn file_of(workload: &Workload, number: u32, work: &Path) -> PathBuf 
 }
 
 impl Role<'_> {
-    /// Does the task's work between the gate's opening and its closing. `None`: another could not get ready.
+    /// Runs the task while the gate is open. `None`: another task failed to get ready.
     pub(crate) fn run(&self) -> io::Result<Option<Done>> {
         let done = match self.prepare() {
             Err(e) => {
@@ -102,7 +102,7 @@ impl Role<'_> {
             direction,
             block,
             begins,
-            // Made before the start: a thread that is busy with its memory keeps others from theirs.
+            // Allocated before the start: a thread that faults in memory delays others.
             latencies: histogram()?,
             free: (0..depth).rev().collect(),
             started: vec![Instant::now(); depth],
@@ -133,7 +133,7 @@ impl Role<'_> {
         Ok(Open { engine: engine::begin(self.workload, job)?, to_sync, source: Aligned::source_len(block) })
     }
 
-    /// The server of an exported target, and the task's file there.
+    /// Server of an exported target, and the task's file there.
     fn below_the_root(&self) -> io::Result<Option<(SocketAddr, PathBuf)>> {
         let Some((export, dir)) = self.export else { return Ok(None) };
         let file = file_of(self.workload, self.number, self.work);
@@ -150,8 +150,8 @@ impl Role<'_> {
         how.custom_flags(sync_each | if *direct { libc::O_DIRECT } else { 0 });
         let file = how.open(file_of(self.workload, self.number, self.work))?;
         if *engine == Engine::Mmap && *op == Op::Write {
-            // A map cannot reach past the end. All tasks of a shared file set the same length, so the last one cuts nothing
-            // off.
+            // A map cannot extend past the end of the file. All tasks of a shared file set the same length, so none
+            // truncates data.
             file.set_len(self.workload.file_len())?;
         }
         Ok(file)
@@ -167,14 +167,14 @@ impl Role<'_> {
         if let (Some(file), true) = (&to_sync, self.workload.sync == Sync::End) {
             file.sync_all()?;
         }
-        // Closing is part of it: some file systems write, or tell of an error, only then.
+        // Closing is included: some file systems write, or report errors, only then.
         drop(engine);
         drop(to_sync);
         let ended = Instant::now();
         Ok(Done { began, ended, ops, bytes: ops * prepared.block as u64, latencies: prepared.latencies })
     }
 
-    /// Makes the operations; returns how many.
+    /// Runs the operations; returns their number.
     fn drive(&self, open: &mut Open, prepared: &mut Prepared, began: Instant) -> io::Result<u64> {
         let Prepared { order, latencies, free, started, done, block, begins, .. } = prepared;
         let (block, begins, depth) = (*block, *begins, started.len());
@@ -216,7 +216,7 @@ impl Role<'_> {
     }
 }
 
-/// Notes the latencies of what is done and frees its slots. Returns the time.
+/// Records latencies of completed operations and frees their slots. Returns the time.
 fn settle(
     done: &mut Vec<usize>,
     free: &mut Vec<usize>,
@@ -240,9 +240,9 @@ struct Prepared {
     block: usize,
     begins: u64,
     latencies: Histogram<u64>,
-    /// Slots with nothing in flight.
+    /// Slots without an operation in flight.
     free: Vec<usize>,
-    /// When each slot's operation began.
+    /// Start of each slot's operation.
     started: Vec<Instant>,
     done: Vec<usize>,
 }
@@ -252,6 +252,6 @@ struct Open {
     engine: Box<dyn IoEngine>,
     /// The same open file, for fsync.
     to_sync: Option<File>,
-    /// Bytes of the source that written blocks are cut from.
+    /// Length of the source for written blocks.
     source: usize,
 }

@@ -1,5 +1,5 @@
-//! The targets of an experiment where the user has none: GlusterFS volumes or XFS branches of the lab, with pools and rivals
-//! mounted over them. Everything that is made here goes when it drops; a GlusterFS lab stays up for the next run.
+//! Targets for experiments without any from the user: GlusterFS volumes or XFS branches of the lab, with pools and
+//! rivals over them. Removed on drop, except that a GlusterFS lab stays up for the next run.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -34,14 +34,14 @@ pub(crate) enum Kinds {
     Xfs,
 }
 
-/// A lab as it was asked for.
+/// Options of a lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Lab {
     pub(crate) kind: Kinds,
     /// Volumes instead of the experiment's own.
     pub(crate) volumes: Vec<Volume>,
     pub(crate) wan: Option<Rate>,
-    /// Bytes that its volumes or branches must hold at once, all together.
+    /// Bytes that its volumes or branches must hold at once, in total.
     pub(crate) needed: u64,
 }
 
@@ -50,18 +50,18 @@ pub(crate) struct Lab {
 pub(crate) struct Parts {
     /// By name.
     pub(crate) dirs: Vec<(String, PathBuf)>,
-    /// (target, what is known of it).
+    /// (target, note)
     pub(crate) notes: Vec<(String, String)>,
-    /// (target, bricks that it may lose before a file is lost).
+    /// (target, number of bricks that may be lost before a file is)
     pub(crate) bears: Vec<(String, u32)>,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
-    /// Nobody else measures in the lab meanwhile, or changes it.
+    /// Lock against other users of the lab.
     _claim: Option<File>,
 }
 
 impl Lab {
-    /// The volumes, or as many XFS branches under the names of the volumes.
+    /// Makes the volumes, or as many XFS branches with the volumes' names.
     pub(crate) fn parts(&self, volumes: &[&str]) -> Result<Parts> {
         let named: Result<Vec<Volume>, _> = volumes.iter().map(|name| name.parse()).collect();
         let volumes = if self.volumes.is_empty() { named? } else { self.volumes.clone() };
@@ -71,7 +71,7 @@ impl Lab {
         }
     }
 
-    /// How many there will be.
+    /// Number of parts.
     pub(crate) fn count(&self, volumes: &[&str]) -> usize {
         if self.volumes.is_empty() { volumes.len() } else { self.volumes.len() }
     }
@@ -88,7 +88,7 @@ impl Lab {
         let plan = gluster::Plan { volumes: volumes.to_vec(), bricks, brick_size, wan, engine: None };
         let lab = Gluster::named("lab")?;
         let claim = lab.claim()?;
-        // All of it may lie on the volume that takes most for a byte. Images that are there have their room already.
+        // Everything may be on the volume with the greatest overhead. Existing images have their space already.
         let most = volumes.iter().map(|volume| volume.on_bricks(self.needed)).max().unwrap_or(0);
         room(most.saturating_sub(taken(&lab.home().join("img"))))?;
         lab.up(&plan, Steps::Beside).context("bringing the GlusterFS lab up")?;
@@ -103,11 +103,11 @@ impl Lab {
         Ok(parts)
     }
 
-    /// That many XFS branches, called `xfs1` and so on.
+    /// Makes XFS branches called `xfs1` and so on.
     pub(crate) fn xfs(&self, count: usize) -> Result<Parts> {
         needs::loops().map_err(|skip| anyhow::anyhow!("--lab xfs {skip}"))?;
         room(self.needed)?;
-        // Each may have to take all of it, and the file system's own needs some.
+        // Each may have to hold everything, and the file system needs some space.
         let size = MiB(((self.needed / 8 * 9) >> 20) + 1024).max(MiB(2 << 10));
         let home = cleanup::fresh("bench")?;
         let mut parts = Parts { _home: Some(Entry::dir(&home)?), ..Parts::default() };
@@ -122,15 +122,15 @@ impl Lab {
 }
 
 impl Lab {
-    /// That of the lab's own, unless all that is written might not fit on one.
+    /// The lab's default brick size, unless the data might not fit.
     fn brick_size(&self) -> MiB {
         let (wanted, quick) = (self.needed >> 20, gluster::Plan::default().brick_size);
-        // Few sizes, and sparse: bricks that are there are used again only if they have the size.
+        // Few different sizes, sparse: existing bricks are reused only if the size matches.
         if wanted < quick.0 / 4 * 3 { quick } else { MiB((2 * wanted).next_power_of_two().max(64 << 10)) }
     }
 }
 
-/// Refuses what the disk below the lab's images cannot hold: they are sparse, and promise more.
+/// Refuses if the disk cannot hold the data: the lab's images are sparse.
 pub(crate) fn room(needed: u64) -> Result<()> {
     let dir = cleanup::state_dir()?;
     let stat = statvfs(&dir)?;
@@ -146,13 +146,13 @@ pub(crate) fn room(needed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the files of a directory have on their disk.
+/// Allocated bytes of a directory's files.
 fn taken(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|found| found.blocks() * 512).sum()
 }
 
-/// A pool that we mounted.
+/// A pool of this test bed.
 #[derive(Debug)]
 struct Pool {
     daemon: Process,
@@ -175,11 +175,11 @@ impl Drop for Pool {
 /// Mounts and directories of an experiment.
 #[derive(Debug, Default)]
 pub(crate) struct TestBed {
-    // Dropped in this order: what is stacked before what it stands on.
+    // Dropped in this order: upper layers before lower ones.
     servers: Vec<Ganesha>,
     pools: Vec<Pool>,
     rivals: Vec<Rival>,
-    /// The pools' and rivals' directories on what they are stacked upon.
+    /// Directories of the pools and rivals on the layers below.
     inner: Vec<Entry>,
     disks: Vec<Standing>,
     parts: Vec<Parts>,
@@ -198,7 +198,7 @@ impl TestBed {
         Ok(home)
     }
 
-    /// A directory of its own in each: no two pools may share a branch, nor two runs.
+    /// Makes a directory in each: pools and runs must not share a branch.
     fn own(&mut self, name: &str, dirs: &[&Path]) -> Result<Vec<PathBuf>> {
         let mut own = Vec::new();
         for dir in dirs {
@@ -223,7 +223,7 @@ impl TestBed {
         Ok(Target { name: name.to_owned(), dir: target })
     }
 
-    /// Has an NFS server of its own show a target.
+    /// Exports a target by its own NFS server.
     pub(crate) fn export(&mut self, target: &Target) -> Result<Export> {
         let home = self.home()?.join("server");
         let server = Ganesha::try_serve(&target.dir, &home)?;
@@ -237,7 +237,7 @@ impl TestBed {
         Ok(export)
     }
 
-    /// Mounts mhddfs and mergerfs over the same; each with the reason if it is not there.
+    /// Mounts mhddfs and mergerfs over the same directories; each may fail with a reason.
     pub(crate) fn rivals(
         &mut self,
         group: &str,
@@ -265,14 +265,14 @@ impl TestBed {
     fn rival(&mut self, union: Union, name: &str, dirs: &[&Path], at: &Path) -> Result<Rival> {
         let mut own = self.own(name, dirs)?;
         if union == Union::Mhddfs && own.len() == 1 {
-            // It takes two branches at least.
+            // It needs at least two branches.
             own.extend(self.own(&format!("{name}-2"), dirs)?);
         }
         let own: Vec<&Path> = own.iter().map(PathBuf::as_path).collect();
         Rival::mount(union, &own, at, options(union))
     }
 
-    /// A file system on each kind of disk that can be made here; the reason where it cannot.
+    /// Makes a file system on each available kind of disk; others with the reason.
     pub(crate) fn disks(&mut self, kinds: &[&str], size: MiB) -> Vec<(String, Result<Target, String>)> {
         let made = |kind: &&str| ((*kind).to_owned(), self.disk(kind, size).map_err(|e| first_line(&e)));
         kinds.iter().map(made).collect()
@@ -283,19 +283,19 @@ impl TestBed {
         if let Stack::Raidz(compression) = disks.stack()
             && let Some(raidz) = self.disks.iter().find(|up| matches!(up.0.stack(), Stack::Raidz(_)))
         {
-            // There is one zfs-fuse on a machine: this is a second file system on its disks.
+            // A machine has one zfs-fuse: this is a second file system on its disks.
             return Ok(Target { name: kind.to_owned(), dir: raidz.0.twin(compression)? });
         }
         // Four as in the publication, where they are one file system.
         let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Beside);
-        // Also what was made before something failed is taken down.
+        // Recorded even after a failure, so that partly made disks are taken down.
         self.disks.push(Standing(disks));
         let dir = made?.into_iter().next().context("no file system was mounted")?;
         Ok(Target { name: kind.to_owned(), dir })
     }
 }
 
-/// Disks that go when this drops.
+/// Disks that are removed on drop.
 #[derive(Debug)]
 struct Standing(Disks);
 

@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Declares an enum whose values are written alike on the command line, in plans and in results.
+/// Declares an enum whose values have the same names on the command line, in plans and in results.
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $word:ident = $text:literal),+ $(,)? }) => {
         $(#[$about])*
@@ -235,11 +235,11 @@ impl Default for Workload {
     }
 }
 
-/// The most tasks, and the most operations in flight for one.
+/// Maximum number of tasks, and of operations in flight per task.
 const MOST: u32 = 4096;
 
 impl Op {
-    /// Whether bytes are moved, not names.
+    /// True if data is moved, not names.
     pub(crate) fn moves_data(self) -> bool {
         matches!(self, Self::Write | Self::Read | Self::Rewrite)
     }
@@ -256,7 +256,7 @@ impl Workload {
         self.file_size.0 / self.block.0.max(1)
     }
 
-    /// Bytes of each file when all tasks have done their part.
+    /// Length of each file at the end.
     pub(crate) fn file_len(&self) -> u64 {
         let parts = match self.files {
             Files::PerTask => 1,
@@ -265,11 +265,11 @@ impl Workload {
         self.file_size.0.saturating_mul(parts)
     }
 
-    /// The bytes that lie on the target at most while it is measured.
+    /// Maximum bytes on the target during the measurement.
     pub(crate) fn footprint(&self) -> u64 {
         match self.engine {
             Engine::Null => 0,
-            // A name may cost a block, and a directory one more.
+            // A name may take a block, and a directory one more.
             Engine::Metadata => u64::from(self.tasks.get()) * (u64::from(self.entries.get()) * 4096 + 4096),
             Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs | Engine::Copy => {
                 u64::from(self.tasks.get()).saturating_mul(self.file_size.0)
@@ -277,7 +277,7 @@ impl Workload {
         }
     }
 
-    /// Whether files lie there before the start and stay over the rounds.
+    /// True if files exist before the start and are kept over the rounds.
     pub(crate) fn keeps_files(&self) -> bool {
         self.engine != Engine::Null && matches!(self.op, Op::Read | Op::Rewrite)
     }
@@ -299,7 +299,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A program copies, in its own way.
+    /// Checks a workload of the engine copy.
     fn check_copy(&self, name: &str) -> Result<()> {
         let own = self.pattern == Pattern::Sequential
             && !self.direct
@@ -314,7 +314,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Refuses what makes no sense; `name` is the case's.
+    /// Refuses invalid combinations; `name` is the case's.
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         let Self { engine, op, block, file_size, .. } = self;
         ensure!(

@@ -15,19 +15,19 @@ use crate::gluster::{Part, Volume};
 use crate::shell::command;
 use crate::{MiB, mounts, must};
 
-/// The file that `fill_until_free` puts on a branch.
+/// Name of the file that `fill_until_free` writes.
 pub const BALLAST: &str = ".lab-ballast";
 
-/// Memory left to the machine when an image goes into /dev/shm.
+/// Memory to leave free when an image goes to /dev/shm.
 const SPARE_MEMORY: MiB = MiB(1024);
 
-/// A branch that is busy for longer is in use.
+/// Longest wait for a busy branch to become unused.
 const BUSY: Duration = Duration::from_secs(10);
 
 /// File system of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A directory of the lab's own; all such branches share one file system.
+    /// A directory of the lab; all such branches share one file system.
     Plain,
     /// XFS with reflinks, on a loop device; at least 300 MiB.
     Xfs(MiB),
@@ -54,24 +54,24 @@ impl Kind {
     }
 }
 
-/// Whether an image's memory is taken before it is used.
+/// Allocation of an image's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Blocks are taken when first written; slow then, cheap for tests.
+    /// Blocks are allocated when first written: slow then, cheap for tests.
     #[default]
     Sparse,
-    /// All blocks are taken at once: what measurements need.
+    /// All blocks are allocated at once, as measurements need.
     Preallocated,
 }
 
-/// A branch; unmounted and deleted when it drops.
+/// A branch; unmounted and deleted on drop.
 #[derive(Debug)]
 pub struct Branch {
     name: String,
     kind: Kind,
     path: PathBuf,
     image: Option<PathBuf>,
-    // Dropped in this order: the mount, what it lies on, the directory below.
+    // Dropped in this order: the mount, its device or daemon, the directory below.
     mount: Option<Entry>,
     image_entry: Option<Entry>,
     part: Option<Part>,
@@ -104,7 +104,7 @@ impl Branch {
         Ok(branch)
     }
 
-    /// The name it has in the pool's scenario.
+    /// Its name in the pool's description.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -122,13 +122,13 @@ impl Branch {
         self.kind
     }
 
-    /// File with its file system, if it is in a file.
+    /// File with its file system, for image-backed branches.
     #[must_use]
     pub fn image(&self) -> Option<&Path> {
         self.image.as_deref()
     }
 
-    /// Bytes that an unprivileged user may still take.
+    /// Bytes available to unprivileged users.
     #[must_use]
     #[track_caller]
     pub fn free(&self) -> u64 {
@@ -144,13 +144,13 @@ impl Branch {
         stat.f_blocks * stat.f_frsize
     }
 
-    /// Takes space until at most `left` is free.
+    /// Fills it until at most `left` is free.
     #[track_caller]
     pub fn fill_until_free(&self, left: MiB) {
         must(self.fill(left.bytes()), "filling a branch");
     }
 
-    /// Gives back what `fill_until_free` took.
+    /// Frees what `fill_until_free` took.
     #[track_caller]
     pub fn drop_ballast(&self) {
         let path = self.path.join(BALLAST);
@@ -159,13 +159,13 @@ impl Branch {
         must(emptied.and_then(|()| fs::remove_file(&path)).map_err(Into::into), "removing the ballast");
     }
 
-    /// Turns it read-only under whatever uses it.
+    /// Remounts it read-only while it is in use.
     #[track_caller]
     pub fn remount_ro(&self) {
         must(self.reconfigure("remount,ro"), "remounting a branch read-only");
     }
 
-    /// Makes it writable again.
+    /// Remounts it writable.
     #[track_caller]
     pub fn remount_rw(&self) {
         must(self.reconfigure("remount,rw"), "remounting a branch writable");
@@ -177,7 +177,7 @@ impl Branch {
         must(self.mount.take().map_or(Ok(()), Entry::undo), "unmounting a branch");
     }
 
-    /// Takes its mount out of the tree while others still hold it open.
+    /// Detaches its mount while others still use it.
     #[track_caller]
     pub fn unmount_lazily(&mut self) {
         let detached = command("umount").arg("-l").arg(&self.path).run();
@@ -185,7 +185,7 @@ impl Branch {
         self.mount = None;
     }
 
-    /// Unmounts it as it is unmounted whose daemon is dead, or whose callers are to be freed.
+    /// Unmounts it by force, as for a dead daemon or stuck callers.
     #[track_caller]
     pub fn unmount_by_force(&mut self) {
         let forced = command("umount").args(["-l", "-f"]).arg(&self.path).run();
@@ -193,14 +193,14 @@ impl Branch {
         self.mount = None;
     }
 
-    /// The process that serves it, if it is served by one.
+    /// The process that serves it, if any.
     #[must_use]
     #[track_caller]
     pub fn daemon(&self) -> Process {
         must(daemon::server_of(&self.path), "a branch's daemon")
     }
 
-    /// Where a branch that a daemon serves has its files, whatever becomes of its daemon.
+    /// Where a served branch has its files, whatever the state of its daemon.
     #[must_use]
     pub fn below(&self) -> PathBuf {
         let mut below = self.path.clone().into_os_string();
@@ -214,9 +214,9 @@ impl Branch {
         must(self.attach(), "mounting a branch again");
     }
 
-    /// Leaves it standing after this process, for `take_down(name)`.
+    /// Keeps it after this process, until `take_down(name)`.
     pub(crate) fn keep(self, name: &str) -> Result<()> {
-        // Taken down last first: so the directory is written before what lies on it.
+        // Entries are taken down last first, so the directory is recorded before its content.
         self.dir.keep(name)?;
         self.image_entry.map_or(Ok(()), |entry| entry.keep(name))?;
         self.mount.map_or(Ok(()), |entry| entry.keep(name))
@@ -241,7 +241,7 @@ impl Branch {
             (Kind::Served | Kind::Numbered | Kind::Bare, _) => {
                 let below = self.below();
                 std::fs::create_dir_all(&below)?;
-                // Whatever it is asked reaches its daemon.
+                // Without caches every request reaches the daemon.
                 let mut options = "cache.attr=0,cache.entry=0,cache.statfs=0".to_owned();
                 match self.kind {
                     Kind::Bare => options.push_str(",xattr=nosys"),
@@ -265,7 +265,7 @@ impl Branch {
         ensure!(self.mount.is_some(), "branch {} is no mount of its own", self.name);
         let began = Instant::now();
         loop {
-            // A pool lets go of a file some moments after the program that closed it went on.
+            // A pool closes a file shortly after the program that closed it has continued.
             let stat = command("mount").args(["-o", how]).arg(&self.path).output()?;
             let busy = stat.code != 0 && stat.stderr.contains("busy");
             if !busy || BUSY < began.elapsed() {
@@ -284,14 +284,14 @@ impl Branch {
         let ballast = OpenOptions::new().create(true).append(true).open(self.path.join(BALLAST))?;
         let mut piece = u64::MAX;
         loop {
-            // Space that was freed or preallocated a moment ago is counted only after this.
+            // Space that was just freed or preallocated is counted only after a sync.
             syncfs(&ballast)?;
             piece = piece.min(self.free().saturating_sub(left));
             if piece < 4096 {
                 return Ok(());
             }
             match fallocate(&ballast, FallocateFlags::empty(), ballast.metadata()?.len(), piece) {
-                // The file system keeps some of what it calls free for its own trees.
+                // The file system keeps some of its free space for its own metadata.
                 Err(Errno::NOSPC) => piece /= 2,
                 settled => settled.context("fallocate of the ballast")?,
             }
@@ -299,7 +299,7 @@ impl Branch {
     }
 }
 
-/// Images go to memory where there is room for them whole, else beside the branch.
+/// Images go to memory if they fit entirely, else beside the branch.
 fn image_dir(size: MiB, home: &Path) -> Result<PathBuf> {
     let memory = Path::new("/dev/shm");
     let room = statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
@@ -310,7 +310,7 @@ fn image_dir(size: MiB, home: &Path) -> Result<PathBuf> {
     Ok(if fits { memory.to_owned() } else { home.to_owned() })
 }
 
-/// The branch's path as one name, so that images of several pools lie side by side.
+/// The branch's path as one name, so that images of several pools can share a directory.
 fn image_name(path: &Path) -> String {
     path.to_string_lossy().trim_start_matches('/').replace('/', "-") + ".img"
 }
@@ -321,7 +321,7 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
         Layout::Sparse => file.set_len(size.bytes())?,
         Layout::Preallocated => fallocate(&file, FallocateFlags::empty(), 0, size.bytes())?,
     }
-    // Neither mkfs may discard: it would give preallocated blocks back.
+    // mkfs must not discard: that would free preallocated blocks.
     match kind {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,

@@ -1,4 +1,4 @@
-//! Headless Chromium, which renders a page and tells the document that came of it.
+//! Headless Chromium: renders a page and returns the resulting document.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell::{command, which};
 
-/// How long a page may take.
+/// Time limit for rendering.
 const RENDERED: Duration = Duration::from_secs(100);
 
 /// A window for one page.
@@ -15,15 +15,17 @@ const RENDERED: Duration = Duration::from_secs(100);
 pub struct Window {
     /// Width and height in pixels.
     pub size: (u32, u32),
-    /// Whether the reader prefers dark pages.
+    /// True for a dark colour scheme.
     pub dark: bool,
 }
 
 impl Window {
-    /// Renders the page at `url`, with a picture of it in the file `shot`: the document, when its scripts have run.
+    /// Renders the page at `url`, with a screenshot in the file `shot`. Returns the document after its scripts have
+    /// run.
     ///
     /// # Errors
-    /// Chromium is not there, failed, or had to say something on its console.
+    ///
+    /// Chromium is missing, failed, or wrote to its console.
     pub fn render(self, url: &str, shot: &Path) -> Result<String> {
         let profile = tempfile::tempdir()?;
         let (width, height) = self.size;

@@ -1,4 +1,4 @@
-//! Groups of the kernel's cpu and pids controllers (cgroup v1 or v2), below their roots, for daemons and their clients.
+//! Groups of the kernel's cpu and pids controllers (cgroup v1 or v2) for daemons and their clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cleanup::Entry;
 
-/// The file by which a process enters a group.
+/// File by which a process enters a group.
 const MEMBERS: &str = "cgroup.procs";
 
-/// A group of this run, removed when it drops: nobody may be in it any more then.
+/// A group of this run, removed on drop, when it must be empty.
 #[derive(Debug)]
 pub struct CpuGroup {
     path: PathBuf,
@@ -28,7 +28,7 @@ impl CpuGroup {
         Ok(Self { path, _entry: entry })
     }
 
-    /// The file that a process enters it by: its number is written there.
+    /// File to which a process's number is written to move it here.
     #[must_use]
     pub fn members(&self) -> PathBuf {
         self.path.join(MEMBERS)
@@ -39,7 +39,7 @@ impl CpuGroup {
         fs::write(self.members(), pid.to_string()).with_context(|| self.path.display().to_string())
     }
 
-    /// This process, and what it starts, until the answer drops.
+    /// Moves this process, and what it starts, here until the result is dropped.
     pub fn join(&self) -> Result<Joined> {
         let top = top()?.context("the cpu controller is gone")?;
         let before = fs::read_to_string("/proc/self/cgroup")?;
@@ -48,7 +48,7 @@ impl CpuGroup {
             [_, "", path] => Some((true, path)),
             _ => None,
         });
-        // One of its own comes before the unified one.
+        // A controller's own hierarchy takes precedence over the unified one.
         let (_, path) = ours.min_by_key(|(unified, _)| *unified).context("this process is in no group")?;
         let joined = Joined(top.join(path.trim_start_matches('/')).join(MEMBERS));
         self.enter(i32::try_from(std::process::id())?)?;
@@ -56,7 +56,7 @@ impl CpuGroup {
     }
 }
 
-/// A group whose threads are counted, and can be bounded, as by `TasksMax=` of a service. Removed when it drops.
+/// A group with counted and limited threads, as with `TasksMax=` of a service. Removed on drop.
 #[derive(Debug)]
 pub struct PidsGroup {
     path: PathBuf,
@@ -77,20 +77,20 @@ impl PidsGroup {
         fs::write(self.path.join(MEMBERS), pid.to_string()).with_context(|| self.path.display().to_string())
     }
 
-    /// Lets `more` threads start, and no others.
+    /// Lets `more` threads start, and no further ones.
     pub fn bound(&self, more: u64) -> Result<()> {
         let now: u64 = fs::read_to_string(self.path.join("pids.current"))?.trim().parse()?;
         let bound = (now + more).to_string();
         fs::write(self.path.join("pids.max"), bound).with_context(|| self.path.display().to_string())
     }
 
-    /// Lets threads start again.
+    /// Removes the limit.
     pub fn unbound(&self) -> Result<()> {
         fs::write(self.path.join("pids.max"), "max").with_context(|| self.path.display().to_string())
     }
 }
 
-/// Where this process was before it joined a group, to which it goes back.
+/// Group of this process before it joined another; it returns there on drop.
 #[derive(Debug)]
 pub struct Joined(PathBuf);
 
@@ -102,7 +102,7 @@ impl Drop for Joined {
     }
 }
 
-/// The top of the hierarchy that has the cpu controller, if it is mounted and on for groups.
+/// Root of the hierarchy with the cpu controller, if it is mounted and enabled for groups.
 pub(crate) fn top() -> Result<Option<PathBuf>> {
     top_of("cpu")
 }

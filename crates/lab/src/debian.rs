@@ -1,4 +1,4 @@
-//! Fresh systems of this machine's own release, made by its own apt sources.
+//! Fresh systems of this machine's release, from its own apt sources.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -15,13 +15,13 @@ use crate::shell::{Run, command, which};
 /// Longer than a slow mirror takes.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// The book of the system that others are copied from.
+/// Journal of the system that others are copied from.
 const BOOK: &str = "debian-system";
 
 /// Packages besides Debian's essential ones: an installed server has them, and packages work on them.
 const PACKAGES: &[&str] = &["apt", "mount", "util-linux", "fuse3", "logrotate", "systemd", "procps"];
 
-/// Fills `dir` with what is essential and `packages`, without manuals.
+/// Fills `dir` with the essential packages and `packages`, without manuals.
 ///
 /// # Errors
 /// This is no Debian or its like, mmdebstrap is not installed, or a package cannot be had.
@@ -43,12 +43,12 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
     run.arg(&codename).arg(dir).args(mirrors).limit(LIMIT).run().map(drop)
 }
 
-/// Runs the scenario, and ends the system with what came of it.
+/// Runs the scenario and ends the system with its exit status.
 const SCENARIO: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
     WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/answer\n\
     StandardError=file:/root/said\nExecStopPost=/bin/sh -c 'systemctl exit $$EXIT_STATUS'\n";
 
-/// A fresh system that programs can be run in; it goes when this drops.
+/// A fresh system in which programs can be run; removed on drop.
 #[derive(Debug)]
 pub struct System {
     root: PathBuf,
@@ -56,14 +56,14 @@ pub struct System {
 }
 
 impl System {
-    /// Copied from one that is made when it is first asked for, and kept.
+    /// Copies one that is made on first use and kept.
     ///
     /// # Errors
     /// It cannot be made; see [`bootstrap`].
     pub fn fresh() -> Result<Self> {
         let dir = state_dir()?.join(BOOK);
         let (model, unfinished) = (dir.join("rootfs"), dir.join("unfinished"));
-        // Several tests may want it at once: the first makes it.
+        // Several tests may need it at once; the first one makes it.
         let turn = File::create(state_dir()?.join("system.lock"))?;
         flock(&turn, FlockOperation::LockExclusive)?;
         if !model.is_dir() {
@@ -75,7 +75,7 @@ impl System {
                 fs::remove_dir_all(&unfinished)?;
             }
             bootstrap(&unfinished, PACKAGES)?;
-            // These say that nothing of a package's manuals is installed; here, what a package brings is looked at.
+            // These rules exclude manuals of packages; here, a package's files are checked.
             for rule in fs::read_dir(unfinished.join("etc/dpkg/dpkg.cfg.d")).into_iter().flatten() {
                 fs::remove_file(rule?.path())?;
             }
@@ -94,8 +94,8 @@ impl System {
         &self.root
     }
 
-    /// A shell script to be run in it as root, with mounts and processes of its own: whatever it leaves mounted or
-    /// running ends with it. It has the machine's devices, and an empty `/run`.
+    /// A shell script to be run in it as root, in its own mount and PID namespaces, which end with it. It has the
+    /// machine's devices and an empty `/run`.
     pub fn script(&self, script: &str) -> Run {
         let enter = "cd \"$1\"; mount -t proc proc proc; mount --rbind /sys sys; mount --rbind /dev dev; \
                      mount -t tmpfs -o mode=755 tmpfs run; exec chroot . /bin/bash -euo pipefail -c \"$2\"";
@@ -132,7 +132,7 @@ impl System {
         Ok(boot.limit(Duration::from_secs(170)))
     }
 
-    /// Removes the one that others are copied from.
+    /// Removes the system that others are copied from.
     ///
     /// # Errors
     /// Something is mounted in it.
@@ -141,7 +141,7 @@ impl System {
     }
 }
 
-/// This machine's release, as its packages are sorted by.
+/// This machine's release, as its packages name it.
 pub(crate) fn release() -> Result<String> {
     codename(&fs::read_to_string("/etc/os-release").context("/etc/os-release")?)
 }
@@ -152,7 +152,7 @@ fn codename(os_release: &str) -> Result<String> {
     named.context("this system has no VERSION_CODENAME: a fresh system is made on Debian and its like")
 }
 
-/// The files that tell apt of its sources.
+/// Files with apt's sources.
 fn source_files(apt: &Path) -> Vec<PathBuf> {
     let mut files = vec![apt.join("sources.list")];
     if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
@@ -162,8 +162,7 @@ fn source_files(apt: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The sources that this machine has the release `codename` from, with another of their suites in its place: files by their
-/// names, as apt wants them.
+/// This machine's sources for the release `codename`, with another suite in its place: files by name, in apt's format.
 pub(crate) fn with_suite(apt: &Path, codename: &str, suite: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for file in source_files(apt) {
@@ -246,7 +245,7 @@ fn stanzas_for(text: &str, codename: &str) -> bool {
     suites.flat_map(str::split_whitespace).any(|suite| is_of(suite, codename))
 }
 
-/// How this machine reaches its mirrors: proxies, and what it does not check.
+/// Proxies and disabled checks for this machine's mirrors.
 fn apt_options(dump: &str) -> Vec<String> {
     let kept = ["Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries"];
     let says = |line: &&str| kept.iter().any(|k| line.starts_with(k)) && !line.contains(" \"\";");

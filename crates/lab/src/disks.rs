@@ -1,6 +1,6 @@
-//! File systems for branches besides GlusterFS: single disks, and stacks of disks with parity, all behind loop devices.
+//! File systems for branches other than GlusterFS: single disks, and disks combined with parity, all on loop devices.
 //!
-//! Like a GlusterFS lab they stand until they are taken down, and `up` mends what is missing.
+//! Like a GlusterFS lab they stay until they are taken down; `up` repairs them.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -65,7 +65,7 @@ impl fmt::Display for Stack {
 }
 
 impl Stack {
-    /// The programs that it needs, each with the Debian package that has it.
+    /// Programs that it needs, each with its Debian package.
     #[must_use]
     pub fn needs(self) -> &'static [(&'static str, &'static str)] {
         match self {
@@ -76,7 +76,7 @@ impl Stack {
         }
     }
 
-    /// Whether its needs are there, as `found` says.
+    /// Checks that its programs exist, according to `found`.
     fn able(self, found: impl Fn(&str) -> bool) -> Result<()> {
         match self.needs().iter().find(|(program, _)| !found(program)) {
             Some((program, package)) => {
@@ -86,13 +86,13 @@ impl Stack {
         }
     }
 
-    /// Whether the disks are one file system.
+    /// True if the disks form one file system.
     fn is_joint(self) -> bool {
         matches!(self, Self::BtrfsRaid5(_) | Self::Raidz(_))
     }
 }
 
-/// The disks of one lab that are made into one stack, whether they are up or not.
+/// Disks of one lab that form one stack, up or not.
 #[derive(Clone, Debug)]
 pub struct Disks {
     stack: Stack,
@@ -112,16 +112,16 @@ impl Disks {
         })
     }
 
-    /// Those of this process alone: they end with it, or are swept after it.
+    /// Disks of this process only, which end with it or are swept.
     pub fn of_this_process(stack: Stack) -> Result<Self> {
         let home = fresh(&format!("disks-{stack}"))?;
         let name = home.file_name().context("a name")?.to_string_lossy().into_owned();
         let book = Standing::of_this_process(&name)?;
-        // One book, so that all of it goes in one order.
+        // One journal, so that everything is undone in one order.
         Ok(Self { stack, home, files: book.clone(), book })
     }
 
-    /// Every stack that the lab called `lab` has files of.
+    /// All stacks for which the lab called `lab` has files.
     pub fn all(lab: &str) -> Result<Vec<Self>> {
         let stacks = STACKS.iter().map(|(_, stack)| Self::of(lab, *stack));
         stacks.filter(|disks| disks.as_ref().map_or(true, |disks| disks.home.exists())).collect()
@@ -141,7 +141,7 @@ impl Disks {
         Ok(paths)
     }
 
-    /// Makes and mounts `count` disks of `size`; those that have files keep what is on them.
+    /// Makes and mounts `count` disks of `size`; existing files keep their content.
     pub fn up(&self, count: usize, size: MiB, steps: Steps) -> Result<Vec<PathBuf>> {
         ensure!(
             crate::needs::loop_devices().is_ok() && crate::needs::root().is_ok(),
@@ -159,7 +159,7 @@ impl Disks {
         self.mounted()
     }
 
-    /// One more file system on the disks of a raidz that are up, with the compression of that name.
+    /// Makes another file system on the disks of a raidz that is up, with that compression.
     pub fn twin(&self, compression: &str) -> Result<PathBuf> {
         ensure!(matches!(self.stack, Stack::Raidz(_)), "{} holds one file system", self.stack);
         let target = self.home.join(format!("twin-{compression}"));
@@ -180,7 +180,7 @@ impl Disks {
         Ok(target)
     }
 
-    /// Unmounts them; with `purge` their files go too.
+    /// Unmounts them; with `purge` also removes their files.
     pub fn down(&self, purge: Purge, steps: Steps) -> Result<()> {
         steps.step(&self.stack.to_string(), || {
             self.book.take_down()?;
@@ -201,7 +201,7 @@ impl Disks {
         self.home.join(format!("img/d{n}.img"))
     }
 
-    /// An image of that size; whether it is new.
+    /// Makes an image of that size. True if it is new.
     fn make(&self, n: usize, size: MiB) -> Result<bool> {
         let image = self.image(n);
         if let Ok(found) = fs::metadata(&image) {
@@ -224,7 +224,7 @@ impl Disks {
             if mounts::at(&target)?.is_some() {
                 continue;
             }
-            // An image is whole when its mark is there.
+            // An image is complete when its mark exists.
             let whole = image.with_extension("whole");
             if self.make(n, size)? || !whole.exists() {
                 match self.stack {
@@ -239,7 +239,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Loop devices for all images, new ones among them or not.
+    /// Attaches loop devices to all images.
     fn attach(&self, count: usize, size: MiB) -> Result<Vec<String>> {
         let attach = |n| -> Result<String> {
             let image = self.image(n);
@@ -286,7 +286,7 @@ impl Disks {
         self.book.mount(&target)?;
         if !serves {
             let mark = self.home.join("zfs-fuse");
-            // With its xattrs, which are off of themselves; it stays in the foreground of a session of its own.
+            // With xattrs, which are off by default; in the foreground of a session of its own.
             let words = ["--fork", "zfs-fuse", "-n", "--enable-xattr", "--pidfile"];
             command("setsid").args(words).arg(mark).run()?;
         }
@@ -310,12 +310,12 @@ impl Disks {
     }
 }
 
-/// The pool's name: zfs has one namespace of them on a machine.
+/// The pool's name: a machine has one namespace of zfs pools.
 fn zpool_name(home: &Path) -> String {
     server::name_of(home)
 }
 
-/// The daemon that was started for these disks.
+/// The daemon started for these disks.
 fn zfs_daemon(home: &Path) -> Result<Option<Process>> {
     let mark = home.join("zfs-fuse").display().to_string();
     Ok(zfs_daemons()?.into_iter().find(|daemon| server::arguments(*daemon).contains(&mark)))
@@ -329,12 +329,12 @@ fn zfs_daemons() -> Result<Vec<Process>> {
     daemon::of_program("zfs-fuse")
 }
 
-/// Whether a zfs-fuse of these disks lives.
+/// True if a zfs-fuse of these disks runs.
 pub(crate) fn zfs_stands(home: &Path) -> bool {
     zfs_daemon(home).is_ok_and(|daemon| daemon.is_some())
 }
 
-/// Exports the pool, so that it can be had again, and ends the daemon.
+/// Exports the pool, so that it can be imported again, and ends the daemon.
 pub(crate) fn end_zfs(home: &Path) -> Result<()> {
     let Some(daemon) = zfs_daemon(home)? else { return Ok(()) };
     // Without the export the next import must be forced, which it is.
@@ -346,7 +346,7 @@ pub(crate) fn end_zfs(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The loop device that an image is behind.
+/// The loop device of an image.
 pub(crate) fn device_of(image: &Path) -> Result<Option<String>> {
     for entry in fs::read_dir("/sys/block")? {
         let dir = entry?.path();
@@ -359,7 +359,7 @@ pub(crate) fn device_of(image: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Gives an image its loop device back.
+/// Detaches an image's loop device.
 pub(crate) fn detach(image: &Path) -> Result<()> {
     let began = Instant::now();
     while let Some(device) = device_of(image)? {

@@ -13,20 +13,20 @@ use crate::daemon::{self, Process};
 use crate::gluster::server;
 use crate::{must, needs};
 
-/// How long the server may take to come up, and to go.
+/// Time limit for the server to start, and to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "ganesha.nfsd";
-/// Its C library keeps the buffers of reads. By itself it may map and unmap each of 128 KiB, and one server does while
-/// another does not: that took three times the CPU time of all the rest of a read.
+/// Makes its C library keep buffers of reads. By default it may map and unmap each of 128 KiB, in some runs and not in
+/// others: that took three times the CPU time of the rest of a read.
 const BUFFERS_STAY: &str = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
 /// Name of the export below the server's root.
 pub const ROOT: &str = "t";
 /// Beginning of the server's parameters, as `fsstack nfs show` prints them.
 const SHOWN_CORE: &str = "NFS_CORE_PARAM {";
-/// A part of every handle: always the same.
+/// Part of every handle, so always the same.
 const EXPORT_ID: u32 = 20;
 
-/// A server; it is stopped when it drops.
+/// A server, stopped on drop.
 #[derive(Debug)]
 pub struct Ganesha {
     /// Exports in its configuration.
@@ -40,24 +40,24 @@ pub struct Ganesha {
 }
 
 impl Ganesha {
-    /// Why there can be none here.
+    /// Checks whether a server can run here.
     pub fn able() -> Result<(), needs::Skip> {
         needs::root()?;
         needs::program(PROGRAM)
     }
 
-    /// A server for `export`; what it writes down is in `home`.
+    /// Starts a server for `export`, with its files in `home`.
     #[track_caller]
     pub fn serve(export: &Path, home: &Path) -> Self {
         must(Self::try_serve(export, home), "starting nfs-ganesha")
     }
 
-    /// The same, with the reason where it cannot be.
+    /// Like `serve`, but returns the reason of a failure.
     pub fn try_serve(export: &Path, home: &Path) -> Result<Self> {
         Self::try_serve_keeping(0, export, home)
     }
 
-    /// A server that keeps attributes for `seconds`.
+    /// Starts a server that caches attributes for `seconds`.
     pub fn try_serve_keeping(seconds: u16, export: &Path, home: &Path) -> Result<Self> {
         let exports = format!(
             "EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
@@ -69,7 +69,7 @@ impl Ganesha {
         Self::started(exports, home)
     }
 
-    /// A server with `block`, its parameters and its only export, as an operator would put them into its configuration.
+    /// Starts a server with `block`: its parameters and only export, as an operator would configure them.
     #[track_caller]
     pub fn serve_block(block: &str, home: &Path) -> Self {
         must(Self::started(block.to_owned(), home), "starting nfs-ganesha")
@@ -77,7 +77,7 @@ impl Ganesha {
 
     fn started(exports: String, home: &Path) -> Result<Self> {
         let (files, ended) = (Entry::dir(home)?, Entry::ganesha(home)?);
-        // Free now; nobody else on this machine has a reason to take it.
+        // Free at the moment; no other program here is likely to take it.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut ganesha =
             Self { exports, home: home.to_owned(), port, server: None, _ended: ended, _home: files };
@@ -85,7 +85,7 @@ impl Ganesha {
         Ok(ganesha)
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
@@ -97,7 +97,7 @@ impl Ganesha {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Stops it and starts it again; `between` happens while it is down.
+    /// Restarts it; `between` runs while it is down.
     #[track_caller]
     pub fn restart(&mut self, between: impl FnOnce()) {
         must(self.stop(), "stopping nfs-ganesha");
@@ -140,14 +140,14 @@ impl Ganesha {
 
     fn stop(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
-        // It has nothing to finish: every answer was given.
+        // Nothing is pending: every request was answered.
         server.kill()?;
         server.wait()?;
         Ok(())
     }
 
     fn config(&self) -> String {
-        // A second block of the same name is not merged: its values replace all of the first.
+        // Blocks of the same name are not merged: a second one replaces the first.
         let core = format!(
             "{SHOWN_CORE} Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
              Enable_RQUOTA = false; Enable_UDP = false;",
@@ -168,19 +168,19 @@ fn config_of(home: &Path) -> PathBuf {
     home.join("ganesha.conf")
 }
 
-/// The server that was started with the configuration in `home`.
+/// The server started with the configuration in `home`.
 fn started(home: &Path) -> Result<Option<Process>> {
     let config = config_of(home).display().to_string();
     let all = daemon::of_program(PROGRAM)?;
     Ok(all.into_iter().find(|process| server::arguments(*process).contains(&config)))
 }
 
-/// Whether the server of `home` lives.
+/// True if the server of `home` runs.
 pub(crate) fn stands(home: &Path) -> bool {
     started(home).is_ok_and(|process| process.is_some())
 }
 
-/// Ends the server of `home`, if it lives.
+/// Ends the server of `home`, if it runs.
 pub(crate) fn end(home: &Path) -> Result<()> {
     started(home)?.map_or(Ok(()), Process::kill)
 }
@@ -204,7 +204,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         assert!(!stands(home.path()));
         fs::write(config_of(home.path()), "").unwrap();
-        // Something that lives as long as it is let, under the server's name.
+        // A long-running process with the server's name.
         let mut other =
             Command::new("tail").arg0(PROGRAM).arg("-f").arg(config_of(home.path())).spawn().unwrap();
         let began = Instant::now();

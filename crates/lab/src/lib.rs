@@ -48,19 +48,19 @@ pub use requests::Requests;
 pub use rival::Rival;
 pub use trace::Trace;
 
-/// A size in mebibytes, as lab sizes are spoken of.
+/// A size in mebibytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MiB(pub u64);
 
 impl MiB {
-    /// The same in bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.0 << 20
     }
 }
 
-/// Starts the description of a pool; `mount` at its end makes it real.
+/// Starts the description of a pool; its `mount` makes it.
 pub fn pool() -> Builder {
     Builder::default()
 }
@@ -71,7 +71,7 @@ pub fn zeros(size: MiB) -> Vec<u8> {
     vec![0; usize::try_from(size.bytes()).unwrap_or(usize::MAX)]
 }
 
-/// Ends a lab step that a test cannot go on without.
+/// Returns the value, or ends a test whose setup failed.
 #[track_caller]
 fn must<T>(result: anyhow::Result<T>, what: &str) -> T {
     result.unwrap_or_else(|e| panic!("{what}: {e:#}"))

@@ -1,7 +1,7 @@
-//! Mounts, read from mountinfo, and how a mount is taken down when its daemon may be dead.
+//! Mounts from mountinfo, and unmounting where the daemon may be dead.
 //!
-//! Nothing here calls stat on a mount: a hung FUSE file system would hang us. The device number that
-//! names the fusectl connection stands in mountinfo too.
+//! Nothing here calls stat on a mount: a hung FUSE file system would hang us. The device number, which names the
+//! fusectl connection, is in mountinfo too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::daemon;
 use crate::shell::command;
 
-/// Where the kernel keeps a directory per FUSE connection.
+/// Directory of the kernel's FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// One line of mountinfo.
@@ -29,20 +29,20 @@ pub struct Mounted {
     pub major: u32,
     /// The minor number of its device: the name of its FUSE connection.
     pub minor: u32,
-    /// Source of the mount, as its maker called it.
+    /// Source of the mount.
     pub source: OsString,
     /// Options of the mount and of the superblock, joined by a comma.
     pub options: String,
 }
 
 impl Mounted {
-    /// Whether a FUSE daemon serves it.
+    /// True for a FUSE mount.
     #[must_use]
     pub fn is_fuse(&self) -> bool {
         ["fuse", "fuseblk"].contains(&self.fs_type.split('.').next().unwrap_or_default())
     }
 
-    /// Its device, the same at all places where one file system is mounted.
+    /// Its device number, the same at all mount points of one file system.
     #[must_use]
     pub fn device(&self) -> (u32, u32) {
         (self.major, self.minor)
@@ -65,9 +65,9 @@ pub fn below(dir: &Path) -> Result<Vec<Mounted>> {
     Ok(all()?.into_iter().filter(|m| m.target.starts_with(dir)).collect())
 }
 
-/// Unmounts everything at `target`: politely, then by aborting the connection and ending the daemon.
+/// Unmounts everything at `target`: normally, then by aborting the connection and killing the daemon.
 ///
-/// An error says that force was needed, or that it is still there; nothing is done when nothing is mounted.
+/// An error says that force was needed, or that it is still mounted. Nothing is done if nothing is mounted.
 pub fn detach(target: &Path) -> Result<()> {
     let mut forced = Vec::new();
     while let Some(mounted) = at(target)? {
@@ -87,7 +87,7 @@ pub fn detach(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Ends a FUSE connection from the kernel's side: every blocked caller returns with an error.
+/// Aborts a FUSE connection: every blocked caller returns with an error.
 pub fn abort(minor: u32) -> Result<()> {
     let connections = Path::new(CONNECTIONS);
     if at(connections)?.is_none() {
@@ -99,7 +99,7 @@ pub fn abort(minor: u32) -> Result<()> {
     }
 }
 
-/// A file that was closed a moment ago may still count: busy is asked again for two seconds.
+/// A file that was just closed may still count, so a busy mount is retried for two seconds.
 fn politely(target: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -111,7 +111,7 @@ fn politely(target: &Path) -> Result<()> {
 }
 
 fn umount(target: &Path, how: &[&str], limit: Duration) -> Result<()> {
-    // As a process, because a umount(2) of ours that blocks could not be given up.
+    // By a child process, which can be given up if umount(2) blocks.
     command("umount").args(how).arg(target).limit(limit).run().map(drop)
 }
 
@@ -130,7 +130,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { target, fs_type, major, minor, source, options: format!("{own},{shared}") })
 }
 
-/// Undoes the kernel's `\040` for space, tab, newline and backslash.
+/// Decodes the kernel's `\040` for space, tab, newline and backslash.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -150,7 +150,7 @@ fn unescaped(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(plain))
 }
 
-/// Whether any argument of a process names `target`, byte for byte.
+/// True if any argument of a process is `target`, byte for byte.
 pub(crate) fn names(arguments: &[u8], target: &Path) -> bool {
     arguments.split(|&b| b == 0).any(|argument| argument == target.as_os_str().as_bytes())
 }

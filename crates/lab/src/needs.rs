@@ -1,4 +1,4 @@
-//! A test's needs of the machine. A missing one is a skip with its reason, never a pass.
+//! Requirements of tests. A missing one is a skip with its reason, never a pass.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use crate::{gluster, shell, test_bed};
 
-/// Why a test cannot run here.
+/// Reason why a test cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     reason: String,
 }
 
 impl Skip {
-    /// A skip for a reason that only the test itself knows.
+    /// A skip for a reason of the test's own.
     pub fn because(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// Leaves the test as skipped unless every need is met: `needs!(root(), fuse(), program("rsync"));`
+/// Skips the test unless every requirement is met: `needs!(root(), fuse(), program("rsync"));`
 #[macro_export]
 macro_rules! needs {
     ($($need:ident ( $($argument:expr),* )),+ $(,)?) => {
@@ -70,7 +70,7 @@ pub fn loop_devices() -> Result<(), Skip> {
     unless(Path::new("/dev/loop-control").exists(), || "needs /dev/loop-control".into())
 }
 
-/// Root, loop devices, and a mkfs for what lies on them.
+/// Root, loop devices, and a mkfs for each.
 pub fn loops() -> Result<(), Skip> {
     unless(!test_bed::is_gluster(), || "sizes of its branches are its own: not on shared volumes".into())?;
     loop_ground()
@@ -87,7 +87,7 @@ pub fn program(name: &str) -> Result<(), Skip> {
     unless(shell::which(name).is_some(), || format!("needs the program {name}"))
 }
 
-/// Needs of a GlusterFS server and its clients of the machine itself.
+/// The machine can run a GlusterFS server and its clients.
 pub fn gluster_ground() -> Result<(), Skip> {
     loop_ground()?;
     fuse()?;
@@ -102,7 +102,7 @@ pub fn drop_caches() -> Result<(), Skip> {
     opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))
 }
 
-/// Groups of the pids controller can be made: found out by making one.
+/// Groups of the pids controller can be made; tries one.
 pub fn pids_groups() -> Result<(), Skip> {
     root()?;
     crate::PidsGroup::new("needed")
@@ -110,7 +110,7 @@ pub fn pids_groups() -> Result<(), Skip> {
         .map_err(|e| Skip::because(format!("needs groups of the pids controller: {e:#}")))
 }
 
-/// Groups of the cpu controller can be made: found out by making one.
+/// Groups of the cpu controller can be made; tries one.
 pub fn cpu_groups() -> Result<(), Skip> {
     root()?;
     crate::CpuGroup::new("needed")
@@ -118,7 +118,7 @@ pub fn cpu_groups() -> Result<(), Skip> {
         .map_err(|e| Skip::because(format!("needs groups of the cpu controller: {e:#}")))
 }
 
-/// Threads can be made more important, and ordinary again after they were idle.
+/// Threads can raise their priority, also after they were idle.
 pub fn niceness() -> Result<(), Skip> {
     /// CAP_SYS_NICE.
     const NICE: u32 = 23;
@@ -137,26 +137,26 @@ pub fn counted_requests() -> Result<(), Skip> {
     made.map_err(|e| Skip::because(format!("needs FUSE's trace events: {e:#}")))
 }
 
-/// This machine lets root mount a pool, and has the file systems for its branches.
+/// Root can mount a pool here, with file systems for its branches.
 pub fn mounting() -> Result<(), Skip> {
     root()?;
     fuse()?;
     if test_bed::is_gluster() { gluster() } else { Ok(()) }
 }
 
-/// The tests' GlusterFS, which is brought up if it can be.
+/// The tests' GlusterFS lab, started if possible.
 pub fn gluster() -> Result<(), Skip> {
     gluster_ground()?;
     let up = gluster::lab_of_tests();
     up.map(drop).map_err(|e| Skip::because(format!("needs GlusterFS, which cannot be had here: {e:#}")))
 }
 
-/// Branches are not GlusterFS's, for what it does not have or does otherwise.
+/// Branches are not on GlusterFS, for features that it lacks or does differently.
 pub fn not_on_gluster(because: &str) -> Result<(), Skip> {
     unless(!test_bed::is_gluster(), || format!("not on GlusterFS: {because}"))
 }
 
-/// The kernel gives a pool its requests over `io_uring`: found out by mounting one, which switches that on.
+/// The kernel supports FUSE over `io_uring`; mounts a pool to check, which enables the switch.
 pub fn rings() -> Result<(), Skip> {
     mounting()?;
     match crate::pool().tmp_branch("a").option("transport=ring").try_mount() {
@@ -165,7 +165,7 @@ pub fn rings() -> Result<(), Skip> {
     }
 }
 
-/// The kernel's switch for FUSE over `io_uring`, put back as it was when this drops.
+/// The kernel's switch for FUSE over `io_uring`, restored on drop.
 #[derive(Debug)]
 pub struct RingSwitch {
     before: Option<Vec<u8>>,
@@ -174,7 +174,7 @@ pub struct RingSwitch {
 impl RingSwitch {
     const PATH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-    /// Remembers how it is.
+    /// Saves its value.
     #[must_use]
     pub fn kept() -> Self {
         Self { before: std::fs::read(Self::PATH).ok() }
@@ -183,7 +183,7 @@ impl RingSwitch {
 
 impl Drop for RingSwitch {
     fn drop(&mut self) {
-        // Where there is none, or it cannot be written, nobody has switched it.
+        // If it is missing or read-only, nothing has changed it.
         let now = std::fs::read(Self::PATH).ok();
         if let Some(before) = self.before.as_ref().filter(|before| now.as_ref() != Some(*before))
             && let Err(error) = std::fs::write(Self::PATH, before)

@@ -1,7 +1,7 @@
-//! Network namespaces: one with nothing in it but a loopback, and on request a slow link to a second one.
+//! Network namespaces: one with only a loopback, and optionally a slow link to a second one.
 //!
-//! No packet of the lab can leave the machine, and nothing of it listens where others could connect. The server's
-//! address lies on the loopback whether there is a link or not, so a volume is the same with and without it.
+//! No packet of the lab leaves the machine, and nothing outside can connect to it. The server's address is on the
+//! loopback with and without a link, so a volume is the same in both cases.
 
 use std::fmt;
 use std::fs;
@@ -33,7 +33,7 @@ pub struct Namespace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(u64);
 
-/// Error of a text that is no rate.
+/// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no rate: give a number and kbit, mbit or gbit, as in 100mbit")]
 pub struct NoRate(String);
@@ -47,7 +47,7 @@ impl FromStr for Rate {
             let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
             number.checked_mul(*times)
         });
-        // The least is what one TCP segment of a loopback's size can still pass.
+        // The least rate at which a TCP segment of the loopback's size still passes.
         read.filter(|rate| (64_000..=100_000_000_000).contains(rate))
             .map(Self)
             .ok_or_else(|| NoRate(text.into()))
@@ -61,33 +61,33 @@ impl fmt::Display for Rate {
 }
 
 impl Namespace {
-    /// The namespace called `name`, whether it is there or not.
+    /// The namespace called `name`, existing or not.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned() }
     }
 
-    /// Where the system keeps it.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
     }
 
-    /// Whether it is there.
+    /// True if it exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.path().exists()
     }
 
-    /// The number that `/proc/PID/ns/net` of its processes shows.
+    /// Its inode number, as in `/proc/PID/ns/net` of its processes.
     pub fn inode(&self) -> Result<u64> {
         Ok(fs::metadata(self.path()).with_context(|| self.path().display().to_string())?.ino())
     }
 
-    /// Makes it, or mends it, with its loopback up and the server's address on that.
+    /// Makes or repairs it, with the loopback up and the server's address on it.
     pub fn ensure(&self, standing: &Standing) -> Result<()> {
         if self.exists() && self.ip(["link", "show", "lo"]).run().is_err() {
-            // A name that was made and bound to nothing: its maker was killed in between.
+            // A name without a namespace: its maker was killed in between.
             remove_namespace(&self.path())?;
         }
         if !self.exists() {
@@ -98,7 +98,7 @@ impl Namespace {
         self.ip(["addr", "replace", &format!("{SERVER}/32"), "dev", "lo"]).run().map(drop)
     }
 
-    /// Makes the clients' namespace, or mends it, and a link of that rate between the two.
+    /// Makes or repairs the clients' namespace, and a link with that rate between the two.
     pub fn link(&self, clients: &Self, rate: Rate, standing: &Standing) -> Result<()> {
         if !clients.exists() {
             standing.namespace(&clients.path())?;
@@ -112,7 +112,7 @@ impl Namespace {
         for (end, address) in [(self, SERVER), (clients, CLIENT)] {
             end.ip(["addr", "replace", &format!("{address}/30"), "dev", LINK]).run()?;
             end.ip(["link", "set", LINK, "up"]).run()?;
-            // The burst must hold what passes in a tick of the slowest kernel clock.
+            // The burst must hold one tick of the slowest kernel clock.
             let burst = (rate.0 / 8 / 100).max(64 << 10).to_string();
             let shape = ["rate", &rate.to_string(), "burst", &burst, "latency", "100ms"];
             command("tc")
@@ -124,18 +124,18 @@ impl Namespace {
         Ok(())
     }
 
-    /// Cuts what connects clients and server, without a word to either.
+    /// Drops all packets between clients and server.
     pub fn cut(&self) -> Result<()> {
         self.ip(["link", "set", self.wire(), "down"]).run().map(drop)
     }
 
-    /// Connects them again.
+    /// Restores the connection.
     pub fn mend(&self) -> Result<()> {
         self.ip(["link", "set", "lo", "up"]).run()?;
         self.ip(["link", "set", self.wire(), "up"]).run().map(drop)
     }
 
-    /// Whether packets pass.
+    /// True if packets are dropped.
     pub fn is_cut(&self) -> Result<bool> {
         let output = self.ip(["-o", "link", "show", self.wire()]).run()?.stdout;
         let flags =
@@ -143,7 +143,7 @@ impl Namespace {
         Ok(!flags.split(',').any(|flag| flag == "UP"))
     }
 
-    /// A program run in this network, otherwise where we are.
+    /// Runs a program in this network, otherwise in our namespaces.
     pub fn run(&self, program: &str) -> Run {
         command("nsenter").arg(format!("--net={}", self.path().display())).arg(program)
     }
@@ -164,7 +164,7 @@ pub(crate) fn remove_namespace(path: &Path) -> Result<()> {
     }
     let name = path.file_name().context("a namespace has a name")?;
     if command("ip").args(["netns", "del"]).arg(name).run().is_err() {
-        // ip refuses a file that is no namespace; umount(8) may have been all that it needed.
+        // ip refuses a file that is not a namespace; unmounting it may have been enough.
         crate::mounts::detach(path)?;
         fs::remove_file(path).with_context(|| path.display().to_string())?;
     }

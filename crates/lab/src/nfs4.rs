@@ -1,5 +1,5 @@
-//! A client of NFS version 4.0 that keeps raw handles, as root: calls that need no state on the server, and as much
-//! state as it takes to make, write and read files.
+//! A client of NFS version 4.0 that keeps raw handles, as root: stateless calls, and as much state as making, writing
+//! and reading files needs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,23 +23,23 @@ const SETCLIENTID: u32 = 35;
 const SETCLIENTID_CONFIRM: u32 = 36;
 const WRITE: u32 = 38;
 
-/// The server is about to be ready: NFS4ERR_DELAY and NFS4ERR_GRACE.
+/// The server is not ready yet: NFS4ERR_DELAY and NFS4ERR_GRACE.
 const LATER: [u32; 2] = [10008, 10013];
-/// Flag of the answer to `OPEN` where the owner is new to the server.
+/// Flag in the reply to `OPEN` for an owner that is new to the server.
 const CONFIRM: u32 = 2;
-/// A server that is silent, or not ready, for longer is gone.
+/// Time limit for a reply, and for a server that is not ready.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const LAST: u32 = 1 << 31;
-/// No answer that was asked for is longer.
+/// Longest reply in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Error in place of the requested answer.
+/// Error of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NfsError {
     /// An `NFS4ERR_*`.
     #[error("NFS4ERR {0}")]
     Status(u32),
-    /// Nothing, or nothing that means something.
+    /// No reply, or a malformed one.
     #[error("{0}")]
     Broken(String),
 }
@@ -47,9 +47,9 @@ pub enum NfsError {
 impl NfsError {
     /// The object that the handle names is gone.
     pub const STALE: Self = Self::Status(70);
-    /// There is nothing of that name.
+    /// No object has that name.
     pub const NOENT: Self = Self::Status(2);
-    /// There is something of that name.
+    /// An object has that name already.
     pub const EXIST: Self = Self::Status(17);
     /// Error of nfs-ganesha for a handle that cannot be followed now.
     pub const SERVER_FAULT: Self = Self::Status(10006);
@@ -64,14 +64,14 @@ impl From<std::io::Error> for NfsError {
 /// Result of a call.
 pub type Told<T> = Result<T, NfsError>;
 
-/// How a file is opened.
+/// Mode of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It is there.
+    /// The file must exist.
     Existing,
-    /// It is made if it is not there.
+    /// The file is made if missing.
     Made,
-    /// Made with this number: a second call with the same one is the same call, sent again.
+    /// Made with this verifier: a second call with the same one counts as a retransmission.
     MadeBy(u64),
 }
 
@@ -83,7 +83,7 @@ pub struct Opened {
     state: [u8; 16],
 }
 
-/// Words of XDR.
+/// XDR words.
 #[derive(Clone, Debug, Default)]
 struct Words(Vec<u8>);
 
@@ -116,7 +116,7 @@ impl Words {
     }
 }
 
-/// An answer that is being read.
+/// A reply being parsed.
 struct Answer<'a>(&'a [u8]);
 
 impl<'a> Answer<'a> {
@@ -151,13 +151,13 @@ impl<'a> Answer<'a> {
         Ok(bytes)
     }
 
-    /// Passes a set of attributes.
+    /// Skips an attribute bitmap.
     fn bitmap(&mut self) -> Told<()> {
         let words = self.len()?;
         self.raw(words * 4).map(drop)
     }
 
-    /// Passes the number and the status of that many operations that were done.
+    /// Skips number and status of that many successful operations.
     fn operations(&mut self, count: usize) -> Told<()> {
         self.raw(8 * count).map(drop)
     }
@@ -167,7 +167,7 @@ impl<'a> Answer<'a> {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
-    /// A path below the server's root.
+    /// Path below the server's root.
     export: String,
     calls: u32,
     owner: Option<Owner>,
@@ -181,10 +181,11 @@ struct Owner {
 }
 
 impl Client {
-    /// A client of what the server shows as `export` below its root.
+    /// Connects to the server's `export` below its root.
     ///
     /// # Errors
-    /// Nobody listens.
+    ///
+    /// The connection failed.
     pub fn new(server: SocketAddr, export: &str) -> Told<Self> {
         let stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
@@ -192,10 +193,10 @@ impl Client {
         Ok(Self { stream, export: export.to_owned(), calls: 0, owner: None })
     }
 
-    /// The handle of `path` below the export.
+    /// Returns the handle of `path` below the export.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn handle(&mut self, path: &str) -> Told<Vec<u8>> {
         let names = self.export.split('/').chain(path.split('/')).filter(|name| !name.is_empty());
         let names: Vec<String> = names.map(str::to_owned).collect();
@@ -208,15 +209,15 @@ impl Client {
         })
     }
 
-    /// The file id of what the handle leads to.
+    /// Returns the file id of the handle's object.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn fileid(&mut self, handle: &[u8]) -> Told<u64> {
         self.number(handle, 20)
     }
 
-    /// The size of the file that the handle leads to.
+    /// Returns the size of the handle's file.
     ///
     /// # Errors
     /// The server's error.
@@ -224,7 +225,7 @@ impl Client {
         self.number(handle, 4)
     }
 
-    /// An attribute that is a number of 64 bits, by its own number (RFC 7531).
+    /// Returns a 64-bit attribute by its number (RFC 7531).
     fn number(&mut self, handle: &[u8], attribute: u32) -> Told<u64> {
         self.ask(&[putfh(handle), Words::of(&[GETATTR, 1, 1 << attribute])], |answer| {
             answer.operations(2)?;
@@ -234,10 +235,10 @@ impl Client {
         })
     }
 
-    /// Looks `name` up in a directory, and asks for its file id: what stat(1) makes of a name.
+    /// Looks `name` up in a directory and returns its file id, like stat(1).
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn stat(&mut self, dir: &[u8], name: &str) -> Told<u64> {
         let ops = [
             putfh(dir),
@@ -255,19 +256,19 @@ impl Client {
         })
     }
 
-    /// Bytes of a file from `offset` on, `len` of them at most. Nobody need have opened it: the server opens it for the call.
+    /// Reads up to `len` bytes from `offset`, without an open: the server opens the file for the call.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn read(&mut self, handle: &[u8], offset: u64, len: u32) -> Told<Vec<u8>> {
-        // The state of all zeros stands for no open.
+        // The all-zero state id means no open.
         self.read_by(handle, &[0; 16], offset, len)
     }
 
-    /// The same of an open file, as programs read.
+    /// Like [`Self::read`] for an open file.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn read_open(&mut self, file: &Opened, offset: u64, len: u32) -> Told<Vec<u8>> {
         self.read_by(&file.handle, &file.state, offset, len)
     }
@@ -281,10 +282,10 @@ impl Client {
         })
     }
 
-    /// The names in a directory, sorted, from its first page.
+    /// Returns the sorted names of a directory, from its first page.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn list(&mut self, handle: &[u8]) -> Told<Vec<String>> {
         let list = Words::of(&[READDIR]).long(0).long(0).words(&[8192, 32768, 0]);
         self.ask(&[putfh(handle), list], |answer| {
@@ -305,7 +306,7 @@ impl Client {
     /// Opens `name` in a directory for reading and writing.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn open(&mut self, dir: &[u8], name: &str, how: How) -> Told<Opened> {
         let Owner { client, sequence } = self.next()?;
         let both_ways_nobody_denied = [3, 0];
@@ -341,10 +342,10 @@ impl Client {
         Ok(Opened { handle, state })
     }
 
-    /// Closes it.
+    /// Closes the file.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn close(&mut self, file: &Opened) -> Told<()> {
         let sequence = self.next()?.sequence;
         let close = Words::of(&[CLOSE, sequence]).raw(&file.state);
@@ -354,7 +355,7 @@ impl Client {
     /// Writes all of `bytes`, which the server may keep in memory until [`Self::commit`].
     ///
     /// # Errors
-    /// As the server says; also if it took a part only.
+    /// The server's error, also for a short write.
     pub fn write(&mut self, file: &Opened, offset: u64, bytes: &[u8]) -> Told<()> {
         let write = Words::of(&[WRITE]).raw(&file.state).long(offset).words(&[0]).opaque(bytes);
         let written = self.ask(&[putfh(&file.handle), write], |answer| {
@@ -367,10 +368,10 @@ impl Client {
         Err(NfsError::Broken(format!("{written} bytes were written of {}", bytes.len())))
     }
 
-    /// Written data is on disk when this returns.
+    /// Makes written data durable.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn commit(&mut self, file: &Opened) -> Told<()> {
         self.ask(&[putfh(&file.handle), Words::of(&[COMMIT]).long(0).words(&[0])], |_| Ok(()))
     }
@@ -378,12 +379,12 @@ impl Client {
     /// Removes `name` from a directory.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn remove(&mut self, dir: &[u8], name: &str) -> Told<()> {
         self.ask(&[putfh(dir), Words::of(&[REMOVE]).opaque(name.as_bytes())], |_| Ok(()))
     }
 
-    /// The owner of the next open or close, made known to the server the first time.
+    /// Owner for the next open or close, registered with the server at first use.
     fn next(&mut self) -> Told<Owner> {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
         let owner = match self.owner {
@@ -392,7 +393,7 @@ impl Client {
                 let name = format!("fsstack-lab {} {}", std::process::id(), CLIENTS.fetch_add(1, Relaxed));
                 let set =
                     Words::of(&[SETCLIENTID]).long(u64::from(std::process::id())).opaque(name.as_bytes());
-                // Nobody listens for calls back.
+                // No callback listener.
                 let set = set.words(&[0x4000_0000]).opaque(b"tcp").opaque(b"127.0.0.1.0.0").words(&[0]);
                 let (client, verifier) = self.ask(&[set], |answer| {
                     answer.operations(1)?;
@@ -426,12 +427,12 @@ impl Client {
         }
     }
 
-    /// A compound of `ops`; what follows the header of the answer.
+    /// Sends a compound of `ops`; returns the reply after its header.
     fn call(&mut self, ops: &[Words]) -> Told<Vec<u8>> {
         self.calls += 1;
         let root = Words::of(&[0]).opaque(b"lab").words(&[0, 0, 0]);
         let count = u32::try_from(ops.len()).map_err(|e| NfsError::Broken(e.to_string()))?;
-        // A call, version 2, of NFS version 4: a compound, as root.
+        // RPC call, version 2, of NFS version 4: a compound, as root.
         let call = Words::of(&[LAST, self.calls, 0, 2, 100_003, 4, 1, 1]).opaque(&root.0);
         let call = call.words(&[0, 0]).opaque(b"").words(&[0, count]);
         let mut call = ops.iter().fold(call, |call, op| call.raw(&op.0)).0;
@@ -451,7 +452,7 @@ impl Client {
         }
     }
 
-    /// One whole answer, in as many pieces as it has.
+    /// Reads one complete reply from its fragments.
     fn record(&mut self) -> Told<Vec<u8>> {
         let mut whole = Vec::new();
         loop {

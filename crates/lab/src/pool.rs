@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Floor of a branch unless the test sets one.
 const LAB_FLOOR: &str = "minfreespace=4M";
 
-/// The variable that says which `transport=` pools are mounted with whose test does not say it.
+/// Environment variable with the `transport=` of pools whose test does not set it.
 pub const TRANSPORT: &str = "FSSTACK_TEST_TRANSPORT";
 
 /// A pool being described.
@@ -47,7 +47,7 @@ struct Wanted {
     mode: Option<String>,
 }
 
-/// `mount.fsstack` would not mount: its exit status and what it said.
+/// `mount.fsstack` refused: exit status and output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountRefused {
     /// mount(8)'s exit status: 1 usage, 2 system, 32 mount failed.
@@ -74,7 +74,7 @@ impl Default for Builder {
             home: None,
             helper: None,
             layout: Layout::default(),
-            // Below the time at which nextest ends a test.
+            // Below nextest's time limit of a test.
             limit: Duration::from_secs(170),
             alone: false,
         }
@@ -114,7 +114,7 @@ impl Builder {
         self.branch(name, Kind::Gluster(volume))
     }
 
-    /// A branch that another FUSE daemon serves.
+    /// A branch served by another FUSE daemon.
     pub fn served_branch(self, name: &str) -> Self {
         self.branch(name, Kind::Served)
     }
@@ -133,7 +133,7 @@ impl Builder {
         self
     }
 
-    /// An option as it stands behind `-o`.
+    /// An option after `-o`.
     pub fn option(mut self, option: &str) -> Self {
         self.options.push(option.to_owned());
         self
@@ -145,7 +145,7 @@ impl Builder {
         self
     }
 
-    /// Directories that somebody else has made, as branches after those of the lab.
+    /// Existing directories as branches, after those of the lab.
     pub fn over(mut self, branches: &[impl AsRef<str>]) -> Self {
         self.others.extend(branches.iter().map(|branch| branch.as_ref().to_owned()));
         self
@@ -163,25 +163,25 @@ impl Builder {
         self
     }
 
-    /// Takes the images' blocks at once, as measurements need.
+    /// Allocates the images' blocks at once, as measurements need.
     pub fn preallocated(mut self) -> Self {
         self.layout = Layout::Preallocated;
         self
     }
 
-    /// How long the pool may stay mounted before its connection is aborted.
+    /// Time after which the pool's connection is aborted.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// No branches but these, also where the test bed is GlusterFS: for tests that count them.
+    /// No further branches on GlusterFS: for tests that count branches.
     pub fn no_others(mut self) -> Self {
         self.alone = true;
         self
     }
 
-    /// Makes the branches and mounts the pool; a refusal ends the test.
+    /// Makes the branches and mounts the pool; panics if it is refused.
     #[track_caller]
     pub fn mount(self) -> Pool {
         let mut pool = self.unmounted();
@@ -202,7 +202,7 @@ impl Builder {
         must(self.build(), "making the branches of a pool")
     }
 
-    /// Makes the branches only, for callers that are no tests.
+    /// Makes the branches only, for callers other than tests.
     pub fn build(mut self) -> Result<Pool> {
         let home = self.home.take().map_or_else(|| cleanup::fresh("pool"), Ok)?;
         let home_entry = Entry::dir(&home)?;
@@ -239,14 +239,14 @@ impl Builder {
         })
     }
 
-    /// Whether it is to have a branch on each kind of volume.
+    /// True if it is to have a branch on each kind of volume.
     fn takes_others(&self) -> bool {
         let plain = !self.branches.is_empty() && self.branches.iter().all(|b| b.kind == Kind::Plain);
         test_bed::is_gluster() && plain && self.others.is_empty() && !self.alone
     }
 }
 
-/// A pool, mounted unless it was unmounted; everything it stands on goes when it drops.
+/// A pool, mounted unless it was unmounted; everything below it is removed on drop.
 #[derive(Debug)]
 pub struct Pool {
     source: String,
@@ -255,7 +255,7 @@ pub struct Pool {
     helper: Option<PathBuf>,
     limit: Duration,
     target: PathBuf,
-    // Dropped in this order: the mount, the branches, the directory they are in.
+    // Dropped in this order: the mount, the branches, their directory.
     mounting: Mounting,
     branches: Vec<Branch>,
     home: Entry,
@@ -343,7 +343,7 @@ impl Pool {
         names
     }
 
-    /// The names of the branches that hold `name`, in their order, by looking at the branches.
+    /// Names of the branches that hold `name`, in their order, read from the branches.
     #[must_use]
     pub fn holders(&self, name: impl AsRef<Path>) -> Vec<&str> {
         let holds = |branch: &&Branch| branch.path().join(&name).symlink_metadata().is_ok();
@@ -360,7 +360,7 @@ impl Pool {
         )
     }
 
-    /// Where the pool keeps its state, unless an option says otherwise.
+    /// The pool's state directory, unless an option sets another.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.target.with_file_name("state")
@@ -374,13 +374,13 @@ impl Pool {
         let says_floor =
             |o: &String| ["minfreespace", "mlimit", "create=mlimit"].iter().any(|f| o.contains(f));
         if !options.iter().any(says_floor) {
-            // The branches of a lab are smaller than the floor that suits a server's disks.
+            // The lab's branches are smaller than the default floor for servers.
             options.push(LAB_FLOOR.to_owned());
         }
         if !options.iter().any(|option| option.starts_with("state-dir=")) {
             options.push(format!("state-dir={}", self.state_dir().display()));
         }
-        // Locks on the branch are for one transport only: see docs/options.md.
+        // `locks=branch` supports one transport only: see docs/options.md.
         for (variable, name, against) in
             [(TRANSPORT, "transport=", "locks=branch"), (SECCOMP, "seccomp=", "seccomp=")]
         {
@@ -395,13 +395,13 @@ impl Pool {
         Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))
     }
 
-    /// Unmounts; the branches stay. Fails if force was needed or the daemon lives on.
+    /// Unmounts; the branches stay. Fails if force was needed or the daemon still runs.
     #[track_caller]
     pub fn unmount(&mut self) {
         must(self.mounting.stop(), "unmounting the pool");
     }
 
-    /// Ends the daemon as a crash would; the mount point is dead until `remount`.
+    /// Kills the daemon; the mount point is dead until `remount`.
     #[track_caller]
     pub fn kill_daemon(&self) {
         must(self.daemon().kill(), "killing the daemon");
@@ -423,7 +423,7 @@ impl Pool {
         self.remount();
     }
 
-    /// Mounts again over those of its branches, in that order and without their modes.
+    /// Mounts again over these of its branches, in that order and without their modes.
     #[track_caller]
     pub fn remount_of(&mut self, branches: &[&str]) {
         let paths = branches.iter().map(|name| self.branch(name).path().display().to_string());
@@ -441,22 +441,22 @@ impl Pool {
         self.remount();
     }
 
-    /// The same as [`Self::remount_with`], for callers that are no tests.
+    /// Like [`Self::remount_with`], for callers other than tests.
     pub fn try_remount_with(&mut self, options: &[&str]) -> Result<Result<(), MountRefused>> {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
         self.mounting.stop()?;
         self.start()
     }
 
-    /// Mounts a rival over the same branches, beside the pool.
+    /// Mounts a rival over the same branches.
     pub fn rival(&self, union: Union, options: &[&str]) -> Result<Rival> {
         let paths: Vec<&Path> = self.branches.iter().map(Branch::path).collect();
         Rival::mount(union, &paths, &self.target.with_file_name(union.program()), options)
     }
 
-    /// Leaves the pool standing, mounted, after this process, for `take_down(name)`.
+    /// Keeps the pool mounted after this process, until `take_down(name)`.
     pub fn keep(mut self, name: &str) -> Result<()> {
-        // Taken down last first.
+        // Entries are taken down last first.
         self.home.keep(name)?;
         self.branches.into_iter().try_for_each(|branch| branch.keep(name))?;
         self.mounting.live.take().map_or(Ok(()), |live| live.mount.keep(name))

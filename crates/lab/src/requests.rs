@@ -1,4 +1,4 @@
-//! How many requests the kernel sends to a FUSE daemon, counted by the kernel itself: its trace event.
+//! Counts the requests that the kernel sends to a FUSE daemon, by the kernel's trace event.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use crate::trace::{Event, Trace, What};
 use crate::{mounts, must};
 
-/// The event of a request that is sent.
+/// Trace event of a sent request.
 const EVENT: &str = "events/fuse/fuse_request_send";
 
-/// Requests are noted from its beginning until it drops.
+/// A recording of requests, from its start until drop.
 #[derive(Debug)]
 pub struct Requests {
     trace: Trace,
@@ -19,7 +19,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Begins to note those of the daemon that serves what is mounted at `target`.
+    /// Starts recording requests to the daemon of the mount at `target`.
     #[track_caller]
     pub fn to(target: &Path) -> Self {
         must(Self::begin(target), "tracing the requests of a mount")
@@ -34,7 +34,7 @@ impl Requests {
         Ok(Self { trace, connection })
     }
 
-    /// Those since the last look, by what they are: `LOOKUP`, `CREATE`.
+    /// Requests since the last call, by name: `LOOKUP`, `CREATE`.
     #[track_caller]
     #[must_use]
     pub fn counted(&self) -> BTreeMap<String, usize> {

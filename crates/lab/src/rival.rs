@@ -1,4 +1,4 @@
-//! Other union file systems over the same branches: what the pool is compared with.
+//! Other union file systems over the same branches, for comparison.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Union {
         }
     }
 
-    /// Whether it is installed.
+    /// True if it is installed.
     pub fn installed(self) -> Result<(), Skip> {
         needs::program(self.program())
     }
@@ -42,7 +42,7 @@ impl Union {
     }
 }
 
-/// A mounted rival; unmounted when it drops.
+/// A mounted rival; unmounted on drop.
 #[derive(Debug)]
 pub struct Rival {
     target: PathBuf,
@@ -79,7 +79,7 @@ impl Rival {
         self.daemon
     }
 
-    /// Unmounts it, and waits for its daemon's end.
+    /// Unmounts it and waits for its daemon's end.
     pub fn unmount(self) -> Result<()> {
         self.mount.undo()?;
         self.daemon.wait(Duration::from_secs(10))

@@ -1,7 +1,7 @@
-//! The one place that starts programs: each with a time limit, its output captured, no stdin.
+//! The only module that starts programs: each with a time limit, captured output and no stdin.
 //!
-//! Output goes to anonymous files, not pipes: a daemon that inherits them cannot keep us waiting for
-//! an end of file, and nothing can fill up while nobody reads.
+//! Output goes to unnamed files, not pipes: a daemon that inherits them cannot delay the end of file, and no pipe can
+//! fill up.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A program about to be run.
+/// A program to run.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before `output` or `run`"]
 pub struct Run {
@@ -27,16 +27,16 @@ pub struct Run {
     user: Option<(u32, u32)>,
     limit: Duration,
     echo: Echo,
-    /// The longest time between two looks for its end.
+    /// Longest interval of checking for its end.
     pause: Duration,
 }
 
-/// Whether the program's output is also shown while it runs.
+/// Display of the program's output while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Echo {
     Captured,
     Shown,
-    /// The output only, as if there were nothing between.
+    /// Unchanged output only.
     Passed,
 }
 
@@ -66,7 +66,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Run {
     }
 }
 
-/// Where `program` is found on PATH or in the system's sbin directories.
+/// Path of `program` on PATH or in the system's sbin directories.
 #[must_use]
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -95,7 +95,7 @@ impl Run {
         self
     }
 
-    /// Takes a variable out of the environment.
+    /// Removes an environment variable.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.envs.push((name.as_ref().to_owned(), None));
         self
@@ -119,7 +119,7 @@ impl Run {
         self
     }
 
-    /// Notices its end within a tenth of a millisecond: it is measured.
+    /// Notices its end within a tenth of a millisecond, for measurements.
     pub fn measured(mut self) -> Self {
         self.pause = Duration::from_micros(100);
         self
@@ -137,14 +137,14 @@ impl Run {
         self
     }
 
-    /// The command as one would type it.
+    /// The command as text.
     #[must_use]
     pub fn line(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.args);
         words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs to the end; an error only when it cannot start or outlives its limit.
+    /// Runs to the end; fails only if the program cannot start or exceeds its limit.
     pub fn output(self) -> Result<Finished> {
         let line = self.line();
         let out = tempfile::tempfile().context("a file for the output")?;
@@ -176,7 +176,7 @@ impl Run {
         Ok(Finished { code, stdout: text(&out)?, stderr: text(&err)?, line })
     }
 
-    /// Runs to the end; a non-zero exit is an error that quotes what the program said.
+    /// Runs to the end; a non-zero exit is an error with the program's output.
     pub fn run(self) -> Result<Finished> {
         self.output()?.check()
     }
@@ -206,7 +206,7 @@ impl Run {
 }
 
 impl Finished {
-    /// Itself when the exit status is 0, else an error with what was said.
+    /// Returns itself if the exit status is 0, else an error with the output.
     pub fn check(self) -> Result<Self> {
         match self.code {
             0 => Ok(self),
@@ -215,7 +215,7 @@ impl Finished {
     }
 }
 
-/// A capture file and how much of it has been shown.
+/// A capture file and how much of it was displayed.
 struct Shown<'f> {
     echo: Echo,
     file: &'f File,
@@ -250,7 +250,7 @@ fn text(file: &File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Ends a child and its group; a child stuck in the kernel is given two seconds and then left.
+/// Kills a child and its group; a child stuck in the kernel is abandoned after two seconds.
 fn stop(child: &mut Child, echo: Echo) {
     let _gone_already = match (echo, i32::try_from(child.id()).ok().and_then(Pid::from_raw)) {
         (Echo::Captured, Some(group)) => kill_process_group(group, Signal::KILL).is_err(),

@@ -1,5 +1,5 @@
-//! The kernel's own record of what a mount's client and its daemon do: trace events in an instance of ours, so that nobody
-//! else's tracing is disturbed, and nothing is left when it drops.
+//! Kernel trace of a mount's clients and daemon, in a separate tracing instance: it disturbs no other tracing and is
+//! removed on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::cleanup::{self, Entry};
 use crate::shell::command;
 
-/// Where tracefs is mounted, if it is.
+/// Mount point of tracefs.
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// An instance of the kernel's tracing, removed when it drops.
@@ -22,7 +22,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Makes one, which records nothing yet; tracefs is mounted for it alone where it is not mounted.
+    /// Makes an instance that records nothing yet; mounts tracefs if it is not mounted.
     pub fn new(name: &str) -> Result<Self> {
         let (top, mount) = if Path::new(TRACING).join("instances").exists() {
             (PathBuf::from(TRACING), None)
@@ -46,16 +46,16 @@ impl Trace {
     /// Recorded events, oldest first.
     pub fn text(&self) -> Result<String> {
         let recorded = fs::read(self.path.join("trace")).context("reading a trace")?;
-        // A program may be called anything.
+        // A program's name may be any bytes.
         Ok(String::from_utf8_lossy(&recorded).into_owned())
     }
 
-    /// Forgets what is recorded.
+    /// Discards recorded events.
     pub fn clear(&self) -> Result<()> {
         self.set("trace", "")
     }
 
-    /// Recorded events, parsed; fails if the buffers were too small for them.
+    /// Parses recorded events; fails if the buffers overflowed.
     pub fn events(&self) -> Result<Vec<Event>> {
         let text = self.text()?;
         let counts = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written: "));
@@ -69,12 +69,12 @@ impl Trace {
     }
 }
 
-/// Something that happened.
+/// A recorded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The thread that did it.
     pub thread: i32,
-    /// When, in microseconds.
+    /// Time in microseconds.
     pub at: u64,
     /// Event.
     pub what: What,
@@ -83,7 +83,7 @@ pub struct Event {
 /// Kind of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A request goes to a FUSE daemon.
+    /// A request was sent to a FUSE daemon.
     Sent {
         /// The mount's connection.
         connection: u32,
@@ -92,18 +92,18 @@ pub enum What {
         /// Operation, such as `LOOKUP`.
         name: String,
     },
-    /// It is answered.
+    /// A request was answered.
     Ended {
         /// The mount's connection.
         connection: u32,
         /// The request's number there.
         unique: u64,
     },
-    /// A system call of that number begins.
+    /// The system call of that number was entered.
     Enter(i64),
-    /// It ends.
+    /// The system call returned.
     Exit(i64),
-    /// The CPU goes from one thread to another.
+    /// The CPU switched threads.
     Switch {
         /// The one that ran.
         from: i32,
@@ -113,9 +113,9 @@ pub enum What {
 }
 
 impl Event {
-    /// One line of a trace, if it is of an event that is known here.
+    /// Parses a trace line of a known event.
     pub fn read(line: &str) -> Option<Self> {
-        // A thread's name has 15 bytes at most; it is padded to 16.
+        // A thread's name has at most 15 bytes, padded to 16.
         let (_, rest) = line.split_at_checked(17)?;
         let (thread, rest) = rest.split_once(" [")?;
         let (before, rest) = rest.split_once(": ")?;

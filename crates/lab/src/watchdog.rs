@@ -1,7 +1,7 @@
-//! Ends a FUSE mount that is still there when its time is over.
+//! Aborts a FUSE mount that exceeds its time.
 //!
-//! A test that waits for a daemon that never answers cannot be killed: the kernel waits for the
-//! answer. Aborting the connection makes the call fail, so the test fails and cleans up by itself.
+//! A test that waits for a daemon that never answers cannot be killed, because the kernel waits for the reply. Aborting
+//! the connection makes the call fail, so the test fails and cleans up.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use crate::mounts;
 
-/// Watches one mount until it drops.
+/// Watches one mount until dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     _lives: Sender<()>,

@@ -1,4 +1,4 @@
-//! The lab's own parts on the real machine: branches, rivals, and what a killed run leaves.
+//! The lab's own parts on the real machine: branches, rivals, and leftovers of a killed run.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn a_dead_daemon_and_a_stuck_one_are_taken_down() {
 
     let rival = pool.rival(Union::Mergerfs, &[]).unwrap();
     let target = rival.path().to_owned();
-    // A thread sits in it: it comes down all the same, and the use of force is reported.
+    // A thread works in it: it is unmounted nevertheless, and the use of force is reported.
     let sitter = std::thread::spawn({
         let target = target.clone();
         move || command("sleep").arg("3").dir(target).run()
@@ -77,7 +77,7 @@ fn a_dead_daemon_and_a_stuck_one_are_taken_down() {
 #[test]
 fn leftovers_of_a_killed_run_are_swept() {
     needs!(loops());
-    // This test, run again as a process of its own, makes a branch and dies there.
+    // This test, run again as a child process, makes a branch and dies there.
     if let Some(place) = std::env::var_os("FSSTACK_LAB_DIES") {
         let _branch = Branch::make("a", Kind::Xfs(MiB(300)), Layout::Sparse, Path::new(&place)).unwrap();
         std::process::abort();

@@ -1,4 +1,4 @@
-//! Engines, which make the calls: an engine takes an operation and reports its end.
+//! Engines make the calls: each starts operations and reports their completion.
 
 mod mapped;
 mod nfs;
@@ -14,7 +14,7 @@ use crate::workload::{Engine, Op, Workload};
 
 pub(crate) use nfs::Route;
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From a file.
@@ -24,7 +24,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// The way of a workload that moves data.
+    /// Direction of a workload that moves data.
     pub(crate) fn of(op: Op) -> Self {
         if op == Op::Read { Self::Read } else { Self::Write }
     }
@@ -33,11 +33,11 @@ impl Direction {
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Io {
-    /// Which of the task's operations in flight it is.
+    /// Number of the operation among those in flight.
     pub(crate) slot: usize,
-    /// Where in the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
-    /// Where in the source what is written lies; of no meaning for a read.
+    /// Offset in the source, for writes.
     pub(crate) from: usize,
 }
 
@@ -46,35 +46,35 @@ pub(crate) struct Io {
 pub(crate) enum Submitted {
     /// It is done.
     Done,
-    /// `reap` will tell.
+    /// In flight; `reap` reports it.
     Queued,
 }
 
-/// An engine at work on one file.
+/// An engine working on one file.
 pub(crate) trait IoEngine {
-    /// Starts an operation on a slot that is free.
+    /// Starts an operation on a free slot.
     fn submit(&mut self, io: Io) -> io::Result<Submitted>;
-    /// Waits until that many of the queued are done, and appends the slots of all that are.
+    /// Waits until at least that many operations are done, and appends the slots of all that are.
     fn reap(&mut self, at_least: usize, done: &mut Vec<usize>) -> io::Result<()>;
 }
 
-/// File that an engine works on.
+/// Work for an engine.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
-    /// The file, open as `workload` asks; none for `null` and `nfs`.
+    /// The file, opened for `workload`; none for `null` and `nfs`.
     pub(crate) file: Option<File>,
-    /// How the file is reached by `nfs`.
+    /// Route to the file for `nfs`.
     pub(crate) route: Option<Route<'a>>,
-    /// The first byte of the task's part, and how long it is.
+    /// First byte and length of the task's part.
     pub(crate) part: (u64, u64),
     pub(crate) direction: Direction,
     /// Bytes of one operation.
     pub(crate) block: usize,
-    /// A source for writes; as long as all slots' blocks for reads.
+    /// Source for writes; for reads, space for all slots' blocks.
     pub(crate) memory: Aligned,
 }
 
-/// The engine a workload asks for, ready to begin.
+/// Makes the workload's engine.
 pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoEngine>> {
     let need_file = |file: Option<File>| file.ok_or_else(|| io::Error::other("no file"));
     match workload.engine {

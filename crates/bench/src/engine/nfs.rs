@@ -1,7 +1,7 @@
 //! Reads by NFS version 4.0 over several TCP connections, where the kernel has no client.
 //!
-//! Like a mount with `nconnect`, it deals its requests to the connections in turn and waits for none of them. A loopback
-//! gives one connection all there is, so a connection may be held to a pace: it is then read no faster.
+//! Like a mount with `nconnect`, it distributes requests over the connections round-robin, without waiting. On loopback
+//! one connection gets all bandwidth, so a rate limit per connection is possible: the client reads it no faster.
 
 mod call;
 
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 use super::{Io, IoEngine, Submitted};
 use call::{Answer, Status, lookup, read};
 
-/// A server that is silent for longer is gone.
+/// Time limit for a silent server.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Bytes that are taken from a connection at once: what a pace is kept by.
+/// Bytes read from a connection at a time, the unit of rate limiting.
 const PIECE: usize = 64 << 10;
 
-/// How a file is reached.
+/// Route to a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Route<'a> {
     pub(crate) server: SocketAddr,
-    /// Below the server's root.
+    /// Path below the server's root.
     pub(crate) path: &'a Path,
     pub(crate) connections: u32,
-    /// Bytes a second that a connection carries at most.
+    /// Maximum bytes a second per connection.
     pub(crate) pace: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Route<'a> {
 #[derive(Debug)]
 pub(super) struct Nfs {
     connections: Vec<Connection>,
-    /// How many calls were made.
+    /// Number of calls so far.
     calls: usize,
     handle: Vec<u8>,
     block: u32,
@@ -57,7 +57,7 @@ impl Nfs {
         let mut nfs = Self { connections: Vec::new(), calls: 0, handle, block: block_words, done };
         for _ in 0..route.connections {
             let stream = connect(route.server)?;
-            // The thread that waits for answers notices a silent server; an idle one is none.
+            // A thread that waits for replies detects a silent server; an idle connection has none.
             stream.set_read_timeout(None)?;
             let answers = Answers { stream: stream.try_clone()?, pace: route.pace.map(Pace::of), block };
             let tell = tell.clone();
@@ -96,7 +96,7 @@ impl IoEngine for Nfs {
 impl Drop for Nfs {
     fn drop(&mut self) {
         for connection in &mut self.connections {
-            // Its reader sees the end; one that is gone already has seen it.
+            // Its reader sees the end, if it still runs.
             let _gone = connection.stream.shutdown(Shutdown::Both);
             if let Some(reader) = connection.reader.take() {
                 let _ended = reader.join();
@@ -105,7 +105,7 @@ impl Drop for Nfs {
     }
 }
 
-/// A number that no earlier call had: a server answers one that it knows from memory. Its low bits are the slot.
+/// Makes a request id that no earlier call had, because servers cache replies by it. Its low bits are the slot.
 fn number(calls: usize, slot: usize) -> io::Result<u32> {
     if SLOTS <= slot {
         return Err(io::Error::other("a queue of at most 4096"));
@@ -113,7 +113,7 @@ fn number(calls: usize, slot: usize) -> io::Result<u32> {
     u32::try_from((calls % (1 << 20)) * SLOTS + slot).map_err(io::Error::other)
 }
 
-/// The most operations in flight.
+/// Maximum operations in flight.
 const SLOTS: usize = 4096;
 
 fn connect(server: SocketAddr) -> io::Result<TcpStream> {
@@ -123,7 +123,7 @@ fn connect(server: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks for a file's handle, again while the server is not ready.
+/// Looks up a file's handle; retries while the server is not ready.
 fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
     let mut stream = connect(route.server)?;
     let began = Instant::now();
@@ -139,7 +139,7 @@ fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Answers on one connection.
+/// Replies on one connection.
 struct Answers {
     stream: TcpStream,
     pace: Option<Pace>,
@@ -147,13 +147,13 @@ struct Answers {
 }
 
 impl Answers {
-    /// Tells who waits of each answer, until the connection ends.
+    /// Passes each reply to its waiting caller until the connection ends.
     fn pass_on(mut self, tell: &Sender<io::Result<usize>>) {
         let mut answer = Vec::with_capacity(self.block + 1024);
         loop {
             let failure = match take(&mut self.stream, &mut self.pace, &mut answer) {
                 Ok(()) => self.slot(&answer),
-                // Shut down at the end, or by the server: no call waits, or all get the error.
+                // Shut down at the end, when no call waits, or by the server, when all calls get the error.
                 Err(e) => {
                     let _nobody_waits = tell.send(Err(e));
                     return;
@@ -178,7 +178,7 @@ impl Answers {
     }
 }
 
-/// Takes one whole answer: a record, in as many fragments as it has.
+/// Reads one complete record from its fragments.
 fn take(stream: &mut TcpStream, pace: &mut Option<Pace>, answer: &mut Vec<u8>) -> io::Result<()> {
     answer.clear();
     loop {
@@ -204,13 +204,13 @@ fn take(stream: &mut TcpStream, pace: &mut Option<Pace>, answer: &mut Vec<u8>) -
     }
 }
 
-/// In a record's mark: no fragment follows.
+/// Bit of a record mark: last fragment.
 const LAST: u32 = 1 << 31;
 
-/// No answer to us is longer.
+/// Longest reply in bytes.
 const LONGEST: usize = 320 << 20;
 
-/// A rate that is not exceeded: what was not used is not saved up.
+/// A rate limit without saving up unused capacity.
 #[derive(Debug)]
 struct Pace {
     bytes_a_second: u64,
@@ -222,7 +222,7 @@ impl Pace {
         Self { bytes_a_second: bytes_a_second.max(1), next: Instant::now() }
     }
 
-    /// Waits as long as these bytes take.
+    /// Waits for the time that these bytes take.
     fn keep(&mut self, bytes: usize) {
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_a_second as f64);
         self.next = self.next.max(Instant::now().checked_sub(LATE).unwrap_or(self.next)) + takes;
@@ -230,7 +230,7 @@ impl Pace {
     }
 }
 
-/// A thread that woke up late may make up for so much.
+/// Maximum delay that a late thread may make up for.
 const LATE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -271,7 +271,7 @@ mod tests {
         let began = Instant::now();
         let mut pace = Pace::of(1 << 20);
         (0..8).for_each(|_| pace.keep(16 << 10));
-        // An eighth of a second's bytes, less what may be made up for.
+        // An eighth of a second's bytes, less the amount that may be made up.
         assert!(Duration::from_millis(100) <= began.elapsed());
     }
 }

@@ -1,10 +1,10 @@
-//! The engine that does nothing: what remains is the harness.
+//! An engine that does nothing, for the cost of the harness.
 
 use std::io;
 
 use super::{Io, IoEngine, Submitted};
 
-/// Done before it began.
+/// Operations that are complete at once.
 #[derive(Debug, Default)]
 pub(super) struct Null {
     seen: u64,
@@ -12,7 +12,7 @@ pub(super) struct Null {
 
 impl IoEngine for Null {
     fn submit(&mut self, io: Io) -> io::Result<Submitted> {
-        // Keeps the compiler from seeing through the loop.
+        // Keeps the compiler from removing the loop.
         self.seen = std::hint::black_box(self.seen ^ io.offset);
         Ok(Submitted::Done)
     }

@@ -17,7 +17,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use super::{Direction, Io, IoEngine, Submitted};
 use crate::buffers::Aligned;
 
-/// How a ring is to work.
+/// Parameters of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingPlan {
     pub(super) depth: u32,
@@ -26,7 +26,7 @@ pub(super) struct RingPlan {
     pub(super) block: usize,
 }
 
-/// A ring, and what its operations are about.
+/// A ring with its file and memory.
 pub(super) struct Ring {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Aligned>,
@@ -63,7 +63,7 @@ impl Ring {
         })
     }
 
-    /// Where an operation's bytes lie in the memory.
+    /// Offset of an operation's bytes in the memory.
     fn place(&self, io: Io) -> usize {
         match self.plan.direction {
             Direction::Read => io.slot * self.plan.block,
@@ -89,7 +89,7 @@ impl Ring {
         Ok(entry.user_data(io.slot as u64))
     }
 
-    /// The kernel did only `did` bytes of an operation: the rest is done here, as a program would.
+    /// Completes a short operation after `did` bytes, as a program would.
     fn finish_short(&mut self, io: Io, did: usize) -> io::Result<()> {
         if did == 0 {
             let what = if self.plan.direction == Direction::Read {
@@ -107,7 +107,7 @@ impl Ring {
         }
     }
 
-    /// Takes the completions that are there.
+    /// Collects available completions.
     fn collect(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
         let completed: Vec<(u64, i32)> =
             self.ring.completion().map(|c| (c.user_data(), c.result())).collect();
@@ -169,8 +169,8 @@ impl Drop for Ring {
         while 0 < self.in_flight {
             let before = self.in_flight;
             let waited = self.enter(1);
-            // Errors of single operations have been reported, or do not matter any more.
-            let _told = self.collect(&mut done);
+            // Errors of single operations were reported, or do not matter any more.
+            let _collected = self.collect(&mut done);
             if waited.is_err() && self.in_flight == before {
                 break;
             }

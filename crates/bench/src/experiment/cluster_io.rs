@@ -23,7 +23,7 @@ pub(super) fn content(extent: Extent) -> Content {
         published: published(),
         rounds: 5,
     };
-    // Twice the client's memory in the publication, to defeat its cache; here caches are dropped before each read.
+    // Published: twice the client's memory, to defeat its cache. Here caches are dropped before each read.
     let size = extent.pick(32 << 20, 2 << 30);
     let base = Workload { file_size: Bytes(size), ..Workload::default() };
     by_tasks(&mut content, extent, &base);
@@ -67,7 +67,7 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
         );
     }
     for &count in extent.pick(&[1, 2, 4, 8][..], &[1, 2, 4, 8, 16, 32, 60]) {
-        // As much altogether whatever the number of tasks, in the quick run.
+        // The quick run moves the same amount in total for any number of tasks.
         let each = extent.pick(base.file_size.0 / u64::from(count).max(1), base.file_size.0);
         for workload in both(&Workload { tasks: tasks(count), file_size: Bytes(each), ..base.clone() }) {
             let (figure, name) =
@@ -78,7 +78,7 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
 }
 
 fn by_size(content: &mut Content, extent: Extent, base: &Workload) {
-    // Here the cache is what is measured: the file was read once before.
+    // This figure measures the cache: the file was read once before.
     figure(content, "size-read", "By file size, read again", WorkloadShape::Lines, "file size", "B/s");
     let sizes = extent.pick(&[1_u64, 4, 16, 64][..], &[64, 128, 256, 512, 1024, 2048, 4096]);
     for &mebibytes in sizes {
@@ -166,7 +166,7 @@ fn by_names(content: &mut Content, extent: Extent) {
     }
 }
 
-/// Not in the survey: each call by itself, as a program that walks a tree makes it.
+/// Beyond the survey: single calls, as made by a program that walks a tree.
 fn by_call(content: &mut Content, extent: Extent) {
     figure(content, "calls", "Calls on names, 1 task", WorkloadShape::Bars, "", "op/s");
     for (n, op) in [Op::Create, Op::Stat, Op::Open].into_iter().enumerate() {
@@ -174,7 +174,7 @@ fn by_call(content: &mut Content, extent: Extent) {
             engine: Engine::Metadata,
             op,
             entries: tasks(extent.pick(200, 1000)),
-            // Nothing is known of names that were not just made.
+            // Names that were not just made are uncached.
             cache: if op == Op::Create { Cache::Warm } else { Cache::Cold },
             ..Workload::default()
         };
@@ -182,7 +182,7 @@ fn by_call(content: &mut Content, extent: Extent) {
     }
 }
 
-/// Figures in the report's text; its curves were not published as numbers.
+/// Published figures given as text; the curves have no numbers.
 fn published() -> Vec<Published> {
     let series = |figure: &str, series: &str, points: Vec<Point>| Published {
         figure: figure.to_owned(),
@@ -210,7 +210,7 @@ fn published() -> Vec<Published> {
     ]
 }
 
-/// One volume directly, and a pool over four of them.
+/// One volume directly, and a pool over four.
 pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let parts = lab.parts(&["dt2dp4rd1", "dt8", "dt4rp2", "dp8rd2"])?;
     let mut test_bed = TestBed::default();
@@ -224,7 +224,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// Findings of the published report, checked on our figures: a sentence or two a target.
+/// Checks the published findings against our figures; a sentence or two per target.
 pub(super) fn says(results: &Results) -> Vec<String> {
     results.targets.iter().filter_map(|target| says_of(results, &target.name)).collect()
 }

@@ -47,7 +47,7 @@ pub(super) fn content(extent: Extent) -> Content {
     for (n, (name, workload)) in data.into_iter().enumerate() {
         content.case(FIGURE, name.to_owned(), (n as f64, name.to_owned()), workload);
     }
-    // As much as a file above, in several.
+    // The amount of one file above, in several.
     let files = extent.pick(4, 10);
     let copied = Workload {
         engine: Engine::Copy,
@@ -96,7 +96,7 @@ fn published() -> Vec<Published> {
     ]
 }
 
-/// One XFS branch tells as much as two.
+/// With XFS, one branch suffices.
 fn volumes(lab: &Lab) -> &'static [&'static str] {
     match lab.kind {
         Kinds::Gluster => &["dt8", "dt2dp4rd1"],
@@ -104,7 +104,7 @@ fn volumes(lab: &Lab) -> &'static [&'static str] {
     }
 }
 
-/// How many targets the lab will have: each volume by itself, by three ways of ours, and by two rivals.
+/// Maximum number of targets: each volume alone, with three write paths of ours, and with two rivals.
 pub(super) fn targets(lab: &Lab) -> usize {
     lab.count(volumes(lab)) * 6
 }
@@ -143,7 +143,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// The ratio that the project is judged by, beside the published one.
+/// The ratio that the project is judged by, with the published one.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let mut said = Vec::new();
     for summary in results.summaries.iter().filter(|s| s.case == "write") {

@@ -14,7 +14,7 @@ use crate::workload::{Bytes, Data, Timed, Workload};
 
 const SOURCE: &str = "NFS to GlusterFS, 16 September 2023 (seeds/gluster-volume-types.txt)";
 
-/// Smaller files measure the start of a task, not the volume: says the publication, too.
+/// Smaller files measure the start of a task and not the volume, as the publication says too.
 const TELLING: u64 = 2 << 20;
 
 const NAMES: [(u32, &str); 2] = [(1, "1-file"), (8, "8-files")];
@@ -54,7 +54,7 @@ pub(super) fn content(extent: Extent) -> Content {
     content
 }
 
-/// A volume, and the ends of its rates with one file and with eight.
+/// A volume, and its published ranges with one file and with eight.
 type Ranges = (&'static str, (f64, f64), (f64, f64));
 
 /// Published ranges for files of at least 2 MiB, in MB/s.
@@ -110,7 +110,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// The decision of the publication, on our figures: the fastest, and the fastest that bears a failure.
+/// The publication's decision with our figures: the fastest, and the fastest that survives a failure.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let telling = |case: &str| {
         results.case(case).is_some_and(|c| TELLING <= c.workload.file_size.0 && c.workload.tasks.get() == 8)

@@ -1,4 +1,4 @@
-//! The published experiments, each a plan: its cases, what others published, what the measured figures say about it.
+//! The published experiments as plans: cases, published figures, and findings from our own.
 
 mod cluster_io;
 mod double_fuse;
@@ -32,7 +32,7 @@ pub(crate) enum Name {
 }
 
 impl Which {
-    /// The one experiment it is; `None` for all.
+    /// The experiment; `None` for all.
     pub(crate) fn name(self) -> Option<Name> {
         match self {
             Self::DoubleFuse => Some(Name::DoubleFuse),
@@ -62,7 +62,7 @@ impl Name {
     }
 }
 
-/// How much is measured.
+/// Size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Fits 2 CPUs, 24 GiB and about 5 minutes.
@@ -72,7 +72,7 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    /// One of two.
+    /// Chooses by size.
     pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -81,7 +81,7 @@ impl Extent {
     }
 }
 
-/// Content of an experiment, the same on every test bed.
+/// Content of an experiment, independent of the test bed.
 struct Content {
     title: &'static str,
     figures: Vec<Figure>,
@@ -107,7 +107,7 @@ impl Content {
     }
 }
 
-/// The plan of an experiment, and its test bed, which lives as long.
+/// Makes the plan of an experiment with its test bed.
 pub(crate) fn plan(
     name: Name,
     extent: Extent,
@@ -148,7 +148,7 @@ pub(crate) fn plan(
     if name == Name::NfsNconnect {
         nfs_nconnect::over_connections(extent, &mut plan);
     }
-    // All that is known of what it will take is said, and weighed, before anything is made.
+    // The expected cost is printed and checked before anything is made.
     let targets = plan.targets.len() + name.targets(lab);
     let lab = &Lab { needed: plan.bytes_needed(targets), ..lab.clone() };
     announce(&plan, extent, targets);
@@ -184,7 +184,7 @@ fn announce(plan: &Plan, extent: Extent, targets: usize) {
 }
 
 impl Name {
-    /// Refuses options that its test bed in the lab has no use for.
+    /// Refuses options that the experiment's test bed does not use.
     fn check(self, lab: &Lab) -> Result<()> {
         let volumes = matches!(self, Self::DoubleFuse | Self::GlusterVolumes | Self::ClusterIo);
         let given = [("--wan", lab.wan.is_some()), ("--volumes", !lab.volumes.is_empty())];
@@ -195,7 +195,7 @@ impl Name {
         Ok(())
     }
 
-    /// How many targets its test bed in the lab has at most.
+    /// Maximum number of targets of its test bed.
     fn targets(self, lab: &Lab) -> usize {
         match self {
             Self::DoubleFuse => double_fuse::targets(lab),
@@ -206,8 +206,8 @@ impl Name {
     }
 }
 
-/// The one that was named; else `direct` if there is one, in a group (`dt8.direct`) or alone; what a pool that is exported lies on; parity without compression, which the published ratios
-/// are to; else the first.
+/// The requested baseline; else `direct`, in a group (`dt8.direct`) or alone; else the branch of an exported pool; else
+/// parity without compression, to which the published ratios refer; else the first.
 fn baseline(running: &Running, targets: &[Target]) -> String {
     let named = |name: &str| {
         targets
@@ -229,7 +229,7 @@ fn targets_of(name: Name) -> &'static str {
     }
 }
 
-/// Sentences that only this experiment can say of its results.
+/// Findings specific to this experiment.
 pub(crate) fn says(results: &Results) -> Vec<String> {
     match results.made.plan.as_str() {
         "double-fuse" => double_fuse::says(results),
@@ -256,7 +256,7 @@ fn point(x: f64, x_label: &str, low: f64, high: f64) -> Point {
     Point { x, x_label: x_label.to_owned(), low, high }
 }
 
-/// A part of the plan that the lab cannot give.
+/// A part of the plan that the lab cannot provide.
 fn skipped(what: &str, why: impl ToString) -> Skipped {
     Skipped::of(what, why)
 }

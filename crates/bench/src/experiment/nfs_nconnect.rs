@@ -1,7 +1,7 @@
 //! One NFS mount, several TCP connections: reads of 128 KiB, 128 in flight.
 //!
-//! Mounts that the user gives are read with O_DIRECT, each through the kernel's client. The lab has a pool and its branch
-//! shown by an NFS server each, and reads them by a client of its own, with as many connections as a case asks for.
+//! Mounts given by the user are read with O_DIRECT through the kernel's client. The lab exports a pool and its branch
+//! by an NFS server each, and reads them with its own client over any number of connections.
 
 use std::num::NonZeroU32;
 
@@ -21,7 +21,7 @@ const SOURCE: &str = "NFS read performance with nconnect, NGX Storage (seeds/nfs
 const PACED: &str = "paced";
 const FREE: &str = "free";
 
-/// Rate limit of a connection of the lab, where it has one.
+/// Rate limit of a connection in the lab, if it is limited.
 const PACE: Bytes = Bytes(32 << 20);
 
 pub(super) fn content(extent: Extent) -> Content {
@@ -76,7 +76,7 @@ fn series(figure: &str, name: &str, x: f64, x_label: &str, mebibytes: f64) -> Pu
     }
 }
 
-/// A pool over one branch, and another directory of that branch, each with a server of its own.
+/// A pool over one branch, and another directory of that branch, each with its own server.
 pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let able = Ganesha::able();
     able.map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip} (package nfs-ganesha-vfs)"))?;
@@ -94,7 +94,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// Cases of the lab's own client in place of those of the kernel's.
+/// Replaces the cases of the kernel's client by those of the lab's.
 pub(super) fn over_connections(extent: Extent, plan: &mut Plan) {
     let (mut figures, mut cases) = (Vec::new(), Vec::new());
     let paced = format!("by connections that carry {PACE} a second each");
@@ -120,7 +120,7 @@ pub(super) fn over_connections(extent: Extent, plan: &mut Plan) {
         .to_vec();
 }
 
-/// Gain by connections where each is limited, and cost of the pool beside its branch.
+/// Gain from connections with a limit each, and cost of the pool over its branch.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let rate = |connections: u32, target: &str| {
         let summary = results.summary(&format!("{PACED}, {connections} connections"), target);
@@ -154,7 +154,7 @@ pub(super) fn says(results: &Results) -> Vec<String> {
     said
 }
 
-/// Findings on mounts that the user gave, named `<mount>.nconnect<connections>`.
+/// Findings on the user's mounts, named `<mount>.nconnect<connections>`.
 fn of_mounts(results: &Results) -> Vec<String> {
     let mut said = Vec::new();
     for case in &results.cases {
@@ -174,7 +174,7 @@ fn of_mounts(results: &Results) -> Vec<String> {
                     more.join(", ")
                 ));
             }
-            // A pool is called as its branch is, but for what it is.
+            // A pool has its branch's name with another prefix.
             let Some(branch) = group.strip_prefix("pool").map(|rest| format!("branch{rest}")) else {
                 continue;
             };

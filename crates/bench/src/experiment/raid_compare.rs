@@ -1,5 +1,5 @@
-//! File systems and RAID under a branch: the tests of bonnie++ (write, rewrite, read, random reads), one task and four in
-//! step, with data that compresses and data that does not.
+//! File systems and RAID below a branch: bonnie++'s tests (write, rewrite, read, random reads), with one task and four
+//! in step, and data that compresses or not.
 
 use std::num::NonZeroU32;
 
@@ -90,13 +90,13 @@ fn published() -> Vec<Published> {
 pub(super) const KINDS: [&str; 6] =
     ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 
-/// A file system of each kind that can be made here.
+/// A file system of each available kind.
 pub(super) fn test_bed(plan: &mut Plan) -> Result<TestBed> {
     let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
     let needed = largest.saturating_mul(KINDS.len() as u64);
     room(needed)?;
     let mut test_bed = TestBed::default();
-    // Each must take what all may have to hold, were they one.
+    // Each must hold everything, in case all share one disk.
     for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {
         match made {
             Ok(target) => plan.targets.push(target),
@@ -106,7 +106,7 @@ pub(super) fn test_bed(plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// Effect of compression, beside the published one.
+/// Effect of compression, compared with the published one.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let to = |case: &str, compressed: &str, plain: &str| {
         let rate = |name: &str| results.summary(case, name).map(|s| s.rate.median);

@@ -1,4 +1,5 @@
-//! Bars that lie: a group a case, a bar a target, its words beside it, so that a phone can show any number of them.
+//! Horizontal bars, one group per case and one bar per target with its value as text, so that small screens fit any
+//! number.
 
 use super::scale::{Axis, Scale};
 use super::{at, drawing, escape, rule, text};
@@ -15,11 +16,11 @@ const BOTTOM: f64 = 26.0;
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) name: String,
-    /// Which of the page's colours.
+    /// Index of the page's colour.
     pub(crate) colour: usize,
     pub(crate) published: bool,
     pub(crate) value: f64,
-    /// The ends of what it may be.
+    /// Ends of the interval.
     pub(crate) low: f64,
     pub(crate) high: f64,
 }
@@ -30,7 +31,7 @@ pub(crate) struct Bars<'a> {
     pub(crate) groups: Vec<(String, Vec<Bar>)>,
     /// Words for a value.
     pub(crate) words: &'a dyn Fn(f64) -> String,
-    /// A value that gets a line across: 1 for ratios.
+    /// Value with a line across the plot: 1 for ratios.
     pub(crate) mark: Option<f64>,
 }
 
@@ -89,7 +90,7 @@ impl Bars<'_> {
     }
 }
 
-/// A name that fits beside its bar.
+/// Shortens a name to fit beside its bar.
 fn shorten(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();

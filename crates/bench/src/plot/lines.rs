@@ -1,4 +1,4 @@
-//! Line charts: measured lines with the spread of their points, published ones dashed beside them.
+//! Line charts: measured lines with their spread, published ones dashed.
 
 use super::scale::{Axis, Scale};
 use super::{at, drawing, rule, text};
@@ -10,22 +10,22 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 52.0;
 
-/// Owner of a line.
+/// Source of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// Ours.
     Measured,
-    /// Somebody else's.
+    /// Published by others.
     Published,
 }
 
 /// One line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// Which of the page's colours.
+    /// Index of the page's colour.
     pub(crate) colour: usize,
     pub(crate) mark: Mark,
-    /// x, y, and the ends of what y may be.
+    /// x, y, and the ends of y's interval.
     pub(crate) points: Vec<(f64, f64, f64, f64)>,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct Lines<'a> {
     pub(crate) x_title: &'a str,
     pub(crate) x_axis: Axis,
     pub(crate) y_axis: Axis,
-    /// Values that get a mark on the x axis, with their words; too many are thinned out.
+    /// Labelled values on the x axis; too many are thinned out.
     pub(crate) x_marks: Vec<(f64, String)>,
-    /// Words for a value of y.
+    /// Formats a value of y.
     pub(crate) y_words: &'a dyn Fn(f64) -> String,
     pub(crate) lines: Vec<Line>,
 }
@@ -71,9 +71,9 @@ impl Lines<'_> {
         for (value, words) in &self.x_marks {
             let place = x.place(*value);
             body += &rule((place, HEIGHT - BOTTOM), (place, HEIGHT - BOTTOM + 4.0), "axis");
-            // Words that would touch those before them are left out.
+            // Labels that would touch the one before are omitted.
             let half = words.chars().count() as f64 * 4.3;
-            // The last may hang over the edge.
+            // The last may extend over the edge.
             let place = place.min(WIDTH - half - 1.0);
             if free_from <= place - half {
                 body += &text(place, HEIGHT - BOTTOM + 20.0, r#"text-anchor="middle""#, words);

@@ -9,7 +9,7 @@ pub(crate) use bars::{Bar, Bars};
 pub(crate) use lines::{Line, Lines, Mark};
 pub(crate) use scale::Axis;
 
-/// Text that may stand in SVG and HTML, in an attribute too.
+/// Escapes text for SVG and HTML, attributes included.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,7 +19,7 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // Control characters are allowed in neither.
+            // Neither format permits control characters.
             c if c.is_control() => safe.push(' '),
             c => safe.push(c),
         }
@@ -27,12 +27,12 @@ pub(crate) fn escape(text: &str) -> String {
     safe
 }
 
-/// A coordinate: one digit after the point is a tenth of a pixel.
+/// Formats a coordinate to a tenth of a pixel.
 fn at(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A text in a drawing; `how` are further attributes.
+/// A text element; `how` is further attributes.
 fn text(x: f64, y: f64, how: &str, words: &str) -> String {
     format!(r#"<text x="{}" y="{}" {how}>{}</text>"#, at(x), at(y), escape(words))
 }

@@ -1,6 +1,6 @@
-//! Axes: from values to places, and where the marks stand.
+//! Axes: map values to positions and place the marks.
 
-/// How values are spread over an axis.
+/// Type of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     /// Equal steps, from 0.
@@ -20,7 +20,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Covers `values` between the places `from` and `to`. What a log axis cannot show is left out of account.
+    /// Makes an axis for `values` between the positions `from` and `to`. A log axis ignores values that it cannot show.
     pub(super) fn covering(axis: Axis, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let usable = values.filter(|v| v.is_finite() && (axis == Axis::Linear || 0.0 < *v));
         let (low, high) = usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
@@ -33,7 +33,7 @@ impl Scale {
         Self { axis, low, high, from, to }
     }
 
-    /// Where a value is; values beyond the ends are put at the ends.
+    /// Position of a value, clamped to the axis.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         let part = match self.axis {
@@ -43,7 +43,7 @@ impl Scale {
         self.from + part * (self.to - self.from)
     }
 
-    /// Round values within, `most` at most.
+    /// Round values within the axis, at most `most`.
     pub(super) fn ticks(&self, most: usize) -> Vec<f64> {
         match self.axis {
             Axis::Linear => self.linear_ticks(most),

@@ -1,4 +1,4 @@
-//! The plots of a report: which figures become which drawings.
+//! Plots of a report.
 
 use super::{microseconds, rate, three};
 use crate::plot::{Axis, Bar, Bars, Line, Lines, Mark};
@@ -8,7 +8,7 @@ use crate::record::{Case, Figure, Results, Summary, WorkloadShape};
 /// Colours the page knows.
 const COLOURS: usize = 8;
 
-/// A plot with the names of its lines or bars.
+/// A plot with its legend.
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) note: String,
@@ -54,7 +54,7 @@ fn target_groups(results: &Results) -> Vec<&str> {
     groups
 }
 
-/// Targets of one role have one colour in all groups.
+/// Targets with the same role have the same colour in all groups.
 fn colour_of(results: &Results, target: &str) -> usize {
     let mut roles: Vec<&str> = Vec::new();
     for target in &results.targets {
@@ -66,7 +66,7 @@ fn colour_of(results: &Results, target: &str) -> usize {
     roles.iter().position(|role| *role == group_and_role(target).1).unwrap_or(0) % COLOURS
 }
 
-/// The published series of a figure: one that is called as a target has its colour, the others each its own in all figures.
+/// Published series of a figure: one named like a target has its colour, others their own in all figures.
 fn published<'a>(
     results: &'a Results,
     figure: &'a Figure,
@@ -192,12 +192,12 @@ fn ratio_bars(results: &Results, figure: &Figure) -> Option<Chart> {
     Some(Chart { title, note, svg, legend: Vec::new() })
 }
 
-/// How long operations took: a plot a case and group of targets.
+/// Latencies: a plot per case and group of targets.
 fn latency(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for figure in &results.figures {
         let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
-        // All cases of a comparison; of a sweep the one in the middle stands for it.
+        // All cases of a comparison; the middle one of a sweep.
         let shown: Vec<&Case> = match figure.shape {
             WorkloadShape::Bars => cases,
             WorkloadShape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
@@ -214,7 +214,7 @@ fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
     for target in results.targets.iter().filter(|t| group_and_role(&t.name).0 == group) {
         let Some(summary) = results.summary(&case.name, &target.name) else { continue };
         let colour = colour_of(results, &target.name);
-        // One in so many operations is slower: 1 / (1 - q). The slowest of all has no place on that axis.
+        // x is 1 / (1 - q): one in so many operations is slower. The maximum has no place on that axis.
         let curve = summary.latency_curve.iter().filter(|(q, _)| *q < 1.0);
         let points = curve.map(|&(q, us)| (1.0 / (1.0 - q), us.max(0.001), us, us)).collect();
         lines.push(Line { colour, mark: Mark::Measured, points });
@@ -241,7 +241,7 @@ fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
     Chart { title, note: "Lower is better. All rounds together.".to_owned(), svg, legend }
 }
 
-/// CPUs kept busy by each program, case by case: bars of one figure, where several programs worked.
+/// Busy CPUs by program and case, for figures with several programs.
 fn cpu(results: &Results) -> Option<Chart> {
     let mut programs: Vec<&str> = Vec::new();
     for share in results.summaries.iter().flat_map(|s| &s.cpu) {
@@ -263,7 +263,7 @@ fn cpu(results: &Results) -> Option<Chart> {
         };
         (format!("{} on {}", s.case, s.target), s.cpu.iter().map(bar).collect())
     };
-    // A sweep has too many for one drawing: the first and the last case of each figure stand for it.
+    // A sweep has too many cases for one plot: the first and last of each figure are shown.
     let ends = results.figures.iter().flat_map(|figure| {
         let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
         match figure.shape {

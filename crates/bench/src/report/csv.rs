@@ -1,10 +1,10 @@
-//! results.csv: one line a measurement; for `gluster-volumes` the columns of the published script.
+//! results.csv: one line per measurement; for `gluster-volumes` with the published script's columns.
 
 use std::fmt::Write;
 
 use crate::record::{Measurement, Results};
 
-/// The name of the experiment whose published results have columns of their own.
+/// Experiment whose published results have their own columns.
 const PUBLISHED_COLUMNS: &str = "gluster-volumes";
 
 /// The file.
@@ -44,7 +44,7 @@ fn plain(results: &Results) -> String {
     text
 }
 
-/// A line a measurement: log file (volume and number of files), volume, size of a file, bytes a second of all files.
+/// A line per measurement: log file (volume and number of files), volume, file size, total bytes a second.
 fn as_published(results: &Results) -> String {
     let mut text = String::from("logfile, volume_type, bs, bandwidth[Bytes/s]\n");
     let line = |m: &Measurement| {
@@ -60,7 +60,7 @@ fn as_published(results: &Results) -> String {
     text
 }
 
-/// A field, in quotes where it must be.
+/// Quotes a field if needed.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

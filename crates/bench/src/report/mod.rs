@@ -1,4 +1,4 @@
-//! Results shown to people and programs.
+//! Reports for people and programs.
 
 mod charts;
 mod csv;
@@ -19,14 +19,14 @@ use crate::record::Results;
 pub(crate) use says::says;
 pub(crate) use table::table;
 
-/// Whether reports can be written there: the directory is made, and a file tried, before anything is measured.
+/// Checks that reports can be written, before anything is measured: makes the directory and tries a file.
 pub(crate) fn prepare(out: &Path) -> Result<()> {
     let place = || format!("--out {}", out.display());
     fs::create_dir_all(out).with_context(place)?;
     tempfile::NamedTempFile::new_in(out).map(drop).with_context(place)
 }
 
-/// Writes results.json, results.csv, report.md, report.html and plot.svg. Each is whole or not there.
+/// Writes results.json, results.csv, report.md, report.html and plot.svg, each atomically.
 pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
     let files = [
         ("results.json", json(results)?),
@@ -49,7 +49,7 @@ pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The results with a line a measurement: short, and still read by `diff`.
+/// Formats the results with a line per measurement, so that `diff` is readable.
 fn json(results: &Results) -> Result<String> {
     let whole = serde_json::to_value(results)?;
     let parts = whole.as_object().context("results are an object")?.iter().map(|(name, part)| {
@@ -64,7 +64,7 @@ fn json(results: &Results) -> Result<String> {
     Ok(format!("{{\n{}\n}}\n", parts.collect::<Vec<_>>().join(",\n")))
 }
 
-/// A rate as people read it: decimal units, as dd and disks have them.
+/// Formats a rate in decimal units, as dd and disks do.
 pub(crate) fn rate(value: f64, unit: &str) -> String {
     let per = if unit == "B/s" { "B/s" } else { unit };
     if unit == "B/s" {
@@ -91,7 +91,7 @@ pub(crate) fn three(value: f64) -> String {
     }
 }
 
-/// Microseconds as people read them.
+/// Formats microseconds.
 pub(crate) fn microseconds(value: f64) -> String {
     match value {
         v if 1e6 <= v => format!("{} s", three(v / 1e6)),

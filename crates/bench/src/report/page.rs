@@ -1,4 +1,4 @@
-//! report.html: one page that needs nothing but itself.
+//! report.html: one self-contained page.
 
 use std::fmt::Write;
 
@@ -64,7 +64,7 @@ fn figure(chart: &Chart) -> String {
     )
 }
 
-/// Rows of cells; the first row is the head. Cells are safe already.
+/// Formats rows of cells with the first as head. Cells are escaped already.
 fn rows(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = String::from("<div class=\"wide\"><table><thead><tr>");
     head.iter().for_each(|cell| table += &format!("<th>{cell}</th>"));

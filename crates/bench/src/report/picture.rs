@@ -1,18 +1,18 @@
-//! plot.svg: the first plot by itself, for a page that shows pictures.
+//! plot.svg: the first plot as a separate picture.
 
 use super::charts::charts;
 use super::page::STYLE;
 use crate::record::Results;
 
-/// The first plot that needs no legend beside it; none where nothing was compared.
+/// The first plot that needs no legend; none if nothing was compared.
 pub(crate) fn picture(results: &Results) -> Option<String> {
     charts(results).into_iter().find(|chart| chart.legend.is_empty()).map(|chart| alone(&chart.svg))
 }
 
-/// A drawing with the page's colours in it, light and dark.
+/// Adds the page's colours, light and dark, to a drawing.
 fn alone(svg: &str) -> String {
     let drawn: Vec<&str> = STYLE.lines().filter(|line| line.starts_with("svg ")).collect();
-    // Up to the first rule that is about the page.
+    // Up to the first rule for the page.
     let colours = STYLE.split_once("* {").map_or("", |(colours, _)| colours);
     let paper = r#"<rect width="100%" height="100%" style="fill: var(--paper)"/>"#;
     let style = format!("<style>\n{colours}{}\n</style>{paper}", drawn.join("\n"));

@@ -1,4 +1,4 @@
-//! Sentences computed from the figures. A word of comparison stands only where the interval allows it.
+//! Findings as sentences. A comparison is stated only if the interval supports it.
 
 use super::{microseconds, rate};
 use crate::experiment;
@@ -26,7 +26,7 @@ pub(crate) fn says(results: &Results) -> Vec<String> {
     said
 }
 
-/// A sentence a target: its ratio to the baseline in each case.
+/// A sentence per target: its ratio to the baseline in each case.
 fn bars(results: &Results, figure: &Figure) -> Vec<String> {
     let sentence = |name: &str| {
         let baseline = results.baseline_of(name)?;
@@ -50,7 +50,7 @@ fn compared(summary: &Summary) -> Option<String> {
     Some(format!("{:.2} [{:.2}, {:.2}], {word}", ratio.value, ratio.low, ratio.high))
 }
 
-/// A sentence a target: where its line peaks, and how it ends.
+/// A sentence per target: the peak and the end of its line.
 fn lines(results: &Results, figure: &Figure) -> Vec<String> {
     let sentence = |name: &str| {
         let cases: Vec<_> =
@@ -78,7 +78,7 @@ fn lines(results: &Results, figure: &Figure) -> Vec<String> {
     results.targets.iter().filter_map(|target| sentence(&target.name)).collect()
 }
 
-/// The part that union file systems took of all the stack's CPU time, while bytes were moved.
+/// The share of union file systems in the stack's CPU time of transfers.
 fn cost(results: &Results) -> Vec<String> {
     let most = |program: &str, target: &str| {
         let moved = |s: &&Summary| results.case(&s.case).is_some_and(|c| c.workload.op.moves_data());
@@ -99,7 +99,7 @@ fn cost(results: &Results) -> Vec<String> {
     ["fsstack", "mhddfs", "mergerfs", "glusterfs"].into_iter().filter_map(sentence).collect()
 }
 
-/// How far apart tasks started, where there were several.
+/// Differences of the tasks' start times, if there were several.
 fn starts(results: &Results) -> Option<String> {
     let several = |s: &&Summary| results.case(&s.case).is_some_and(|c| 1 < c.workload.tasks.get());
     let most = results

@@ -8,7 +8,7 @@ use crate::record::{Results, Summary};
 const HEAD: &[&str] =
     &["case", "target", "median", "spread", "to baseline", "", "p50", "p99", "p99.9", "skew", "CPUs busy"];
 
-/// All summaries, a line each, in columns.
+/// All summaries as aligned columns, one per line.
 pub(crate) fn table(results: &Results) -> String {
     let mut rows: Vec<Vec<String>> = vec![HEAD.iter().map(|&head| head.to_owned()).collect()];
     let mut last = "";

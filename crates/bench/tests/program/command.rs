@@ -1,4 +1,4 @@
-//! The real binary: what it measures, what it refuses, and that it leaves nothing behind.
+//! The real binary: results, refusals, and no leftovers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -9,7 +9,7 @@ use crate::started::{bench, names, results, run, tmpfs};
 use fsstack_lab::shell::command;
 use fsstack_lab::{MiB, needs};
 
-/// Refused with one line that says so, and nothing written.
+/// Asserts a refusal with this line, and that nothing was written.
 fn refused(args: &[&str], dirs: &[&Path], says: &str) {
     let output = run(args);
     assert_eq!(output.code, 1, "{args:?}: {}", output.stderr);
@@ -153,7 +153,7 @@ fn a_terminal_shows_the_start_and_the_progress() {
         env!("CARGO_BIN_EXE_fsstack-bench"),
         dir.path().display()
     );
-    // Its own copy of what it showed goes to /dev/null.
+    // Its transcript goes to /dev/null.
     let output = command("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
     assert_eq!(output.code, 0, "{}", output.stdout);
     assert!(output.stdout.contains("%, ") && output.stdout.contains(" left"), "{}", output.stdout);
@@ -255,7 +255,7 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     .output()
     .unwrap();
     assert_eq!(output.code, 0, "{}", output.stderr);
-    // Rates that do not hang on what else the machine does: a round differs from the next by a thousandth.
+    // Rates independent of the machine's load: rounds differ by a thousandth.
     let with_rates = |name: &str, first: u32| {
         let mut results = results(&out);
         for (n, one) in results["measurements"].as_array_mut().unwrap().iter_mut().enumerate() {
@@ -271,7 +271,7 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     assert_eq!((same.code, same.stdout.contains("0 of 1 got worse")), (0, true), "{}", same.stdout);
     let worse = gate(&with_rates("slow.json", 900));
     assert_eq!((worse.code, worse.stdout.contains("1 of 1 got worse")), (4, true), "{}", worse.stdout);
-    // A target that was not measured again is no pass.
+    // A target that was not measured again is a failure.
     let mut half = results(&out);
     let mut other = half["summaries"][0].clone();
     other["target"] = "u".into();

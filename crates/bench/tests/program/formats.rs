@@ -1,4 +1,4 @@
-//! Formats that others read: results.json against its schema, the columns of the published CSV, the help, the page in a
+//! Formats for other readers: results.json against its schema, the published CSV's columns, the help, the page in a
 //! browser.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
@@ -37,7 +37,7 @@ fn reports(home: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// Published figures, which each report has beside its own.
+/// Published figures that each report must show.
 const PUBLISHED: [(&str, &[&str]); 4] = [
     ("double-fuse", &["mhddfs, remote", "mhddfs, local"]),
     ("volumes", &["nfs", "dt8", "dp8rd2", "dt4rp2", "dt2dp4rd1"]),
@@ -45,7 +45,7 @@ const PUBLISHED: [(&str, &[&str]); 4] = [
     ("disks", &["lz4 to raidz", "RAID5 to raidz"]),
 ];
 
-/// The schema's complaints about a result.
+/// The schema's errors for a result.
 fn complaints(schema: &serde_json::Value, result: &serde_json::Value) -> Vec<String> {
     let validator = jsonschema::validator_for(schema).unwrap();
     validator.iter_errors(result).map(|e| format!("{}: {e}", e.instance_path())).collect()
@@ -89,12 +89,12 @@ fn results_are_as_the_schema_says_and_the_page_is_whole_in_a_browser() {
     reports.iter().for_each(|out| in_a_browser(out));
 }
 
-/// Renders a page, light and dark, and asks it how it came out.
+/// Renders a page, light and dark, with a probe that reports its layout.
 fn in_a_browser(out: &Path) {
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     let plots = page.matches("<figure class=\"chart\">").count();
     assert!(0 < plots);
-    // The copy for this test tells what it looks like; the page itself has no script.
+    // This copy has a script that reports its layout; the page itself has none.
     let probe = "<script>const all = [...document.querySelectorAll('figure svg')];\n\
          const big = all.filter(s => 60 < s.getBoundingClientRect().height && 200 < s.getBoundingClientRect().width);\n\
          document.body.insertAdjacentHTML('beforeend', `<p id=output>plots ${big.length} \
@@ -109,7 +109,7 @@ fn in_a_browser(out: &Path) {
         let wanted = format!("plots {plots} sideways 0 paper {paper}");
         let said = output.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
         assert!(output.contains(&wanted), "{} at {size:?}: {said}, not {wanted}", out.display());
-        // Eight bytes tell a PNG; a blank one would be smaller.
+        // A PNG starts with eight known bytes; a blank page would be smaller.
         let picture = fs::read(&shot).unwrap();
         assert!(picture.starts_with(b"\x89PNG") && 20_000 < picture.len(), "{}", picture.len());
     }

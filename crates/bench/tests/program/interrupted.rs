@@ -1,4 +1,4 @@
-//! Runs that do not come to their end: Ctrl-C, a target that vanishes, a second run in the same place.
+//! Runs that are interrupted: Ctrl-C, a target that vanishes, a second run in the same directory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -15,7 +15,7 @@ fn long(targets: &[(&str, &Path)], out: &Path) -> Run {
     of_rounds("100000", targets, out)
 }
 
-/// Rounds of a twentieth of a second.
+/// A run with rounds of a twentieth of a second.
 fn of_rounds(rounds: &str, targets: &[(&str, &Path)], out: &Path) -> Run {
     let run =
         bench(&["compare", "--op", "write", "--file-size", "256K", "--block", "4K", "--seconds", "0.05"])
@@ -24,7 +24,7 @@ fn of_rounds(rounds: &str, targets: &[(&str, &Path)], out: &Path) -> Run {
     targets.iter().fold(run, |run, (name, dir)| run.arg("--target").arg(format!("{name}={}", dir.display())))
 }
 
-/// A file of the run is there: a round is going on.
+/// Waits until a round is running, by its files.
 fn measuring(dir: &Path) {
     let work = dir.join(".fsstack-bench.work");
     until("measuring", || {

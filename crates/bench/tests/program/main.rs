@@ -1,4 +1,4 @@
-//! fsstack-bench as its users run it: the program itself, its files, its bad inputs.
+//! fsstack-bench as users run it: program, files, invalid input.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 

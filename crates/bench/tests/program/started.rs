@@ -1,4 +1,4 @@
-//! The binary, run to its end or beside the test.
+//! Runs the binary to its end, or in parallel with the test.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use fsstack_lab::daemon::Process;
 use fsstack_lab::shell::{Finished, Run, command};
 use fsstack_lab::{Branch, MiB, cleanup};
 
-/// Longer than anything takes that does not hang.
+/// Longer than anything that does not hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary with arguments.
@@ -65,19 +65,19 @@ impl DerefMut for Tmpfs {
     }
 }
 
-/// A run beside the test.
+/// A run in parallel with the test.
 pub(crate) struct Running {
     thread: JoinHandle<Finished>,
     pub(crate) process: Process,
 }
 
 impl Running {
-    /// Started, and at work in `target`: the link there says which process it is.
+    /// Starts a run and waits until it works in `target`: the lock names its process.
     pub(crate) fn in_dir(run: Run, target: &Path) -> Self {
         Self::where_found(run, || Some(target.to_owned()))
     }
 
-    /// Started, and at work where `find` says, once it does.
+    /// Starts a run and waits until it works where `find` returns.
     pub(crate) fn where_found(run: Run, find: impl Fn() -> Option<PathBuf>) -> Self {
         let thread = spawn(move || run.output().unwrap());
         let began = Instant::now();
@@ -100,7 +100,7 @@ impl Running {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
     let began = Instant::now();
     while !so() {

@@ -1,4 +1,4 @@
-//! Test beds that are made for a measurement: pools and rivals over the lab's branches, and nothing left of them.
+//! Test beds made for a measurement: pools and rivals over the lab's branches, and no leftovers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -51,12 +51,12 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
         assert_eq!(one["bytes"], 32 << 20);
         assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == program), "{one}");
     }
-    // The daemon of the stacked path did the work: its CPU time is reported.
+    // The daemon of the stacked path did the work, so its CPU time is reported.
     let daemon_works =
         |m: &&serde_json::Value| m["used"].as_array().unwrap().iter().any(|u| u["program"] == "fsstack");
     let stacked = results["measurements"].as_array().unwrap().iter().filter(|m| m["target"] == "stacked");
     assert!(0 < stacked.filter(daemon_works).count());
-    // That of one pool, though two are mounted, and of none where the branch itself is measured.
+    // Of one pool, though two are mounted, and of none where the branch itself is measured.
     for one in results["measurements"].as_array().unwrap() {
         let ours = one["used"].as_array().unwrap().iter().find(|used| used["program"] == "fsstack");
         let daemons = ours.map_or(0, |used| used["processes"].as_u64().unwrap());
@@ -111,7 +111,7 @@ fn exports_are_read_over_several_connections() {
     assert_eq!(measured.len(), 2 * 5 * 2);
     for one in measured {
         assert!(0 < one["bytes"].as_u64().unwrap(), "{one}");
-        // The server's CPU time shows that the bytes came from it.
+        // The server's CPU time shows that the data came from it.
         assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == "NFS server"), "{one}");
     }
     assert_eq!(mounts::below(&state).unwrap(), []);

@@ -1,4 +1,4 @@
-//! Files of the cleanup journal: the form of a line, the right to write, and how a thing is undone.
+//! Files of the cleanup journal: their format, locking, and how an entry is undone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::daemon::Process;
 use crate::gluster::server;
 use crate::{disks, ganesha, mounts, network};
 
-/// Something that must not outlive its maker.
+/// Something that must not outlive its creator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Thing {
     /// Mount at that path.
@@ -27,7 +27,7 @@ pub(super) enum Thing {
     File(PathBuf),
     /// A directory and all in it; refused while anything is mounted below.
     Dir(PathBuf),
-    /// A directory of a file system of the kernel's, whose files go with it: a cgroup, an instance of tracing.
+    /// A directory of a kernel file system, whose files vanish with it: a cgroup, a tracing instance.
     KernelDir(PathBuf),
     /// A network namespace, by its path under /run/netns.
     Namespace(PathBuf),
@@ -42,7 +42,7 @@ pub(super) enum Thing {
 }
 
 impl Thing {
-    /// Kind in a book, and path.
+    /// Kind in a journal, and path.
     fn parts(&self) -> (&'static str, &Path) {
         match self {
             Self::Mount(path) => ("mount", path),
@@ -82,14 +82,14 @@ pub(super) fn own_book() -> Result<PathBuf> {
     Ok(dir()?.join(format!("{}-{}", me.pid, me.started)))
 }
 
-/// Whether a book is of a process, not one that is kept; a process's further books have names after a dot.
+/// True for a process's journal, false for a kept one. A process's further journals have names after a dot.
 pub(super) fn is_owned(book: &Path) -> bool {
     let owner = || book.file_name()?.to_str()?.split('.').next()?.split_once('-');
     owner().is_some_and(|(pid, started)| pid.parse::<i32>().is_ok() && started.parse::<u64>().is_ok())
 }
 
-/// The books that this process has written in, locked if they are its own; a writer holds all of them: a line is whole or
-/// not there.
+/// Journals that this process has written, locked if they are its own. A writer holds all of them, so a line is written
+/// completely or not at all.
 static HELD: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
@@ -115,7 +115,7 @@ fn open(book: &Path) -> Result<File> {
     }
 }
 
-/// A process's book that no process holds, held now.
+/// Takes a process's journal that no process holds.
 pub(super) fn of_nobody(book: &Path) -> Result<Option<File>> {
     let file = match File::open(book) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -123,18 +123,18 @@ pub(super) fn of_nobody(book: &Path) -> Result<Option<File>> {
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),
-        // Its owner may have struck its last line, and begun another of that name.
+        // Its owner may have removed its last line, and created another of that name.
         locked => Ok(locked.map(|()| Some(file).filter(is_there))?),
     }
 }
 
-/// Closes it as the end of this process would.
+/// Closes it, as the end of this process would.
 #[cfg(test)]
 pub(super) fn let_go(book: &Path) {
     HELD.lock().unwrap_or_else(PoisonError::into_inner).remove(book);
 }
 
-/// Whether it has a name yet: an emptied book is removed with its last line.
+/// True if it still has a name: an empty journal is removed with its last line.
 fn is_there(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
 }
@@ -144,7 +144,7 @@ pub(super) fn strike(thing: &Thing) -> Result<()> {
     append(&book, '-', thing)?;
     if outstanding(&book)?.is_empty() {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have written since; then the book stays.
+        // If another thread has written since, the journal stays.
         if outstanding(&book)?.is_empty() {
             match fs::remove_file(&book) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),

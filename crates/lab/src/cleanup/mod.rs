@@ -1,11 +1,11 @@
-//! Things that this process has made on the machine, recorded before they are made.
+//! Cleanup journal: things that this process makes on the machine, recorded before they are made.
 //!
-//! One file a process, named by its number and start time, and locked while it lives: so an owner in another PID namespace
-//! is distinguished from one that is gone. A process that is killed leaves its file behind; the next one that uses the lab
-//! (or `sweep`) finds it unlocked and undoes every line, last first. Undoing a missing thing is no error, so a line may be
-//! written too early and struck out too late, never the other way round. Concurrent sweepers are kept apart by a lock file;
-//! a live owner's file is never touched. A process that has made its file and not locked it yet may lose it, empty, to a
-//! sweeper: it makes another.
+//! There is one file per process, named by its number and start time, and locked while it lives: an owner in another
+//! PID namespace is thereby distinguished from a dead one. A killed process leaves its file; the next user of the lab
+//! (or `sweep`) finds it unlocked and undoes every line, last first. Undoing a missing thing is no error, so a line may
+//! be written too early and removed too late, never the reverse. A lock file serialises sweepers, and a live owner's
+//! file is never touched. A process that has created its file but not yet locked it may lose the empty file to a
+//! sweeper, and creates another.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::Write;
@@ -22,7 +22,7 @@ use book::{Thing, append, is_owned, myself, outstanding, own_book, stands, strik
 
 mod book;
 
-/// A thing in the cleanup journal: undone and struck out when this drops.
+/// An entry of the cleanup journal; undone and removed on drop.
 #[derive(Debug)]
 #[must_use = "the thing is undone when this drops"]
 pub struct Entry {
@@ -31,17 +31,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Announces a mount at `target`.
+    /// Records a mount at `target`.
     pub fn mount(target: &Path) -> Result<Self> {
         Self::of(Thing::Mount(target.to_owned()))
     }
 
-    /// Announces a file.
+    /// Records a file.
     pub fn file(path: &Path) -> Result<Self> {
         Self::of(Thing::File(path.to_owned()))
     }
 
-    /// Announces a directory and makes it, readable by everybody.
+    /// Records a directory and makes it, readable by all users.
     pub fn dir(path: &Path) -> Result<Self> {
         let entry = Self::of(Thing::Dir(path.to_owned()))?;
         fs::create_dir_all(path).with_context(|| path.display().to_string())?;
@@ -49,7 +49,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Announces a directory and makes it; one that is there already is somebody else's, and is refused.
+    /// Records a directory and makes it; refused if it exists, because it is not ours.
     pub fn new_dir(path: &Path) -> Result<Self> {
         let taken = || format!("{} is there already: whoever made it may be at work in it", path.display());
         ensure!(path.symlink_metadata().is_err(), taken());
@@ -64,24 +64,24 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Announces a directory of a file system of the kernel's and makes it.
+    /// Records a directory of a kernel file system and makes it.
     pub(crate) fn kernel_dir(path: &Path) -> Result<Self> {
         let entry = Self::of(Thing::KernelDir(path.to_owned()))?;
         fs::create_dir(path).with_context(|| path.display().to_string())?;
         Ok(entry)
     }
 
-    /// Announces the nfs-ganesha that has its files in `home`.
+    /// Records the nfs-ganesha with its files in `home`.
     pub(crate) fn ganesha(home: &Path) -> Result<Self> {
         Self::of(Thing::Ganesha(home.to_owned()))
     }
 
-    /// Undoes it now, and says what went wrong.
+    /// Undoes it now and returns the error, if any.
     pub fn undo(mut self) -> Result<()> {
         self.settle()
     }
 
-    /// Leaves it standing after this process, for `take_down(name)`.
+    /// Keeps it after this process, until `take_down(name)`.
     pub fn keep(mut self, name: &str) -> Result<()> {
         append(&kept(name)?, '+', &self.thing)?;
         self.undone = true;
@@ -99,7 +99,7 @@ impl Entry {
             self.undone = true;
             let done = undo(&self.thing);
             if !stands(&self.thing) {
-                // Also where force was needed: that is reported, and nothing is left to do.
+                // Also after an error that says force was needed, because nothing is left to undo.
                 strike(&self.thing)?;
             }
             return done;
@@ -116,7 +116,7 @@ impl Drop for Entry {
     }
 }
 
-/// Before the first thing is made.
+/// Sweeps once, before the first entry.
 fn sweep_once() {
     static SWEPT: OnceLock<()> = OnceLock::new();
     SWEPT.get_or_init(|| {
@@ -126,9 +126,10 @@ fn sweep_once() {
     });
 }
 
-/// Thing that outlives this process, under a name, until it is taken down by that name.
+/// Journal of things that outlive this process, under a name, until they are taken down by it.
 ///
-/// For things that are repaired and added to by one run after another. Each is written down before it is
+/// For things that successive runs repair and extend. Each is recorded before it is made. A recorded one keeps its
+/// position, so that the order of undoing is preserved.
 /// made; one that is written down already keeps its place, so that the order in which things are undone stays.
 #[derive(Clone, Debug)]
 pub struct Standing {
@@ -136,12 +137,12 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The book of that name.
+    /// The journal of that name.
     pub fn named(name: &str) -> Result<Self> {
         Ok(Self { book: kept(name)? })
     }
 
-    /// A book of that name that ends with this process: a killed one's is swept with its other things.
+    /// A journal of that name that ends with this process: a killed process's is swept with its other entries.
     pub fn of_this_process(name: &str) -> Result<Self> {
         sweep_once();
         let mut book = own_book()?.into_os_string();
@@ -149,38 +150,38 @@ impl Standing {
         Ok(Self { book: book.into() })
     }
 
-    /// Announces a mount at `target`.
+    /// Records a mount at `target`.
     pub fn mount(&self, target: &Path) -> Result<()> {
         self.note(Thing::Mount(target.to_owned()))
     }
 
-    /// Announces a directory and makes it, readable by everybody.
+    /// Records a directory and makes it, readable by all users.
     pub fn dir(&self, path: &Path) -> Result<()> {
         self.note(Thing::Dir(path.to_owned()))?;
         fs::create_dir_all(path).with_context(|| path.display().to_string())
     }
 
-    /// Announces a network namespace.
+    /// Records a network namespace.
     pub fn namespace(&self, path: &Path) -> Result<()> {
         self.note(Thing::Namespace(path.to_owned()))
     }
 
-    /// Announces the server of a GlusterFS lab.
+    /// Records the server of a GlusterFS lab.
     pub fn server(&self, home: &Path) -> Result<()> {
         self.note(Thing::Server(home.to_owned()))
     }
 
-    /// Announces the loop device of an image.
+    /// Records the loop device of an image.
     pub fn loop_device(&self, image: &Path) -> Result<()> {
         self.note(Thing::Loop(image.to_owned()))
     }
 
-    /// Announces the zfs-fuse of some disks.
+    /// Records the zfs-fuse of some disks.
     pub fn zfs(&self, home: &Path) -> Result<()> {
         self.note(Thing::Zfs(home.to_owned()))
     }
 
-    /// Unmounts one target and strikes it out.
+    /// Unmounts one target and removes its entry.
     pub fn unmount(&self, target: &Path) -> Result<()> {
         let detached = mounts::detach(target);
         if mounts::at(target)?.is_none() {
@@ -189,7 +190,7 @@ impl Standing {
         detached
     }
 
-    /// Undoes everything, last first. Returns how many things there were.
+    /// Undoes everything, last first. Returns the number of entries.
     pub fn take_down(&self) -> Result<usize> {
         undo_all(&self.book)
     }
@@ -202,7 +203,7 @@ impl Standing {
     }
 }
 
-/// The lab's directory: FSSTACK_LAB_DIR, or one per user under the system's temporary directory.
+/// The lab's directory: FSSTACK_LAB_DIR, or one per user in the system's temporary directory.
 pub fn state_dir() -> Result<PathBuf> {
     let own = rustix::process::getuid().as_raw();
     let dir = match std::env::var_os("FSSTACK_LAB_DIR") {
@@ -215,7 +216,7 @@ pub fn state_dir() -> Result<PathBuf> {
     Ok(dir.canonicalize()?)
 }
 
-/// A path under the lab's directory that no other pool uses, of whatever PID namespace.
+/// A path in the lab's directory that no other pool uses, in any PID namespace.
 pub fn fresh(what: &str) -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -223,7 +224,7 @@ pub fn fresh(what: &str) -> Result<PathBuf> {
     Ok(state_dir()?.join(format!("{what}-{}-{:x}-{next}", me.pid, me.started)))
 }
 
-/// Undoes what runs that are no more have left. Returns how many such runs there were.
+/// Undoes what dead runs left. Returns their number.
 pub fn sweep() -> Result<usize> {
     let dir = dir()?;
     let lock = File::create(dir.join(".lock"))?;
@@ -243,12 +244,12 @@ pub fn sweep() -> Result<usize> {
     Ok(swept)
 }
 
-/// Undoes all that was kept under `name`. Returns how many things there were.
+/// Undoes what was kept under `name`. Returns the number of entries.
 pub fn take_down(name: &str) -> Result<usize> {
     undo_all(&kept(name)?)
 }
 
-/// The book of what is kept under `name`.
+/// The journal of what is kept under `name`.
 fn kept(name: &str) -> Result<PathBuf> {
     Ok(dir()?.join(format!("{name}.kept")))
 }
@@ -268,12 +269,12 @@ fn say(line: &str) {
 mod tests {
     use super::*;
 
-    /// No process has this number: it is above the kernel's limit.
+    /// A process number above the kernel's limit, so no process has it.
     fn book_of_nobody(end: &str) -> PathBuf {
         dir().unwrap().join(format!("4194305-{}{end}", std::process::id()))
     }
 
-    /// Whole from the first moment: others sweep too.
+    /// Complete from the first moment, because other processes sweep too.
     fn left_by_a_dead_run(book: &Path, thing: &Path) {
         let draft = book.with_file_name(format!("draft of {}", std::process::id()));
         fs::write(&draft, format!("+dir\t{}\n", thing.display())).unwrap();
@@ -303,7 +304,7 @@ mod tests {
     fn things_of_a_run_in_another_pid_namespace_stay_while_it_lives() {
         let path = fresh("ledger-elsewhere").unwrap();
         fs::create_dir(&path).unwrap();
-        // A number that nobody here has: only the lock tells that somebody does.
+        // No visible process has this number; only the lock shows that the owner lives.
         let book = book_of_nobody("3");
         append(&book, '+', &Thing::Dir(path.clone())).unwrap();
         sweep().unwrap();

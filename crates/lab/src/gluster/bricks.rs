@@ -12,10 +12,10 @@ use super::Gluster;
 use crate::shell::command;
 use crate::{MiB, mounts};
 
-/// An image that is busy for longer is in use.
+/// Longest wait for a busy image.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Makes and mounts what is missing of bricks `b1` to `b<count>`.
+/// Makes and mounts the missing ones of bricks `b1` to `b<count>`.
 pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
     ensure!(MiB(300) <= size, "a brick has at least 300 MiB (XFS wants them)");
     let tree = lab.home().join("bricks");
@@ -23,7 +23,7 @@ pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
         lab.book().mount(&tree)?;
         command("mount").arg("--bind").args([&tree, &tree]).run()?;
     }
-    // Before the first brick: a mount in a private tree is invisible to a server that runs already.
+    // Before the first brick: a running server does not see new mounts in a private tree.
     command("mount").arg("--make-shared").arg(&tree).run()?;
     for n in 1..=count {
         let image = lab.home().join(format!("img/b{n}.img"));
@@ -38,7 +38,7 @@ pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
     Ok(())
 }
 
-/// Mounts a brick. What a killed `up` has started may be at it still: then it is mounted in a moment, by that one.
+/// Mounts a brick. A process of a killed `up` may still be mounting it; it is then mounted shortly.
 fn mount(image: &Path, target: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -71,7 +71,7 @@ fn make(image: &PathBuf, size: MiB) -> Result<()> {
         ensure!(has == wants, "the bricks have {has} MiB, not {wants}: `lab down --purge` first");
         return Ok(());
     }
-    // Under a name of our own until it is whole: what a killed `up` has started may be at another still.
+    // Under a temporary name until it is complete: a process of a killed `up` may still be writing another.
     let unfinished = image.with_extension(format!("unfinished-{}", process::id()));
     File::create(&unfinished)?.set_len(size.bytes())?;
     command("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&unfinished).run()?;

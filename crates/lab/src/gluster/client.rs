@@ -1,4 +1,4 @@
-//! Mounts of volumes: GlusterFS's own client, here in our mount namespace, its sockets in the lab's network.
+//! Mounts of volumes with GlusterFS's client, in our mount namespace, with sockets in the lab's network.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::mounts;
 use crate::network::SERVER;
 use crate::shell::command;
 
-/// A client is back by itself some seconds after its server.
+/// A client reconnects by itself some seconds after its server is back.
 const RECONNECTS: Duration = Duration::from_secs(12);
 
-/// Mounts a volume at its place in the lab, or mends the mount.
+/// Mounts a volume at its path in the lab, or repairs the mount.
 pub(super) fn ensure(lab: &Gluster, volume: Volume, steps: Steps) -> Result<()> {
     let target = lab.mount_point(volume);
     if mounts::at(&target)?.is_some() {
@@ -26,30 +26,29 @@ pub(super) fn ensure(lab: &Gluster, volume: Volume, steps: Steps) -> Result<()> 
         if back {
             return Ok(());
         }
-        // An error here says that force was needed, which is no surprise.
+        // An error here says that force was needed, as expected.
         let _forced = lab.book().unmount(&target);
     }
     steps.step(&format!("mount {volume}"), || {
         fs::create_dir_all(&target)?;
-        // A program that still writes when the mount is gone is refused.
+        // Refuses writes of programs that continue after the mount is gone.
         command("chattr").arg("+i").arg(&target).output()?;
         lab.book().mount(&target)?;
         mount(lab, volume, "", "", &target)
     })
 }
 
-/// Whether a mount answers in a moment.
+/// True if a mount answers within a short time.
 pub(super) fn usable(target: &Path) -> bool {
     command("stat").arg("-f").arg(target).limit(Duration::from_secs(3)).run().is_ok()
 }
 
-/// Whether the client of a mount has a connection to each brick, as it tells of itself. A brick that lives is not yet one
-/// that is connected.
+/// True if the client of a mount reports a connection to each brick. A running brick may not be connected yet.
 pub(super) fn reaches_all(target: &Path, volume: Volume) -> bool {
     let connected = |n: usize| {
         let text = target.join(format!(".meta/graphs/active/{volume}-client-{n}/private"));
         let text = command("cat").arg(text).limit(Duration::from_secs(3)).run();
-        // One that does not tell is asked no more.
+        // A client that does not answer counts as connected nowhere.
         text.is_ok_and(|text| text.stdout.lines().all(|line| line.trim() != "connected = 0"))
     };
     usable(target) && (0..volume.bricks()).all(connected)
@@ -66,7 +65,7 @@ fn waited(target: &Path) -> bool {
     false
 }
 
-/// Mounts a volume, or the directory `below` of it, with more options than the lab's own.
+/// Mounts a volume, or the directory `below` of it, with additional options.
 pub(super) fn mount(lab: &Gluster, volume: Volume, below: &str, options: &str, target: &Path) -> Result<()> {
     let log = lab.home().join("log").join(format!("mount-{volume}.log"));
     let slash = if below.is_empty() { "" } else { "/" };
@@ -92,7 +91,7 @@ pub(super) fn unmount_all(lab: &Gluster) -> Result<()> {
     Ok(())
 }
 
-/// Lets the bare mount points be removed.
+/// Makes the bare mount points removable.
 pub(super) fn release_mount_points(lab: &Gluster) -> Result<()> {
     let Ok(entries) = fs::read_dir(lab.home().join("mnt")) else { return Ok(()) };
     for entry in entries {

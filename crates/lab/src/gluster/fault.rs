@@ -1,4 +1,4 @@
-//! Faults of a server, and their ends: what GlusterFS answers to each is in docs/dev/lab.md.
+//! Faults of a server and their ends; GlusterFS's behaviour is described in docs/dev/lab.md.
 
 use std::fs::{self, OpenOptions};
 use std::thread::sleep;
@@ -17,24 +17,24 @@ use crate::daemon::Process;
 /// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Everything that the server runs.
+    /// All processes of the server.
     Server,
     /// The n-th brick of a volume, counted from 1.
     Brick(Volume, usize),
 }
 
 impl Gluster {
-    /// Ends a brick's process, as a crash would; `heal` starts it again.
+    /// Kills a brick's process, as in a crash; `heal` starts it again.
     pub fn kill_brick(&self, volume: Volume, n: usize) -> Result<()> {
         self.brick(volume, n)?.kill()
     }
 
-    /// Ends the whole server; `heal` or `up` starts it again.
+    /// Stops the whole server; `heal` or `up` starts it again.
     pub fn stop(&self) -> Result<()> {
         server::remove(&self.home)
     }
 
-    /// Makes the server or a brick stand still: its connections stay, nothing answers. `thaw` ends it.
+    /// Freezes the server or a brick: connections stay, nothing answers. `thaw` ends it.
     pub fn freeze(&self, which: Which) -> Result<()> {
         let stand_still = |process: Process| process.signal(Signal::STOP);
         match which {
@@ -47,13 +47,12 @@ impl Gluster {
         }
     }
 
-    /// Cuts the network between clients and server without a word to either; `thaw` mends it.
+    /// Drops all packets between clients and server; `thaw` ends it.
     pub fn cut_link(&self) -> Result<()> {
         self.network().cut()
     }
 
-    /// Takes a brick's space until at most `left` of it is free, for all volumes that have a part on it. `thaw` gives it
-    /// back.
+    /// Fills a brick until at most `left` is free, for all volumes on it. `thaw` frees the space.
     pub fn fill(&self, brick: usize, left: MiB) -> Result<()> {
         let dir = self.home.join(format!("bricks/b{brick}"));
         ensure!(crate::mounts::at(&dir)?.is_some(), "there is no brick {brick}");
@@ -73,7 +72,7 @@ impl Gluster {
         }
     }
 
-    /// Ends every freeze, mends the link, empties what was filled.
+    /// Ends every freeze, restores the link, frees what `fill` took.
     pub fn thaw(&self) -> Result<()> {
         self.thaw_processes()?;
         self.network().mend()?;
@@ -88,7 +87,7 @@ impl Gluster {
         Ok(())
     }
 
-    /// Starts what was ended, and waits until the volumes are whole and nothing is left to heal.
+    /// Starts what was stopped, and waits until the volumes are complete and nothing is left to heal.
     pub fn heal(&self, limit: Duration) -> Result<()> {
         if server::init(&self.home).is_none() {
             server::start(&self.home, &image::rootfs()?, None)?;
@@ -109,35 +108,35 @@ impl Gluster {
         Ok(())
     }
 
-    /// The volumes that the server has.
+    /// Volumes of the server.
     pub fn volumes(&self) -> Result<Vec<Volume>> {
         let stat = self.gluster(&["volume", "list"])?;
         Ok(stat.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
-    /// Names that some brick of the volume still lacks.
+    /// Number of names that some brick of the volume still lacks.
     pub fn unhealed(&self, volume: Volume) -> Result<u64> {
         if !volume.is_redundant() {
             return Ok(0);
         }
         let name = volume.to_string();
-        // Refused while the healer has not begun: not an answer yet.
+        // Refused until the healer has started.
         let _asked = self.gluster(&["volume", "heal", &name]);
         let Ok(stat) = self.gluster(&["volume", "heal", &name, "info", "summary"]) else {
             return Ok(u64::MAX);
         };
         let counts = stat.lines().filter_map(|line| line.strip_prefix("Total Number of entries:"));
-        // A dash stands for a brick that could not be asked.
+        // A dash means a brick that could not be asked.
         Ok(counts.map(|count| count.trim().parse().unwrap_or(1_u64)).sum())
     }
 
-    /// Whether the lab's own client sees every brick again.
+    /// True if the lab's own client sees every brick again.
     fn is_back(&self, volume: Volume) -> Result<bool> {
         let target = self.mount_point(volume);
         Ok(crate::mounts::at(&target)?.is_none() || client::reaches_all(&target, volume))
     }
 
-    /// The bricks of a volume that have a living process.
+    /// Bricks of a volume with a running process.
     pub(super) fn live_bricks(&self, volume: Volume) -> Result<Vec<(usize, Process)>> {
         let mut live = Vec::new();
         for process in server::processes(&self.home)? {

@@ -1,4 +1,4 @@
-//! The server's file system: made once from the distribution's own packages, by the machine's own apt sources.
+//! The server's root file system, made once from the distribution's packages with the machine's apt sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use super::steps::Steps;
 use crate::cleanup::{Standing, state_dir};
 use crate::{cleanup, debian, mounts};
 
-/// The book of what belongs to no single lab.
+/// Journal of what is shared by all labs.
 pub(super) const BOOK: &str = "gluster-image";
 
 /// Packages besides Debian's essential ones.
 const PACKAGES: &[&str] = &["glusterfs-server", "tini", "attr", "procps"];
 
-/// Where it is, if it was made to its end.
+/// Its path, if it is complete.
 pub(super) fn rootfs() -> Result<PathBuf> {
     Ok(state_dir()?.join("gluster-image/rootfs"))
 }
 
-/// Makes it if it is not there.
+/// Makes it if it is missing.
 pub(super) fn ensure(steps: Steps) -> Result<PathBuf> {
     let rootfs = rootfs()?;
     if !rootfs.is_dir() {

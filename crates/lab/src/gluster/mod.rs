@@ -1,7 +1,7 @@
 //! A real GlusterFS on this machine: brick images, a server in a container, volumes, and their mounts.
 //!
-//! One lab is one directory; all users of that directory share it. `up` checks each thing before it makes it, so it repairs
-//! what is broken and goes on where a killed run left off. Everything that it makes is in the cleanup journal first.
+//! One lab is one directory, shared by all its users. `up` checks each thing before it makes it, so it repairs broken
+//! parts and continues a killed run. Everything that it makes is recorded in the cleanup journal first.
 
 mod bricks;
 mod client;
@@ -33,15 +33,15 @@ pub use status::{BrickStatus, Status, VolumeStatus};
 pub use steps::Steps;
 pub use volume::{NoVolume, Volume};
 
-/// Where the server sees its bricks.
+/// Where the server has its bricks.
 const BRICKS: &str = "/bricks";
 
-/// Seconds after which a client takes a silent server for gone; GlusterFS's default of 42 makes every fault long.
+/// Seconds until a client gives up a silent server; with GlusterFS's default of 42 every fault takes long.
 const PING_TIMEOUT: &str = "5";
 
 /// Settings of every volume.
 const SETTINGS: [(&str, &str); 5] = [
-    // Else a brick that was full is taken for full some seconds longer.
+    // Otherwise a brick that was full counts as full for some seconds more.
     ("storage.reserve", "0"),
     ("performance.write-behind", "off"),
     ("performance.read-ahead", "off"),
@@ -54,11 +54,11 @@ const SETTINGS: [(&str, &str); 5] = [
 pub struct Plan {
     /// Its volumes, all over the same bricks.
     pub volumes: Vec<Volume>,
-    /// How many bricks there are.
+    /// Number of bricks.
     pub bricks: usize,
-    /// The size of each; takes no space before it is used.
+    /// Size of each; sparse.
     pub brick_size: MiB,
-    /// The rate of the link between clients and server, if there is to be one.
+    /// Rate of the link between clients and server, if it is limited.
     pub wan: Option<Rate>,
     /// `podman`, `docker` or `chroot`, instead of the first that works.
     pub engine: Option<String>,
@@ -71,7 +71,7 @@ impl Default for Plan {
     }
 }
 
-/// A lab by its name, whether it is up or not.
+/// A lab by name, up or not.
 #[derive(Clone, Debug)]
 pub struct Gluster {
     home: PathBuf,
@@ -95,19 +95,19 @@ impl Gluster {
         &self.home
     }
 
-    /// Where a volume is mounted.
+    /// Mount point of a volume.
     #[must_use]
     pub fn mount_point(&self, volume: Volume) -> PathBuf {
         self.home.join("mnt").join(volume.to_string())
     }
 
-    /// The book in which what is mounted on top of the lab may be noted; `down` takes it down first.
+    /// Journal for mounts on top of the lab; `down` takes them down first.
     #[must_use]
     pub fn book(&self) -> &Standing {
         &self.book
     }
 
-    /// Makes, starts, mounts and mends all that the plan names.
+    /// Makes, starts, mounts and repairs everything in the plan.
     pub fn up(&self, plan: &Plan, steps: Steps) -> Result<()> {
         let least = plan.volumes.iter().max_by_key(|volume| volume.bricks());
         if let Some(volume) = least.filter(|volume| plan.bricks < volume.bricks()) {
@@ -136,7 +136,7 @@ impl Gluster {
         Ok(())
     }
 
-    /// Takes everything down; `purge` also files, which a warm start uses.
+    /// Takes everything down; with `purge` also the files that make a later start faster.
     pub fn down(&self, purge: Purge, steps: Steps) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         steps.step("server", || server::remove(&self.home))?;
@@ -149,19 +149,19 @@ impl Gluster {
         steps.note("nothing is left: no mount, loop device, namespace, process or control group")
     }
 
-    /// A program inside the server.
+    /// Runs a program inside the server.
     pub fn inside(&self, program: &str) -> Result<Run> {
         server::inside(&self.home, program)
     }
 
-    /// One command of the gluster CLI: what it said.
+    /// Runs one gluster CLI command and returns its output.
     pub fn gluster(&self, words: &[&str]) -> Result<String> {
         let began = Instant::now();
         loop {
             let run =
                 self.inside("gluster")?.arg("--mode=script").args(words).limit(Duration::from_secs(120));
             let output = run.output()?;
-            // A request of a killed process goes on.
+            // The request of a killed process is still running.
             let busy = output.code != 0 && output.stderr.contains("Another transaction is in progress");
             if !busy || Duration::from_secs(60) < began.elapsed() {
                 return Ok(output.check()?.stdout);
@@ -170,17 +170,17 @@ impl Gluster {
         }
     }
 
-    /// A program here, in the network of the lab's clients.
+    /// Runs a program here, in the clients' network.
     pub fn beside(&self, program: &str) -> Run {
         self.clients().run(program)
     }
 
-    /// Mounts a volume, or the directory `below` of one, once more; `options` as mount.glusterfs takes them.
+    /// Mounts a volume, or the directory `below` of one, once more, with `options` of mount.glusterfs.
     pub fn mount(&self, volume: Volume, below: &str, options: &str, target: &Path) -> Result<()> {
         client::mount(self, volume, below, options, target)
     }
 
-    /// Has the lab for one user alone until the file drops; refused while another has it.
+    /// Locks the lab for one user until the file is dropped; refused while it is locked.
     pub fn claim(&self) -> Result<fs::File> {
         let dir = self.home.parent().context("labs have a directory")?;
         fs::create_dir_all(dir)?;
@@ -207,7 +207,7 @@ impl Gluster {
         server::namespace(&self.home)
     }
 
-    /// The namespace at the far end of the slow link.
+    /// Namespace at the far end of the slow link.
     fn far(&self) -> Namespace {
         Namespace::named(&format!("{}-far", server::name_of(&self.home)))
     }
@@ -223,7 +223,7 @@ impl Gluster {
         if wan.is_some() != far.exists() {
             let pool = mounts::at(&self.home.join("pool"))?;
             ensure!(pool.is_none(), "its clients change their network: `lab pool --down` first");
-            // Clients stay in the network that they were mounted in.
+            // Clients stay in the network in which they were mounted.
             client::unmount_all(self)?;
         }
         match wan {
@@ -244,7 +244,7 @@ impl Gluster {
         self.bricks_are_seen()
     }
 
-    /// A server that does not see a brick's mount would make its volumes on the disk below.
+    /// Checks that the server sees the bricks' mounts; otherwise it would write to the disk below.
     fn bricks_are_seen(&self) -> Result<()> {
         let names = bricks::mounted(self)?;
         let paths = names.iter().map(|name| format!("{BRICKS}/{name}"));
@@ -269,11 +269,11 @@ impl Gluster {
             let words: Vec<&str> = ["volume", "set", &name].into_iter().chain(settings).collect();
             self.gluster(&words)?;
         }
-        // Of a volume that is started already, only force starts the bricks that are missing.
+        // For a volume that is started already, only `force` starts missing bricks.
         self.gluster(&["volume", "start", &name, "force"]).map(drop)
     }
 
-    /// The server's own record of a volume.
+    /// The server's own description of a volume.
     fn info(&self, volume: Volume) -> String {
         let info = self.home.join("state/vols").join(volume.to_string()).join("info");
         fs::read_to_string(info).unwrap_or_default()
@@ -308,13 +308,13 @@ impl Gluster {
     }
 }
 
-/// How much `down` takes away.
+/// Extent of `down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// Nothing runs or is mounted.
+    /// Stops and unmounts everything.
     Nothing,
-    /// The lab's files too: images of its bricks, and its volumes with them.
+    /// Also removes the lab's files: images of its bricks, and its volumes with them.
     Bricks,
-    /// The server's image too, if no other lab has files.
+    /// Also removes the server's image, if no other lab has files.
     Everything,
 }

@@ -1,7 +1,7 @@
-//! The server: glusterd and its bricks in a container, or in a chroot with namespaces of its own.
+//! The server: glusterd and its bricks in a container, or in a chroot with its own namespaces.
 //!
-//! An engine only starts and removes it. Everything else goes by its processes, which are found by their network namespace:
-//! commands enter it by nsenter, a freeze is SIGSTOP. So all engines are alike once it runs.
+//! A container engine only starts and removes it. Everything else uses its processes, which are found by their network
+//! namespace: commands enter it by nsenter, a freeze is SIGSTOP. So all engines behave alike once it runs.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -17,13 +17,13 @@ use crate::daemon::Process;
 use crate::network::Namespace;
 use crate::shell::{Run, command, which};
 
-/// The file that says which engine started it and what its first process is.
+/// File that records the engine and the server's first process.
 const RECORD: &str = "server";
 
 /// Engine that runs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// podman, with the runtime of that name; on a layer above the image, or in the image itself.
+    /// podman with the runtime of that name, on a layer above the image or in the image itself.
     Podman(&'static str, Root),
     /// docker, if its engine answers.
     Docker,
@@ -31,17 +31,17 @@ pub enum Engine {
     Chroot,
 }
 
-/// Where a container writes what is in no volume.
+/// Where a container writes outside its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Into an overlay, which not every file system can carry.
+    /// To an overlay, which not every file system supports.
     Overlay,
-    /// Into the image.
+    /// To the image.
     Plain,
 }
 
 impl Engine {
-    /// All that may work, the best first.
+    /// All candidates, best first.
     pub const ALL: [Self; 6] = [
         Self::Podman("runc", Root::Overlay),
         Self::Podman("crun", Root::Overlay),
@@ -84,7 +84,7 @@ impl Engine {
     }
 }
 
-/// The name of a lab's container and network namespace: two labs of one machine never share it.
+/// Name of a lab's container and network namespace, unique on the machine.
 pub(crate) fn name_of(home: &Path) -> String {
     let name = home.file_name().unwrap_or_default().to_string_lossy();
     let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619);
@@ -92,12 +92,12 @@ pub(crate) fn name_of(home: &Path) -> String {
     format!("fsstack-{name}-{:06x}", hash & 0xff_ffff)
 }
 
-/// The namespace that the server is in.
+/// The server's namespace.
 pub(crate) fn namespace(home: &Path) -> Namespace {
     Namespace::named(&name_of(home))
 }
 
-/// All processes of the server: those in its network, clients excepted, which are in our process namespace.
+/// All processes of the server: those in its network, except clients, which are in our PID namespace.
 pub(crate) fn processes(home: &Path) -> Result<Vec<Process>> {
     let namespace = namespace(home);
     if !namespace.exists() {
@@ -125,21 +125,21 @@ pub(crate) fn arguments(process: Process) -> Vec<String> {
     raw.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// Whether a process stands still by SIGSTOP.
+/// True if a process is stopped by SIGSTOP.
 pub(crate) fn is_stopped(process: Process) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
-/// The first process of a running server, which never stands still. One in another network than the lab's is lost: the
-/// namespace was removed and made anew, as after a crash, and no client reaches it.
+/// First process of a running server, which is never frozen. One in another network than the lab's is lost: the
+/// namespace was removed and remade, as after a crash, and no client reaches it.
 pub(crate) fn init(home: &Path) -> Option<Process> {
     let network = namespace(home).inode().ok()?;
     let of = |process: &Process| fs::metadata(format!("/proc/{}/ns/net", process.pid));
     recorded(home).filter(|process| of(process).is_ok_and(|net| net.ino() == network))
 }
 
-/// The process that is recorded, if it lives.
+/// The recorded process, if it runs.
 fn recorded(home: &Path) -> Option<Process> {
     let record = fs::read_to_string(home.join(RECORD)).ok()?;
     let mut numbers = record.lines().nth(1)?.split(' ');
@@ -147,19 +147,19 @@ fn recorded(home: &Path) -> Option<Process> {
     Some(Process { pid, started: numbers.next()?.parse().ok()? }).filter(|process| process.lives())
 }
 
-/// Which engine started it.
+/// The engine that started it.
 pub(crate) fn engine(home: &Path) -> Option<Engine> {
     let record = fs::read_to_string(home.join(RECORD)).ok()?;
     let name = record.lines().next()?;
     Engine::ALL.into_iter().find(|engine| engine.name() == name)
 }
 
-/// Whether anything of a server is left.
+/// True if anything of a server is left.
 pub(crate) fn stands(home: &Path) -> bool {
     processes(home).is_ok_and(|left| !left.is_empty())
 }
 
-/// A program inside the server.
+/// Runs a program inside the server.
 pub(crate) fn inside(home: &Path, program: &str) -> Result<Run> {
     let init = init(home).context("the lab's server does not run: `cargo xtask lab up` starts it")?;
     Ok(command("nsenter")
@@ -168,7 +168,7 @@ pub(crate) fn inside(home: &Path, program: &str) -> Result<Run> {
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))
 }
 
-/// Starts it with the first engine that can, of the family that is asked for if one is.
+/// Starts it with the first engine that works, of the requested family if there is one.
 pub(super) fn start(home: &Path, rootfs: &Path, family: Option<&str>) -> Result<Engine> {
     let before = engine(home);
     let asked = |engine: &Engine| family.is_none_or(|family| family == engine.family());
@@ -197,7 +197,7 @@ pub(super) fn start(home: &Path, rootfs: &Path, family: Option<&str>) -> Result<
     bail!("nothing here can run the server: {}", refused.join("; "))
 }
 
-/// Ends it, whatever state it is in.
+/// Ends it in any state.
 pub(crate) fn remove(home: &Path) -> Result<()> {
     let name = name_of(home);
     let removed = if home.join("pm").is_dir() {
@@ -214,7 +214,7 @@ pub(crate) fn remove(home: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
         let mut left = processes(home)?;
-        // One that is lost is the first of its process namespace: all of them end with it.
+        // A lost one is the first process of its PID namespace: all others end with it.
         left.extend(recorded(home));
         if left.is_empty() {
             break;
@@ -231,7 +231,7 @@ pub(crate) fn remove(home: &Path) -> Result<()> {
     removed
 }
 
-/// The control groups that are left of it.
+/// Its remaining control groups.
 pub(super) fn groups(name: &str) -> Vec<PathBuf> {
     let top = Path::new("/sys/fs/cgroup");
     let below = fs::read_dir(top).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
@@ -240,7 +240,7 @@ pub(super) fn groups(name: &str) -> Vec<PathBuf> {
 
 fn remove_groups(name: &str) -> Result<()> {
     let began = Instant::now();
-    // A group is busy until the last process that died in it has been waited for.
+    // A group is busy until the last process in it has been reaped.
     while !groups(name).is_empty() && began.elapsed() < Duration::from_secs(5) {
         for group in groups(name) {
             remove_tree(&group);
@@ -284,7 +284,7 @@ fn volumes(home: &Path) -> [String; 3] {
     ]
 }
 
-/// No more than what we have ourselves: containers ask for limits that not every root may set.
+/// At most our own limits: containers request limits that not every root user may set.
 fn limits() -> [String; 2] {
     let files = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20).min(1 << 20);
     [format!("nofile={files}:{files}"), "nproc=4096:4096".into()]
@@ -324,7 +324,7 @@ fn by_docker(home: &Path, rootfs: &Path) -> Result<Process> {
     for volume in volumes(home) {
         run = run.arg("-v").arg(volume);
     }
-    // docker joins no namespace by its path: the server enters it by itself.
+    // docker cannot join a namespace by path: the server enters it by itself.
     run = run.arg("-v").arg(format!("{}:/lab-network", namespace(home).path().display()));
     let enter = ["nsenter", "--net=/lab-network", "/usr/bin/tini", "--", "/usr/sbin/glusterd", "-N"];
     run.arg(&image).args(enter).run()?;
@@ -332,7 +332,7 @@ fn by_docker(home: &Path, rootfs: &Path) -> Result<Process> {
     process(check.stdout.trim())
 }
 
-/// Runs as the first process of its own namespaces; what it mounts is seen by nobody else.
+/// Runs as the first process of its own namespaces; its mounts are invisible elsewhere.
 const SERVE: &str = r#"set -eu
 root=$1 home=$2 name=$3
 hostname "$name"
@@ -362,7 +362,7 @@ fn by_chroot(home: &Path, rootfs: &Path) -> Result<Process> {
         .run()?;
     let began = Instant::now();
     loop {
-        // The first of its namespace; the rest of the namespace begins after it.
+        // The first process of the namespace; the others start after it.
         let first = processes(home)?.into_iter().min_by_key(|process| process.started);
         let serves = |process: &Process| arguments(*process).iter().any(|word| word.contains("tini"));
         match first.filter(serves) {
@@ -395,7 +395,7 @@ mod tests {
     use super::*;
     use crate::needs;
 
-    /// A network namespace that is removed when it drops.
+    /// A network namespace, removed on drop.
     struct Network(Namespace);
 
     impl Network {
@@ -411,7 +411,7 @@ mod tests {
         }
     }
 
-    /// The first process of a process namespace in the lab's network, which is recorded as the server.
+    /// First process of a PID namespace in the lab's network, recorded as the server.
     fn serve(home: &Path) -> Process {
         let network = format!("--net={}", namespace(home).path().display());
         let sleep_there = ["--fork", "nsenter", &network, "unshare", "--pid", "--fork", "--kill-child"];
@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// The namespace was removed and made anew, as after a crash.
+    /// The namespace was removed and remade, as after a crash.
     #[test]
     fn a_server_in_a_network_that_was_lost_does_not_count_and_is_ended() {
         needs!(root(), program("ip"), program("nsenter"), program("unshare"));

@@ -21,11 +21,11 @@ pub struct Status {
     pub engine: Option<String>,
     /// The server's first process.
     pub server: Option<i32>,
-    /// Some of the server's processes stand still.
+    /// Some of the server's processes are frozen.
     pub frozen: bool,
     /// The network between clients and server is cut.
     pub cut: bool,
-    /// Clients are at the other end of a slow link.
+    /// Clients are behind a slow link.
     pub wan: bool,
     /// Its bricks.
     pub bricks: Vec<BrickStatus>,
@@ -62,7 +62,7 @@ pub struct VolumeStatus {
 }
 
 impl Gluster {
-    /// Looks at everything, without changing anything.
+    /// Collects the status without changing anything.
     pub fn status(&self) -> Result<Status> {
         let processes = server::processes(&self.home)?;
         let init = server::init(&self.home);
@@ -153,7 +153,7 @@ fn loops(home: &Path) -> Result<Vec<String>> {
 
 /// Processes of GlusterFS and of containers that were started for the lab.
 fn processes(home: &Path) -> Result<Vec<String>> {
-    // With the slash: another lab's name may begin like this one's.
+    // With the slash, because another lab's name may begin with this one's.
     let ours = format!("{}/", home.display());
     let programs = ["glusterfs", "glusterfsd", "glusterd", "conmon", "podman", "unshare"];
     let mut found = Vec::new();

@@ -1,23 +1,23 @@
-//! Progress of a lab: a line a step, with the time that it took.
+//! Progress of a lab: a line per step with its time.
 
 use std::io::{Write, stderr, stdout};
 use std::time::Instant;
 
 use anyhow::Result;
 
-/// Whether anybody watches.
+/// Output of the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steps {
     /// A line a step on standard output.
     Shown,
-    /// A line a step on standard error, where standard output is for results.
+    /// A line per step on standard error, where standard output has results.
     Beside,
     /// Nothing.
     Quiet,
 }
 
 impl Steps {
-    /// Does one step; `what` is shown before it, the seconds after it.
+    /// Runs one step; prints `what` before it and the seconds after it.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.say(&format!("{what:<52} "))?;
         let began = Instant::now();
@@ -30,7 +30,7 @@ impl Steps {
         done
     }
 
-    /// Says something between the steps.
+    /// Prints a line between steps.
     pub fn note(self, line: &str) -> Result<()> {
         self.say(&format!("{line}\n"))
     }

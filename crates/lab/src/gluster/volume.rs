@@ -52,13 +52,13 @@ impl Volume {
         usize::from(self.sets) * usize::from(each)
     }
 
-    /// Whether a file survives the loss of one brick.
+    /// True if a file survives the loss of any one brick.
     #[must_use]
     pub fn is_redundant(self) -> bool {
         0 < self.bears()
     }
 
-    /// How many bricks may be lost, whichever they are, before a file is.
+    /// Number of arbitrary bricks that may be lost before a file is.
     #[must_use]
     pub fn bears(self) -> usize {
         usize::from(match self.set {
@@ -68,7 +68,7 @@ impl Volume {
         })
     }
 
-    /// Bytes on all its bricks together for so many in its files.
+    /// Bytes on all bricks together for `bytes` of file content.
     #[must_use]
     pub fn on_bricks(self, bytes: u64) -> u64 {
         let (of, usable) = match self.set {
@@ -97,7 +97,7 @@ impl Volume {
         words
     }
 
-    /// Its n-th brick as the server calls it, counted from 1.
+    /// Path of its n-th brick in the server, counted from 1.
     pub(super) fn brick(self, n: usize) -> PathBuf {
         Path::new(BRICKS).join(format!("b{n}")).join(self.to_string())
     }
@@ -145,7 +145,7 @@ fn parse(name: &str) -> Option<Volume> {
     Some(Volume { sets, set })
 }
 
-/// A number from 1 to 99 at the front, and what follows it.
+/// Parses a number from 1 to 99, and returns the rest.
 fn number(text: &str) -> Option<(u8, &str)> {
     let (digits, rest) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let number = digits.parse().ok().filter(|n| (1..100).contains(n) && !digits.starts_with('0'))?;

@@ -1,4 +1,4 @@
-//! Source of a guest's packages: the machine's own apt sources, or the backports of the same mirrors, which the machine's
+//! Package source of a guest: the machine's own apt sources, or the backports of the same mirrors, which the machine's
 //! apt does not use.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::shell::{Run, command};
 /// Longer than a slow mirror takes.
 pub(super) const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// Some sources, and the lists of what they have.
+/// Sources and their package lists.
 #[derive(Debug)]
 pub(super) struct Apt {
     options: Vec<String>,
@@ -53,13 +53,13 @@ impl Apt {
         Ok(apt)
     }
 
-    /// `apt-get` or a program like it, of these sources.
+    /// `apt-get` or a related program with these sources.
     pub(super) fn run(&self, program: &str) -> Run {
         let options = self.options.iter().flat_map(|option| ["-o", option]);
         command(program).args(options).limit(LIMIT)
     }
 
-    /// Has the lists fetched.
+    /// Fetches the package lists.
     ///
     /// # Errors
     /// What apt says.
@@ -67,10 +67,10 @@ impl Apt {
         self.run("apt-get").args(["update", "-qq"]).run().map(drop)
     }
 
-    /// Puts the packages' files into the directory `into`.
+    /// Downloads the packages' files into the directory `into`.
     ///
     /// # Errors
-    /// What apt says, also after its lists were fetched anew.
+    /// apt's error, after a retry with fresh lists.
     pub(super) fn download(&self, packages: &[&str], into: &Path) -> Result<()> {
         let get = || self.run("apt-get").args(["download", "-qq"]).args(packages).dir(into).run();
         // The package lists may be as old as the machine's image.

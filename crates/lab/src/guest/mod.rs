@@ -1,10 +1,10 @@
-//! A virtual machine with a stock kernel of the distribution, for what this machine's own kernel may not have: the
+//! A virtual machine with a stock kernel of the distribution, for features that this machine's own kernel may lack: the
 //! kernel's NFS server and client.
 //!
-//! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's packages
-//! ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives for one scenario, run by
-//! the program that it is given, and powers itself off. All it writes is gone then: its disks are fresh, its root is written
-//! to a scratch file of QEMU's.
+//! Its root file system is made of this machine's programs ([`root`]). Its kernel comes from the distribution's
+//! packages ([`packages`]): the release's own, or with `FSSTACK_GUEST_KERNEL=backports` a newer one. It runs one
+//! scenario by the given program and powers itself off. Nothing that it writes remains: its disks are new, and its root
+//! is written to a scratch file of QEMU's.
 
 mod apt;
 mod packages;
@@ -23,17 +23,18 @@ use crate::{MiB, must, needs};
 
 pub use packages::{Kernel, Packages};
 
-/// Last line of the console at the regular end.
+/// Last line of the console at a regular end.
 const DONE: &str = "fsstack-guest: done";
-/// Says which accelerator QEMU is to use; emulation works everywhere.
+/// Environment variable with QEMU's accelerator; emulation works everywhere.
 const ACCELERATOR: &str = "FSSTACK_GUEST_ACCEL";
-/// Without what costs an emulated machine much and gives it nothing: strings moved byte by byte, checks of each access to a
-/// program's memory, one level more of page tables. (A third of the CPU time of copying, pipes and forks, by QEMU 7.2.)
+/// Without features that cost much under emulation and are not needed: byte-wise string moves, checks of each access to
+/// a program's memory, one more level of page tables. They take a third of the CPU time of copying, pipes and forks
+/// with QEMU 7.2.
 const CPU: &str = "max,erms=off,fsrm=off,smap=off,smep=off,la57=off";
 /// Longer than making a file system takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A machine that can be started.
+/// A machine ready to start.
 #[derive(Debug)]
 pub struct Guest {
     packages: Packages,
@@ -42,13 +43,13 @@ pub struct Guest {
     _home: Entry,
 }
 
-/// The two disks of a guest, both with an XFS.
+/// The two disks of a guest, both XFS.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestDisks {
     /// The size of each.
     pub size: MiB,
-    /// Directories that the first one has from the beginning, and how many empty files are in each: `stays0` and so on.
-    /// Making a hundred thousand takes an emulated machine a minute.
+    /// Directories that the first disk has from the start, with their number of empty files: `stays0` and so on. Making
+    /// a hundred thousand takes an emulated machine a minute.
     pub filled: &'static [(&'static str, usize)],
 }
 
@@ -63,7 +64,7 @@ impl GuestDisks {
     }
 }
 
-/// The console of a guest that lived its scenario.
+/// Console of a guest after its scenario.
 #[derive(Debug)]
 pub struct Lived {
     /// All that was written to it.
@@ -71,7 +72,7 @@ pub struct Lived {
 }
 
 impl Guest {
-    /// Why there can be none here.
+    /// Checks whether a guest can run here.
     pub fn able() -> Result<(), needs::Skip> {
         needs::root()?;
         [
@@ -91,8 +92,8 @@ impl Guest {
         fetched.map(drop).map_err(|e| needs::Skip::because(format!("needs a kernel for a guest: {e:#}")))
     }
 
-    /// A machine that runs its scenarios by the program `teller`, mounts pools by `helper`, and has further files of this
-    /// machine in their places, programs with the libraries that they need.
+    /// A machine that runs scenarios with the program `teller`, mounts pools with `helper`, and has further files of
+    /// this machine at their paths, programs with their libraries.
     #[track_caller]
     pub fn new(teller: &Path, helper: &Path, files: &[PathBuf]) -> Self {
         must(Self::make(teller, helper, files), "making a guest")
@@ -107,7 +108,7 @@ impl Guest {
         Ok(Self { packages, root, home, _home: entry })
     }
 
-    /// Starts it, has it live `scenario` with such disks, and waits for its end.
+    /// Starts it, runs `scenario` with these disks, and waits for its end.
     #[track_caller]
     pub fn live(&self, scenario: &str, disks: GuestDisks, limit: Duration) -> Lived {
         let console = must(self.boot(scenario, disks, limit), "running a guest");
@@ -156,7 +157,7 @@ impl Guest {
     }
 }
 
-/// A file with the whole of `text`, its directory made first.
+/// Writes a file, with its directory.
 fn write(path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().context("a file in a directory")?;
     fs::create_dir_all(dir)?;

@@ -1,5 +1,5 @@
-//! A guest's kernel and NFS server, taken once from the distribution's packages. They are unpacked, not installed: of a
-//! newer kernel's packages nothing but the emulator that it needs runs on this machine.
+//! A guest's kernel and NFS server, downloaded once from the distribution's packages. They are unpacked, not installed:
+//! of a newer kernel's packages only the emulator runs on this machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::cleanup::{Standing, state_dir};
 use crate::needs;
 use crate::shell::{Run, command};
 
-/// The book of what belongs to no single guest.
+/// Journal of what is shared by all guests.
 const BOOK: &str = "guest-packages";
 /// Package that is unpacked besides the kernel.
 const SERVER: &str = "nfs-kernel-server";
@@ -20,27 +20,27 @@ const SERVER: &str = "nfs-kernel-server";
 const KERNELS: &str = "^linux-image-[0-9].*-cloud-amd64$";
 /// The program that runs guests.
 const EMULATOR: &str = "qemu-system-x86_64";
-/// Its packages: itself, and what it looks for in files.
+/// Its packages: the emulator and its data files.
 const EMULATORS: &[&str] = &["qemu-system-x86", "qemu-system-data", "seabios"];
-/// The first one that the kernel of the backports runs in: 7.2 crashes with it.
+/// First version that runs the kernel of the backports: 7.2 crashes.
 const YOUNG: u32 = 10;
-/// Says which kernel guests are to have.
+/// Environment variable with the kernel for guests.
 const CHOICE: &str = "FSSTACK_GUEST_KERNEL";
 
-/// Which kernel a guest has.
+/// Kernel of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// The distribution's own, as most servers do.
+    /// The distribution's own, as on most servers.
     Distribution,
-    /// The newest of the distribution's backports, for what the other does not have: passthrough of FUSE.
+    /// The newest of the distribution's backports, for passthrough of FUSE.
     Backports,
 }
 
 impl Kernel {
-    /// The one that the environment asks for.
+    /// The one chosen by the environment.
     ///
     /// # Errors
-    /// It asks for something that is not known here.
+    /// The environment names an unknown one.
     pub fn chosen() -> Result<Self> {
         match std::env::var(CHOICE).as_deref() {
             Err(_) | Ok("" | "distribution") => Ok(Self::Distribution),
@@ -49,7 +49,7 @@ impl Kernel {
         }
     }
 
-    /// The series that the machine's QEMU is known to boot, by the names of its packages.
+    /// Package name pattern of the series that the machine's QEMU can boot.
     fn series(self) -> &'static str {
         match self {
             Self::Distribution => "linux-image-6.1.",
@@ -66,10 +66,10 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Packages fetched once before, or now.
+    /// Returns the packages, downloaded before or now.
     ///
     /// # Errors
-    /// They cannot be had here.
+    /// They are not available here.
     pub fn fetched(kernel: Kernel) -> Result<Self> {
         let dir = state_dir()?.join("guest-packages");
         Standing::named(BOOK)?.dir(&dir)?;
@@ -95,23 +95,23 @@ impl Packages {
         self.unpacked.join(format!("boot/vmlinuz-{}", self.version))
     }
 
-    /// Its version, as its modules are sorted by.
+    /// Its version, as in the modules' path.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Everything, by its path.
+    /// Root of all unpacked files.
     pub(super) fn unpacked(&self) -> &Path {
         &self.unpacked
     }
 
-    /// The program that runs guests: the machine's own, if none was fetched with the kernel.
+    /// The emulator: the machine's own, if none was downloaded with the kernel.
     pub(super) fn emulator(&self) -> Run {
         emulator_in(&self.unpacked)
     }
 }
 
-/// The emulator that is unpacked below `root`, or else the machine's own.
+/// The emulator unpacked below `root`, else the machine's own.
 fn emulator_in(root: &Path) -> Run {
     let program = root.join("usr/bin").join(EMULATOR);
     if !program.exists() {
@@ -150,7 +150,7 @@ fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
     for deb in fs::read_dir(&debs)? {
         command("dpkg-deb").arg("-x").arg(deb?.path()).arg(&all).limit(LIMIT).run()?;
     }
-    // Newer kernels' packages know only the one place.
+    // Newer kernels' packages use only the one path.
     if !all.join("lib").exists() {
         std::os::unix::fs::symlink("usr/lib", all.join("lib"))?;
     }
@@ -158,26 +158,26 @@ fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
     let Some(modules) = modules.transpose()? else { bail!("{image} has no modules") };
     let version = modules.file_name();
     command("depmod").arg("-b").arg(&all).arg(&version).limit(LIMIT).run()?;
-    // Its libraries are those of the installed one, or it does not even tell its version.
+    // Without matching libraries of an installed one it cannot even print its version.
     ensure!(ripe || is_young(&emulator_in(&all))?, "{image} needs QEMU {YOUNG}, which no apt source has");
     fs::rename(&all, unpacked)?;
     fs::remove_dir_all(&fresh).context("what was downloaded")
 }
 
-/// The newest kernel of the series, as its package is called.
+/// Package name of the newest kernel of the series.
 fn newest(apt: &Apt, series: &str) -> Result<Option<String>> {
     let output = apt.run("apt-cache").args(["search", "--names-only", KERNELS]).run()?;
     let names = output.stdout.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.filter(|name| name.starts_with(series)).max_by_key(|name| build(name)).map(str::to_owned))
 }
 
-/// The numbers by which one kernel of a series follows another.
+/// Numbers by which kernels of a series are ordered.
 fn build(name: &str) -> Vec<u32> {
     let version = name.strip_suffix("-cloud-amd64").unwrap_or(name);
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Whether the emulator can run the kernel of the backports.
+/// True if the emulator can run the kernel of the backports.
 fn is_young(emulator: &Run) -> Result<bool> {
     let output = emulator.clone().arg("--version").run()?;
     let major = major(&output.stdout).with_context(|| format!("{EMULATOR} does not tell its version"))?;

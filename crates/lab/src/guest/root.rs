@@ -1,5 +1,5 @@
-//! A guest's file systems: the small one that finds the disks, and the root, made of this machine's programs with the
-//! libraries that they need.
+//! A guest's file systems: an initrd that finds the disks, and a root made of this machine's programs with their
+//! libraries.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use super::{LIMIT, Packages, write};
 use crate::shell::{command, which};
 
-/// Programs of every guest: mounting, and what an NFS server and client consist of.
+/// Programs of every guest: mount tools, and those of an NFS server and client.
 const PROGRAMS: &[&str] = &[
     "busybox",
     "mount",
@@ -30,12 +30,12 @@ const PROGRAMS: &[&str] = &[
 ];
 /// Programs of the package that is only unpacked.
 const SERVER: &[&str] = &["usr/sbin/exportfs", "usr/sbin/rpc.mountd", "usr/sbin/rpc.nfsd"];
-/// Modules without which the root is not seen.
+/// Modules needed to find the root.
 const DISKS: &[&str] = &["virtio_pci", "virtio_blk"];
 /// Enough for the programs, the modules, and what a scenario writes beside the disks.
 const SIZE: &str = "1G";
 
-/// The first thing that runs: finds the root.
+/// First program: finds the root.
 const INITRD: &str = "#!/bin/busybox sh
 export PATH=/bin
 busybox mount -t devtmpfs dev /dev
@@ -44,7 +44,7 @@ busybox mount -t ext4 /dev/vda /root || exec busybox poweroff -f
 exec busybox switch_root /root /sbin/init
 ";
 
-/// The second: runs the scenario, and ends the machine.
+/// Second program: runs the scenario and powers the machine off.
 const INIT: &str = "#!/bin/sh
 export PATH=/usr/sbin:/usr/bin HOME=/root
 mount -t devtmpfs dev /dev
@@ -92,7 +92,7 @@ pub(super) fn image(
     }
     wanted.extend(files.iter().cloned());
     for path in &wanted {
-        // What was built with the helper is no part of this machine.
+        // A file built with the helper is not part of this machine.
         let beside = path.file_name().filter(|_| path.parent() == helper.parent());
         place(&root, path, &beside.map_or_else(|| path.clone(), |name| Path::new("/usr/bin").join(name)))?;
     }
@@ -112,7 +112,7 @@ pub(super) fn image(
     Ok(image)
 }
 
-/// Settings of the system besides its programs.
+/// System settings other than programs.
 fn settle(root: &Path) -> Result<()> {
     write(&root.join("sbin/init"), INIT)?;
     executable(&root.join("sbin/init"))?;
@@ -123,7 +123,7 @@ fn settle(root: &Path) -> Result<()> {
         &format!("root:x:0:\nmany:x:1000:\nfew:x:1001:\n{members}nogroup:x:65534:\n"),
     )?;
     write(&root.join("etc/netconfig"), &fs::read_to_string("/etc/netconfig")?)?;
-    // rpcbind listens for the service of that name.
+    // rpcbind listens on the service of that name.
     let services = "sunrpc 111/tcp portmapper\nsunrpc 111/udp portmapper\nnfs 2049/tcp\nnfs 2049/udp\n";
     write(&root.join("etc/services"), services)?;
     write(&root.join("etc/protocols"), "tcp 6 TCP\nudp 17 UDP\n")?;
@@ -147,7 +147,7 @@ fn settle(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every name that busybox answers to and that is no other program here.
+/// All names of busybox that no other program here has.
 fn applets(root: &Path) -> Result<()> {
     for applet in command("busybox").arg("--list").run()?.stdout.lines() {
         let taken = ["bin", "sbin"]
@@ -160,7 +160,7 @@ fn applets(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies `path` to `to` below `root`, and the libraries that it needs to where they are here.
+/// Copies `path` to `to` below `root`, with its libraries at their paths here.
 fn place(root: &Path, path: &Path, to: &Path) -> Result<()> {
     copy(path, &below(root, to))?;
     if !fs::read(path)?.starts_with(b"\x7fELF") {
@@ -178,7 +178,7 @@ fn place(root: &Path, path: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where `path` of a system is in one below `root`, whose `/bin` and the like are links.
+/// Path of a system's `path` below `root`, whose `/bin` and the like are links.
 fn below(root: &Path, path: &Path) -> PathBuf {
     let path = path.strip_prefix("/").unwrap_or(path);
     let linked = ["bin", "sbin", "lib", "lib64"].iter().any(|dir| path.starts_with(dir));
@@ -200,7 +200,7 @@ fn executable(path: &Path) -> Result<()> {
     command("chmod").arg("755").arg(path).run().map(drop)
 }
 
-/// The first file system, as `initrd` in `home`.
+/// Makes the initrd as `initrd` in `home`.
 pub(super) fn initrd(home: &Path, packages: &Packages) -> Result<()> {
     let dir = home.join("initrd.d");
     for sub in ["bin", "dev", "root"] {
@@ -218,7 +218,7 @@ pub(super) fn initrd(home: &Path, packages: &Packages) -> Result<()> {
             if !names.contains(&name) {
                 copy(path, &dir.join(&file))?;
                 if name != file {
-                    // What inserts it takes no compressed ones.
+                    // The program that inserts it does not support compressed modules.
                     command("busybox").arg("unxz").arg(dir.join(&file)).run()?;
                 }
                 names.push(name);

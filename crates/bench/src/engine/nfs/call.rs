@@ -1,4 +1,4 @@
-//! Calls of NFS version 4.0 that need no state on the server, and their answers: handles, and reads of all-zero state.
+//! Stateless calls of NFS version 4.0 and their replies: handles, and reads with the all-zero state id.
 
 use std::io;
 use std::path::{Component, Path};
@@ -12,7 +12,7 @@ const PUTROOTFH: u32 = 24;
 const READ: u32 = 25;
 
 const CALL: u32 = 0;
-/// The version of the remote procedure calls.
+/// Version of ONC RPC.
 const RPC: u32 = 2;
 const NFS: u32 = 100_003;
 const COMPOUND: u32 = 1;
@@ -20,10 +20,10 @@ const AUTH_SYS: u32 = 1;
 /// Our machine name.
 const MACHINE: &[u8] = b"fsstack-bench";
 
-/// NFS4ERR_DELAY and NFS4ERR_GRACE: the server is about to be ready.
+/// NFS4ERR_DELAY and NFS4ERR_GRACE: the server is not ready yet.
 const LATER: [u32; 2] = [10008, 10013];
 
-/// Words of XDR.
+/// XDR words.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -45,14 +45,14 @@ impl Words {
         self
     }
 
-    /// A compound call as root, up to its operations.
+    /// Starts a compound call as root.
     fn compound(number: u32, operations: u32) -> Self {
         let root = Self::default().word(0).opaque(MACHINE).words(&[0, 0, 0]);
         let head = Self::default().word(LAST).words(&[number, CALL, RPC, NFS, 4, COMPOUND]);
         head.word(AUTH_SYS).opaque(&root.0).words(&[0, 0]).opaque(b"").words(&[0, operations])
     }
 
-    /// The whole record: its length is known now.
+    /// Completes the record with its length.
     fn record(mut self) -> Vec<u8> {
         let len = u32::try_from(self.0.len() - 4).unwrap_or(u32::MAX);
         self.0[..4].copy_from_slice(&(len | LAST).to_be_bytes());
@@ -60,7 +60,7 @@ impl Words {
     }
 }
 
-/// Asks for the handle of `path` below the server's root.
+/// Calls that return the handle of `path` below the server's root.
 pub(super) fn lookup(path: &Path) -> io::Result<Vec<u8>> {
     let names: Vec<_> = path
         .components()
@@ -75,12 +75,12 @@ pub(super) fn lookup(path: &Path) -> io::Result<Vec<u8>> {
     Ok(call.word(GETFH).record())
 }
 
-/// Reads `len` bytes; the answer carries `number`.
+/// Call that reads `len` bytes; its reply carries `number`.
 pub(super) fn read(number: u32, handle: &[u8], offset: u64, len: u32) -> Vec<u8> {
     let call = Words::compound(number, 2).word(PUTFH).opaque(handle);
     let [a, b, c, d, e, f, g, h] = offset.to_be_bytes();
     let offset = [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])];
-    // No open: the state of all zeros stands for none.
+    // The all-zero state id means no open.
     call.word(READ).words(&[0; 4]).words(&offset).word(len).record()
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Status<T> {
     Later,
 }
 
-/// An answer that is being read.
+/// A reply being parsed.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     number: u32,
@@ -99,7 +99,7 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// An answer whose call was run, up to the status of the compound.
+    /// Parses a reply up to the compound's status.
     pub(super) fn of(bytes: &'a [u8]) -> io::Result<Self> {
         let mut answer = Self { number: 0, left: bytes };
         answer.number = answer.word()?;
@@ -119,14 +119,14 @@ impl<'a> Answer<'a> {
         self.number
     }
 
-    /// The handle that the last operation gives.
+    /// Parses the handle from the last operation.
     pub(super) fn handle(mut self) -> io::Result<Status<&'a [u8]>> {
         let Status::Done(operations) = self.compound()? else { return Ok(Status::Later) };
         (0..operations).try_for_each(|_| self.operation())?;
         self.opaque().map(Status::Done)
     }
 
-    /// How many bytes the second operation has read.
+    /// Parses the number of bytes that the second operation read.
     pub(super) fn read(mut self) -> io::Result<Status<usize>> {
         let Status::Done(_) = self.compound()? else { return Ok(Status::Later) };
         (0..2).try_for_each(|_| self.operation())?;
@@ -134,7 +134,7 @@ impl<'a> Answer<'a> {
         self.opaque().map(|bytes| Status::Done(bytes.len()))
     }
 
-    /// How many operations were done.
+    /// Parses the number of completed operations.
     fn compound(&mut self) -> io::Result<Status<u32>> {
         let status = self.word()?;
         if LATER.contains(&status) {
@@ -147,7 +147,7 @@ impl<'a> Answer<'a> {
         self.word().map(Status::Done)
     }
 
-    /// Passes the number and the status of an operation that was done.
+    /// Skips the number and status of a successful operation.
     fn operation(&mut self) -> io::Result<()> {
         self.word()?;
         self.word().map(drop)
