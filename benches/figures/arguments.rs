@@ -56,12 +56,12 @@ const PARTS: &[(&str, Part)] = &[
     ("waiting", Part::Waiting),
 ];
 
-/// How long it may take.
+/// Duration of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Under a minute: a look.
+    /// Under a minute, for a first look.
     Quick,
-    /// Some minutes: figures to quote.
+    /// Some minutes, for figures to quote.
     Full,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// From the words behind `--`; cargo adds `--bench`.
+    /// Parses the words after `--`; cargo adds `--bench`.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let mut read = Self { pace: Pace::Quick, rounds: None, only: Vec::new() };
         while let Some(word) = words.next() {
@@ -97,12 +97,12 @@ impl Arguments {
         Ok(read)
     }
 
-    /// Whether this group is asked for.
+    /// True if this group is requested.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Rounds of each figure.
+    /// Number of rounds of each figure.
     pub(crate) fn rounds(&self) -> usize {
         let usual = match self.pace {
             Pace::Quick => 3,
@@ -111,7 +111,7 @@ impl Arguments {
         self.rounds.unwrap_or(usual).max(1)
     }
 
-    /// How much of each metadata operation is done.
+    /// Amount of each metadata operation.
     pub(crate) fn metadata(&self) -> metadata::MetadataAmount {
         let (names, listed) = match self.pace {
             Pace::Quick => (500, 2_000),
@@ -120,7 +120,7 @@ impl Arguments {
         metadata::MetadataAmount { rounds: self.rounds(), names, listed }
     }
 
-    /// How large the trees are that real programs work in.
+    /// Size of the trees for real programs.
     pub(crate) fn trees(&self) -> trees::TreesAmount {
         let (files, listed) = match self.pace {
             Pace::Quick => (500, 2_000),
@@ -129,7 +129,7 @@ impl Arguments {
         trees::TreesAmount { rounds: self.rounds(), files, listed }
     }
 
-    /// How much data is moved.
+    /// Amount of data.
     pub(crate) fn data(&self) -> data::DataAmount {
         let (mib, pages) = match self.pace {
             Pace::Quick => (64, 4_000),
@@ -138,12 +138,12 @@ impl Arguments {
         data::DataAmount { rounds: self.rounds(), mib, pages }
     }
 
-    /// How much is done while a pool is asked.
+    /// Amount of work while a pool is monitored.
     pub(crate) fn control(&self) -> control::ControlAmount {
         control::ControlAmount { metadata: self.metadata(), data: self.data(), statuses: 8 * self.rounds() }
     }
 
-    /// How many inodes are held.
+    /// Number of inodes.
     pub(crate) fn inodes(&self) -> usize {
         match self.pace {
             Pace::Quick => 20_000,
@@ -151,7 +151,7 @@ impl Arguments {
         }
     }
 
-    /// How much NFS clients do.
+    /// Amount of work of NFS clients.
     pub(crate) fn nfs(&self) -> nfs::NfsAmount {
         let (mib, names) = match self.pace {
             Pace::Quick => (64, 300),
@@ -160,7 +160,7 @@ impl Arguments {
         nfs::NfsAmount { rounds: self.rounds(), mib, names }
     }
 
-    /// How many moved files the index has.
+    /// Number of moved files in the index.
     pub(crate) fn indexed(&self) -> usize {
         match self.pace {
             Pace::Quick => 20_000,
@@ -168,7 +168,7 @@ impl Arguments {
         }
     }
 
-    /// How much is copied.
+    /// Amount of copied data.
     pub(crate) fn copied(&self) -> copy::CopyAmount {
         let (files, mib) = match self.pace {
             Pace::Quick => (2_000, 128),
@@ -185,7 +185,7 @@ impl Arguments {
         }
     }
 
-    /// How long the mixed work goes on. An hour is for those who name it.
+    /// Duration of the mixed work: an hour only if the group is named.
     pub(crate) fn endurance(&self) -> endurance::EnduranceAmount {
         let (lasts, every_ms) = match self.pace {
             Pace::Full if self.only.contains(&Part::Endurance) => (3600, 5000),
@@ -197,7 +197,7 @@ impl Arguments {
         }
     }
 
-    /// How large the file is that moves.
+    /// Size of the file that moves.
     pub(crate) fn relocated(&self) -> relocate::RelocateAmount {
         let mib = match self.pace {
             Pace::Quick => 512,

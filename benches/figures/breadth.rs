@@ -1,6 +1,6 @@
-//! Cost of more branches: a known name asked for again, in pools of 1, 2 and 16 branches.
+//! Cost of more branches: repeated lookups of a known name in pools of 1, 2 and 16 branches.
 //!
-//! The kernel may keep no name, so that every stat is one lookup; the names lie on the last branch.
+//! The kernel caches no names, so every stat is one lookup; the names are on the last branch.
 
 use std::ffi::CString;
 use std::fs;

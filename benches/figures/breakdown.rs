@@ -1,8 +1,9 @@
-//! Where every microsecond of a create goes: each step of it by the kernel's trace events, nothing counted in the daemon.
+//! Where the microseconds of a create go: each step from the kernel's trace events, with no counters in the daemon.
 //!
-//! One client makes files and closes them. A request is taken apart at the moments when it is sent, its thread runs, its
-//! thread has it, each system call begins and ends, the thread answers, the kernel has the answer, and the client runs again.
-//! Trace events tell whole microseconds; the means of a thousand and more tell tenths. Tracing costs time itself: the same
+//! One client makes and closes files. A request is divided at the moments when it is sent, its thread runs, its thread
+//! has it, each system call begins and ends, the thread answers, the kernel has the answer, and the client runs again.
+//! Trace events have whole microseconds; means of a thousand and more have tenths. Tracing costs time itself, so runs
+//! without it are shown above.
 //! is done without it, in turn, and stands above.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use crate::metadata::{MetadataAmount, open_dir};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
-/// A part of all creates that is left out, the slowest: the machine was elsewhere.
+/// One in this many creates is left out, the slowest: the machine was busy elsewhere.
 const LEFT_OUT: usize = 20;
 const EVENTS: &[&str] = &[
     "events/fuse/fuse_request_send",
@@ -28,15 +29,15 @@ const EVENTS: &[&str] = &[
     "events/raw_syscalls/sys_exit",
     "events/sched/sched_switch",
 ];
-/// Room for them, for each CPU, in KiB.
+/// Buffer for the events of each CPU, in KiB.
 const BUFFER: &str = "65536";
-/// Nobody waits for it.
+/// Request that no program waits for.
 const BACKGROUND: &str = "RELEASE";
-/// Least average that is shown.
+/// Least mean that is shown, in microseconds.
 const LEAST: f64 = 0.05;
-/// It may be answered so many creates later.
+/// Such a request may be answered this many creates later.
 const RECENT: usize = 32;
-/// The order of the rows.
+/// Order of the rows.
 const REQUESTS: &[&str] = &["LOOKUP", "CREATE", "GETATTR", BACKGROUND];
 
 pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
@@ -69,7 +70,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-/// Rows in their order, also those that not every round has.
+/// Rows in order, including those that some rounds lack.
 type Rows = BTreeMap<(usize, usize, String), f64>;
 
 fn shown(title: &str, measured: &[(&'static str, Reported)], rows: impl Fn(&Reported) -> &Rows) -> Table {
@@ -92,7 +93,7 @@ fn prepare(trace: &Trace) -> Result<()> {
     EVENTS.iter().try_for_each(|event| trace.set(&format!("{event}/enable"), "1"))
 }
 
-/// Result of one round: the mean create.
+/// The mean create of one round.
 #[derive(Default)]
 struct Reported {
     whole: Rows,
@@ -123,7 +124,8 @@ fn measure(trace: &Trace, at: &Standing, dir: &str, names: usize) -> Result<Repo
     Ok(told)
 }
 
-/// Makes files in a directory of its own, which is removed past the mount: the microseconds of each, of those that count.
+/// Makes files in a new directory, which is removed directly on the branch. Returns the mean microseconds of the
+/// creates that count.
 fn create(at: &Standing, own: &str, names: usize) -> Result<f64> {
     let dirs: Vec<_> = at.parts().iter().map(|part| part.join(own)).collect();
     dirs.iter().try_for_each(fs::create_dir)?;
@@ -142,21 +144,21 @@ fn create(at: &Standing, own: &str, names: usize) -> Result<f64> {
     Ok(took.iter().sum::<Duration>().as_secs_f64() * 1e6 / f64::from(u32::try_from(took.len())?))
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Debug)]
 struct Asked {
     name: String,
     sent: u64,
-    /// When its thread ran, had it, began to answer.
+    /// Times when its thread ran, had the request, and began to answer.
     at: Option<[u64; 3]>,
-    /// The calls that the thread made for it, and their microseconds.
+    /// System calls of the thread for it, with their microseconds.
     calls: Vec<(i64, u64)>,
     ended: u64,
-    /// When the client ran again.
+    /// Time when the client ran again.
     heard: Option<u64>,
 }
 
-/// One create, from its call to the next one's.
+/// One create, from its call to the next create's.
 #[derive(Clone, Debug, Default)]
 struct Create {
     began: u64,
@@ -167,7 +169,7 @@ struct Create {
 }
 
 impl Create {
-    /// Whether it is one create, and all that it asked for was answered.
+    /// True if it is a single create, and all of its requests were answered.
     fn is_ordinary(&self) -> bool {
         let known = |asked: &Asked| asked.at.is_some() && REQUESTS.contains(&asked.name.as_str());
         let creates = self.asked.iter().filter(|(_, asked)| asked.name == "CREATE").count();
@@ -184,7 +186,7 @@ struct Thread {
     calls: Vec<(i64, u64)>,
 }
 
-/// Events put together, as they come.
+/// Events combined in their order.
 struct Seen {
     client: i32,
     connection: u32,
@@ -194,7 +196,7 @@ struct Seen {
     threads: BTreeMap<i32, Thread>,
 }
 
-/// The calls by which a transport takes requests.
+/// True for the system calls by which a transport receives requests.
 fn takes(call: i64) -> bool {
     [libc::SYS_read, libc::SYS_readv, libc::SYS_io_uring_enter].contains(&call)
 }
@@ -242,7 +244,7 @@ impl Seen {
         }
     }
 
-    /// The client runs: its request was answered.
+    /// The client runs again: its request was answered.
     fn heard(&mut self, at: u64) {
         for (_, asked) in self.now.iter_mut().flat_map(|now| &mut now.asked) {
             if asked.heard.is_none() && 0 < asked.ended {
@@ -265,7 +267,7 @@ impl Seen {
         }
     }
 
-    /// A request is answered by `thread`; it may be that of a create before, which nobody waits for.
+    /// `thread` answered a request, possibly an earlier create's that no program waits for.
     fn ended(&mut self, thread: i32, at: u64, unique: u64) {
         let own = self.threads.entry(thread).or_default();
         let recent = self.now.iter_mut().chain(self.done.iter_mut().rev().take(RECENT));
@@ -279,7 +281,7 @@ impl Seen {
     }
 }
 
-/// Microseconds of all creates that count, by what they went to.
+/// Total microseconds of all creates that count, by step.
 #[derive(Default)]
 struct Sums {
     creates: u32,
@@ -343,7 +345,7 @@ impl Sums {
         self.kind(Kind::Whole, create.closed - create.began);
     }
 
-    /// Time of one request, and the part that the client waited.
+    /// Adds one request. Returns the time that the client waited.
     fn request(&mut self, asked: &Asked) -> u64 {
         let Some([ran, has, answers]) = asked.at else { return 0 };
         let place = REQUESTS.iter().position(|name| *name == asked.name).unwrap_or(REQUESTS.len());

@@ -1,4 +1,4 @@
-//! Conditions of a figure: without them a number means nothing.
+//! Conditions of a figure, without which a number means nothing.
 
 use std::fs;
 

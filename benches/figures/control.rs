@@ -1,7 +1,7 @@
-//! Cost of monitoring a pool: status and metrics once a second, against a pool without requests.
+//! Cost of monitoring a pool: status and metrics once a second, compared with a pool that is not monitored.
 //!
-//! The counters behind the metrics are kept either way; the difference is the threads that answer, and their reads. Also
-//! measured is the cost for the client: a status of sixteen branches while programs are at work.
+//! The counters are kept in both cases; the difference is the answering threads and their reads. Also measured is the
+//! client's cost: a status of sixteen branches while programs work.
 
 use std::fs;
 use std::path::Path;
@@ -23,12 +23,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BRANCHES: usize = 16;
 const WORKERS: usize = 4;
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlAmount {
     pub(crate) metadata: metadata::MetadataAmount,
     pub(crate) data: data::DataAmount,
-    /// How often a status is asked for while it is timed.
+    /// Number of timed status requests.
     pub(crate) statuses: usize,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: ControlAmount, tables: &mut Vec<Ta
 
 type Stands<'a> = [(&'a Contender, &'a crate::test_bed::Standing)];
 
-/// Requests like an operator's `watch` and a collector's, by the programs.
+/// Requests like those of an operator's `watch` and a collector, by the real programs.
 fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
     let program = daemon::helper()?.with_file_name("fsstack");
     while !over.load(Ordering::Relaxed) {
@@ -89,7 +89,7 @@ fn status_table(test_bed: &TestBed, count: usize) -> Result<Table> {
     let at =
         test_bed.stand(&Contender::new("status", Server::Fsstack, &[&["minfreespace=64M"]]), BRANCHES)?;
     let program = daemon::helper()?.with_file_name("fsstack");
-    // The shell tells the time: the lab looks for a command's end every few milliseconds only.
+    // Timed by the shell: the lab checks for a command's end only every few milliseconds.
     let script = r#"began=$(date +%s%N); "$0" status "$1" > /dev/null; echo $(($(date +%s%N) - began))"#;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn status_table(test_bed: &TestBed, count: usize) -> Result<Table> {
     Ok(table)
 }
 
-/// Writes, reads and removes a file of 64 KiB without a pause.
+/// Writes, reads and removes a file of 64 KiB without pauses.
 fn work(pool: &Path, number: usize, over: &AtomicBool) -> Result<()> {
     let (file, bytes) = (pool.join(format!("worker-{number}")), vec![0x5a; 64 << 10]);
     while !over.load(Ordering::Relaxed) {

@@ -1,8 +1,8 @@
-//! The first load of a pool: `fsstack copy` beside cp(1) into the pool and onto the branch, and rsync(1) into the
-//! rivals; many small files and one large one.
+//! First load of a pool: `fsstack copy`, cp(1) into the pool and onto the branch, and rsync(1) into the rivals, with
+//! many small files and one large one.
 //!
-//! `fsstack copy` returns when all of it is on disk; the others leave it in the page cache. So they are measured both
-//! as they are and with a sync of the branches' file system behind.
+//! `fsstack copy` returns when everything is on disk; the others leave data in the page cache. So they are measured
+//! with and without a sync of the branches' file system.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -24,22 +24,22 @@ const SMALL: usize = 4096;
 const A_DIRECTORY: usize = 200;
 const POOL: &[&str] = &["create=mfs", "minfreespace=16M"];
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyAmount {
     pub(crate) rounds: usize,
-    /// Small files.
+    /// Number of small files.
     pub(crate) files: usize,
-    /// Size of the large one.
+    /// Size of the large file in MiB.
     pub(crate) mib: u64,
 }
 
-/// A way to copy.
+/// A method of copying.
 struct CopyWay {
     name: &'static str,
     server: Server,
     options: &'static [&'static str],
-    /// `$SRC` goes into `$TO`; `$FSSTACK` is the command.
+    /// Shell script that copies `$SRC` into `$TO`; `$FSSTACK` is the command.
     script: &'static str,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: CopyAmount, tables: &mut Vec<Table
                     fs::create_dir(part)?;
                 }
                 at.fall()?;
-                // What was written is not on its way any more when the next begins.
+                // Written data is on disk before the next one begins.
                 command("sync").arg("-f").arg(&part).run()?;
             }
         }

@@ -1,10 +1,9 @@
-//! Bytes a second: whole files by 1 MiB, and 4 KiB at random.
+//! Throughput of whole files in 1 MiB blocks, and of random 4 KiB blocks.
 //!
-//! Every contender has a file, laid out and read once before anything is timed, so that the page caches are
-//! warm and the memory below the loop devices is there. What is dirty is written back between the figures.
-//! With O_DIRECT the loop device answers, at its own speed; without it a page of 4 KiB costs the page cache a
-//! microsecond, and what passthrough adds to that shows. O_DIRECT has a file of its own, for it throws pages
-//! out of the cache that the other figures count on.
+//! Every contender has a file that is written and read once before timing, so that the page caches are warm and the
+//! loop devices' memory is allocated. Dirty data is written back between the figures. With O_DIRECT the loop device's
+//! speed is measured; without it a page of 4 KiB costs the page cache a microsecond, so that passthrough's overhead
+//! shows. O_DIRECT has its own file, because it evicts pages that the other figures rely on.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -46,13 +45,13 @@ const ACTS: &[(DataAct, &str)] = &[
     (DataAct::ReadDirect, "random read, 4 KiB, O_DIRECT"),
 ];
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataAmount {
     pub(crate) rounds: usize,
-    /// Size of the file.
+    /// Size of the file in MiB.
     pub(crate) mib: usize,
-    /// Pages read or written at random.
+    /// Number of random reads or writes.
     pub(crate) pages: usize,
 }
 
@@ -93,7 +92,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: DataAmount, tables: &mut Vec<Table
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-/// Every act by every contender on a file of its own, round after round.
+/// Runs every operation by every contender on its own file, round by round.
 pub(crate) fn rounds(
     standing: &[(&Contender, &Standing)],
     amount: DataAmount,
@@ -135,7 +134,7 @@ fn lay_out(file: &OwnedFd, amount: DataAmount) -> Result<()> {
 
 /// MiB a second.
 fn rate(file: &OwnedFd, act: DataAct, amount: DataAmount) -> Result<f64> {
-    // O_DIRECT wants memory that begins a page.
+    // O_DIRECT needs page-aligned memory.
     let mut memory = vec![0x5a_u8; MIB + PAGE];
     let start = memory.as_ptr().align_offset(PAGE);
     let block = &mut memory[start..start + MIB];

@@ -1,7 +1,7 @@
-//! Cost of a missing name when the branches are far away: one of them, and four.
+//! Cost of a missing name with distant branches: one, and four.
 //!
-//! A far branch is a file system that does nothing, and takes two milliseconds to say so. Asked one after the other,
-//! four would take four times as long as one.
+//! A distant branch is a file system that does nothing and takes two milliseconds for it. Four asked one after the
+//! other would take four times as long as one.
 
 use std::ffi::CString;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::metadata::open_dir;
 use crate::report::{Sense, Table};
 use crate::test_bed::{Contender, Server, TestBed};
 
-/// The first is one pool's, the others are the other's.
+/// The first belongs to one pool, the others to the other.
 const FAR: [&str; 5] = ["far-0", "far-1", "far-2", "far-3", "far-4"];
 const AWAY: &[&str] = &["2000"];
 const NAMES: u32 = 100;

@@ -1,8 +1,8 @@
-//! Whether the daemon's memory and descriptors stay flat under an hour of mixed work, by each transport.
+//! Whether the daemon's memory and descriptors stay constant during an hour of mixed work, with each transport.
 //!
-//! Two pools are mounted side by side and do the same: callers that race for a few names (as fs_racer), callers that change
-//! random parts of files (as fsstress), and dbench where it is installed. Nobody runs at full speed: what grows, grows with
-//! the number of operations, and the machine stays usable.
+//! Two pools are mounted and used alike: by callers that race for a few names (like fs_racer), callers that change
+//! random parts of files (like fsstress), and dbench if installed. None runs at full speed: leaks depend on the number
+//! of operations, and the machine stays usable.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::report::{Sense, Table, median};
 use crate::test_bed::{Contender, Server, Standing, TestBed};
 
-/// How long the work goes on, and how often the daemons are looked at.
+/// Duration of the work, and interval of the samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EnduranceAmount {
     pub(crate) lasts: Duration,
@@ -31,13 +31,13 @@ pub(crate) struct EnduranceAmount {
 
 const RACERS: u64 = 4;
 const STRESSERS: u64 = 2;
-/// Between two operations of a caller.
+/// Pause between two operations of a caller.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Time before memory counts as settled: a sixth, ten minutes of an hour.
+/// Settling time of the memory: a sixth, ten minutes of an hour.
 const SETTLING: u32 = 6;
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
-/// Sample of a daemon's resources.
+/// A sample of a daemon's resources.
 struct Sample {
     after: Duration,
     resident_mib: f64,
@@ -113,7 +113,7 @@ fn watch(stands: &[(&Contender, Standing)], amount: EnduranceAmount) -> Result<V
     Ok(samples)
 }
 
-/// A table a value, with the conditions below the last.
+/// Makes a table per value, with the conditions below the last.
 fn told(
     stands: &[(&Contender, Standing)],
     samples: &[Vec<Sample>],
@@ -160,7 +160,7 @@ fn highest(samples: &[&Sample], of: Value) -> f64 {
     samples.iter().map(|sample| of(sample)).fold(0.0, f64::max)
 }
 
-/// One operation at `root`, chosen by the random number.
+/// An operation at `root`, chosen by a random number.
 type Step = fn(&Path, &mut Random) -> io::Result<()>;
 
 struct Caller {
@@ -186,7 +186,7 @@ impl Caller {
     }
 }
 
-/// Errors that callers racing for names get on any file system.
+/// True for errors that callers racing for names get on any file system.
 fn is_expected(error: &io::Error) -> bool {
     use ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
@@ -195,7 +195,7 @@ fn is_expected(error: &io::Error) -> bool {
             .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// A linear congruential generator: the same work in every run.
+/// Linear congruential generator: the same work in every run.
 struct Random(u64);
 
 impl Random {
@@ -220,7 +220,7 @@ fn prepare(root: &Path) -> Result<()> {
     Ok(fs::create_dir_all(root.join("files"))?)
 }
 
-/// One change of, or look at, one of a few names that everybody uses.
+/// One operation on one of a few names shared by all callers.
 fn race(root: &Path, random: &mut Random) -> io::Result<()> {
     let mut any = || root.join(format!("d{}/n{}", random.below(RACED_DIRS), random.below(RACED_NAMES)));
     let (one, other) = (any(), any());
@@ -264,7 +264,7 @@ fn dbench_missing() -> Option<String> {
     (!there).then(|| "without dbench, which is not installed".to_owned())
 }
 
-/// Runs until the time is over; its own table of rates is of no interest at a bounded rate.
+/// Runs for the given time; its rates mean nothing at a limited load.
 fn dbench(pool: &Path, lasts: Duration) -> Result<()> {
     let dir = pool.join("dbench");
     fs::create_dir_all(&dir)?;
@@ -278,7 +278,7 @@ const HEIGHT: f64 = 150.0;
 const LEFT: f64 = 60.0;
 const COLOURS: [&str; 2] = ["#2f6fdb", "#d9822b"];
 
-/// A panel a value, a line a pool, time from left to right; each axis begins at 0.
+/// A panel per value, a line per pool, time from left to right; each axis starts at 0.
 fn drawing(names: &[&str], samples: &[Vec<Sample>]) -> String {
     let height = HEIGHT * VALUES.len() as f64 + 30.0;
     let mut svg = format!(

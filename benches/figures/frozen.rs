@@ -1,5 +1,5 @@
-//! Effect of a hung branch on others: latency of reads, writes and stats of files on three branches, before the fourth one's
-//! server is stopped and after, from the first answered call in it.
+//! Effect of a hung branch on others: latency of reads, writes and stats on three branches, before the fourth one's
+//! server is stopped, and from the first answered call in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -18,11 +18,11 @@ use rustix::process::Signal;
 use crate::relocate::{Latencies, OTHER, Until, latencies, lay_out, put};
 use crate::report::{Sense, Table};
 
-/// Far more than the deadline.
+/// Far longer than the timeout.
 const LONG: Duration = Duration::from_secs(20);
 const OPTIONS: &str =
     "create=ff,minfreespace=0,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=2";
-/// Programs that go on asking the branch that hangs.
+/// Number of programs that keep calling the hung branch.
 const STUCK: usize = 8;
 
 pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
@@ -75,15 +75,15 @@ pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     Ok(())
 }
 
-/// How long the first of those who ask the branch that hangs waited, and what the others feel from then on.
+/// Wait of the first caller of the hung branch, and latencies of the others from then on.
 fn beside_the_stuck(pool: &Path, files: &[File; 2]) -> Result<(Duration, Latencies)> {
     let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..STUCK {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
-                    // Each gets an error, sooner or later: these are counted.
-                    let _told = fs::metadata(pool.join("there"));
+                    // Each gets an error, sooner or later; only the number matters.
+                    let _result = fs::metadata(pool.join("there"));
                     answered.fetch_add(1, Relaxed);
                     thread::sleep(Duration::from_millis(50));
                 }

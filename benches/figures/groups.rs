@@ -1,8 +1,8 @@
-//! Where the daemon stands among those who share the CPUs: in a session of its own, in a cpu cgroup of its own, and in one
-//! with the programs that use it; each alone and beside a busy loop on each CPU.
+//! Scheduling group of the daemon: its own session, its own cpu cgroup, or one shared with the programs that use it;
+//! each idle and beside a busy loop on each CPU.
 //!
-//! The kernel shares a CPU out among groups first, and among the threads of a group then: SCHED_IDLE counts inside a group
-//! only (docs/dev/performance.md).
+//! The kernel divides a CPU among groups first and among a group's threads second, so SCHED_IDLE has an effect only
+//! within a group (docs/dev/performance.md).
 
 use anyhow::Result;
 use fsstack_lab::{CpuGroup, needs};
@@ -11,7 +11,7 @@ use crate::metadata::{self, MetadataAmount};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 
-/// Daemons that are groups of their own.
+/// Daemons in groups of their own.
 const APART: &[(&str, &[&str])] = &[
     ("dev-session", &["transport=dev"]),
     ("ring-session", &["transport=ring"]),

@@ -1,4 +1,4 @@
-//! Processes that never sleep, one a CPU, each in a session of its own: a machine that is busy with something else.
+//! Busy processes, one per CPU, each in a session of its own: a machine with other work.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use anyhow::Result;
 use fsstack_sys::process::{self, Fork};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The processes; they end when it drops.
+/// The processes; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Hogs(Vec<i32>);
 
-/// They end by themselves after this, should nobody end them.
+/// They end by themselves after this.
 const LIMIT: Duration = Duration::from_secs(600);
 
 impl Hogs {
-    /// One a CPU that may be used. The program must have one thread just now.
+    /// Starts one per allowed CPU. The program must have one thread.
     pub(crate) fn start() -> Result<Self> {
         let cpus = std::thread::available_parallelism()?.get();
         let mut hogs = Self(Vec::new());
@@ -35,7 +35,7 @@ fn spin() -> ! {
         std::hint::spin_loop();
     }
     loop {
-        // Nothing of the program it was forked from may run on.
+        // No code of the parent program may run on in the child.
         let _ends = kill_process(rustix::process::getpid(), Signal::KILL);
     }
 }
@@ -43,7 +43,7 @@ fn spin() -> ! {
 impl Drop for Hogs {
     fn drop(&mut self) {
         for &hog in &self.0 {
-            // One that is gone already is what is wanted.
+            // It may have ended already.
             let _ended = Pid::from_raw(hog).map(|pid| kill_process(pid, Signal::KILL));
             let _reaped = process::wait_for(hog);
         }

@@ -1,8 +1,8 @@
-//! The index with many moved files: its memory, the time to open a forgotten handle, and answers to clients while a lost
-//! index is rebuilt.
+//! The index with many moved files: its memory, the time to open a forgotten handle, and answers to clients while a
+//! lost index is rebuilt.
 //!
-//! The files are made on the second branch with the marks of files that were moved there from the first: the daemon is
-//! the real one, and so are its index and the handles. Only the moves are left out, which take the longest.
+//! The files are made on the second branch with the marks of files moved from the first. Daemon, index and handles are
+//! real; only the moves are omitted, which would take longest.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -23,13 +23,13 @@ use fsstack_sys::{Errno, OFlags};
 
 use crate::report::{Sense, Table};
 
-/// Files of a directory.
+/// Files per directory.
 const IN_DIR: usize = 1000;
-/// Every so manieth file is held by a client, and has its own name for content.
+/// One in this many files is held by a client, and contains its own name.
 const HELD: usize = 100;
-/// Longer than any index takes.
+/// Longer than making any index takes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// Says which index has all marks of a branch; one that is none of the pool's means that no index has.
+/// Attribute that names the index with all marks of a branch; a foreign value means that none has them.
 const COVERED_BY: &std::ffi::CStr = c"trusted.fsstack.index";
 
 const PLAIN: &str = "none moved";
@@ -68,7 +68,7 @@ pub(crate) fn run(files: usize, tables: &mut Vec<Table>) -> Result<()> {
     Ok(())
 }
 
-/// Object that a client holds.
+/// Objects held by a client.
 struct HeldHandles {
     path: PathBuf,
     handle: FileHandle,
@@ -79,7 +79,7 @@ fn path_of(n: usize) -> PathBuf {
     PathBuf::from(format!("d{:04}/f{n:07}", n / IN_DIR))
 }
 
-/// Files on the second branch, that the daemon has not seen.
+/// Makes files on the second branch that the daemon has not seen.
 fn make(pool: &Pool, files: usize) -> Result<()> {
     let y = pool.branch("y").path();
     for n in 0..files {
@@ -96,7 +96,7 @@ fn make(pool: &Pool, files: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every file has the mark of one that was moved from the first branch, each from an inode of its own.
+/// Marks every file as moved from the first branch, each from a different inode.
 fn mark_all(pool: &mut Pool, files: usize) -> Result<()> {
     pool.write("on the first", b"");
     let branch = fs::metadata(pool.at("on the first"))?.ino() >> 48 << 48;
@@ -126,7 +126,7 @@ fn lose_index(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Mounts it and asks about a file: when the mount began.
+/// Mounts the pool and makes a request for a file. Returns when the mount began.
 fn remount(pool: &mut Pool, column: &str, files: usize, table: &mut Table) -> Result<Instant> {
     pool.unmount();
     rustix::fs::sync();
@@ -165,7 +165,7 @@ fn hold(pool: &Pool, files: usize) -> Result<Vec<HeldHandles>> {
         .collect()
 }
 
-/// How long forgotten handles take to open, and what the daemon has in memory then.
+/// Measures opening of forgotten handles, and the daemon's memory after it.
 fn measure(pool: &Pool, column: &str, held: &[HeldHandles], table: &mut Table) -> Result<()> {
     forget()?;
     let root = File::open(pool.path())?;
@@ -174,7 +174,7 @@ fn measure(pool: &Pool, column: &str, held: &[HeldHandles], table: &mut Table) -
         let began = Instant::now();
         let opened = open_handle(root.as_fd(), &held.handle, OFlags::RDONLY)?;
         took.push(began.elapsed().as_secs_f64() * 1e6);
-        // Looking at each would keep the daemon warm.
+        // Sampling each one would keep the daemon's caches warm.
         if n % 16 == 0 {
             ensure!(leads_to(File::from(opened), held)?, "{} is another file", held.path.display());
         }
@@ -198,7 +198,7 @@ fn leads_to(file: File, held: &HeldHandles) -> Result<bool> {
     Ok(ino == held.ino && Path::new(&content) == held.path)
 }
 
-/// Answers to clients about their objects, by handle and by name, until the index is complete.
+/// Asks for clients' objects, by handle and by name, until the index is complete.
 fn ask_meanwhile(pool: &Pool, held: &[HeldHandles]) -> Result<String> {
     let root = File::open(pool.path())?;
     let (mut right, mut later, mut wrong) = (0_u64, 0_u64, 0_u64);
@@ -212,7 +212,7 @@ fn ask_meanwhile(pool: &Pool, held: &[HeldHandles]) -> Result<String> {
                 right += u64::from(led);
                 wrong += u64::from(!led);
             }
-            // "Not now", as open_by_handle_at(2) passes it on (docs/dev/decisions/0026).
+            // "Not now" from open_by_handle_at(2) (docs/dev/decisions/0026).
             Err(Errno::NOMEM) => later += 1,
             Err(_) => wrong += 1,
         }

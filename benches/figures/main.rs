@@ -1,4 +1,4 @@
-//! The figures of a mounted pool beside its branches and its rivals, as docs/figures/operations.md tells them.
+//! Figures of a mounted pool, its branches and its rivals, for docs/figures/operations.md.
 //!
 //! `cargo bench -p fsstack-benches --bench figures` takes a quick look (under a minute); with `-- --full` it
 //! measures. The tables go to standard output, every sample to figures.json in cargo's target directory.
@@ -119,7 +119,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     Ok(writeln!(out, "Every sample is in {}.", kept.display())?)
 }
 
-/// The daemon as it is released, unless FSSTACK_BIN names one.
+/// Builds the released daemon, unless FSSTACK_BIN names one.
 fn build() -> Result<()> {
     if std::env::var_os("FSSTACK_BIN").is_some() {
         return Ok(());
@@ -129,7 +129,7 @@ fn build() -> Result<()> {
     built.dir(env!("CARGO_MANIFEST_DIR")).limit(Duration::from_secs(900)).run().map(drop)
 }
 
-/// Cargo's target directory: this program is in a directory of one of its profiles.
+/// Cargo's target directory, found by this program's own path.
 fn target() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     own.ancestors().nth(3).map(PathBuf::from).context("this program is not in a target directory")

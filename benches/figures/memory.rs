@@ -1,4 +1,4 @@
-//! Resident memory of the daemon: at the start, with many inodes that the kernel holds, after it forgot them.
+//! Resident memory of the daemon: at the start, with many inodes cached by the kernel, and after it forgot them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub(crate) fn run(test_bed: &TestBed, inodes: usize, tables: &mut Vec<Table>) ->
     Ok(())
 }
 
-/// Files on the branches that the daemon has not seen.
+/// Makes files on the branches that the daemon has not seen.
 fn populate(at: &Standing, inodes: usize) -> Result<Vec<PathBuf>> {
     let dirs: Vec<PathBuf> = (0..DIRS).map(|n| PathBuf::from(format!("many-{n}"))).collect();
     for (n, dir) in dirs.iter().enumerate() {
@@ -66,7 +66,7 @@ fn resident(at: &Standing) -> Result<f64> {
     Ok(f64::from(u32::try_from(at.daemon()?.resident()? >> 10)?) / 1024.0)
 }
 
-/// When it has not changed for a second.
+/// Waits until it has not changed for a second.
 fn settled(at: &Standing) -> Result<f64> {
     let (mut last, mut since) = (resident(at)?, Instant::now());
     let began = Instant::now();

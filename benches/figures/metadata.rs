@@ -1,8 +1,8 @@
-//! Metadata operations a second, by one client and by two that are released together.
+//! Metadata operations a second, by one client and by two that start together.
 //!
-//! Within a round every contender does an operation before any does the next one, and the first one changes from round to
-//! round. No client is pinned. Names "not seen before" are made on the branches, past the mounts, and no earlier round has
-//! used them.
+//! Within a round all contenders do one operation before any does the next, and the first contender changes from round
+//! to round. Clients are not pinned. Names "not seen before" are made directly on the branches, and no earlier round
+//! has used them.
 
 use std::ffi::CString;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::hogs::Hogs;
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
-/// Operations of a client, in this order: each uses the results of those before it.
+/// Operations of a client in order: each uses the results of earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetadataAct {
     Create,
@@ -52,7 +52,7 @@ const ACTS: &[(MetadataAct, &str)] = &[
     (MetadataAct::ListNames, "entries, names only, again"),
 ];
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataAmount {
     pub(crate) rounds: usize,
@@ -61,7 +61,7 @@ pub(crate) struct MetadataAmount {
 }
 
 impl MetadataAmount {
-    /// Enough where everything takes longer.
+    /// A fifth, for cases where everything takes longer.
     pub(crate) fn a_fifth(self) -> Self {
         Self { names: self.names / 5, listed: self.listed / 5, ..self }
     }
@@ -89,14 +89,14 @@ pub(crate) fn contenders() -> Vec<Contender> {
     ]
 }
 
-/// Client, and the load beside it.
+/// Number of clients, and the load beside them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clients {
     title: &'static str,
-    /// Its directories' names begin so. (With a `c`, the file system that does nothing has them too.)
+    /// Prefix of their directories' names. With a `c`, the file system that does nothing has them too.
     tag: &'static str,
     clients: usize,
-    /// A program that never sleeps on each CPU.
+    /// True with a busy process on each CPU.
     hogs: bool,
 }
 
@@ -110,14 +110,14 @@ impl Clients {
     }
 }
 
-/// One client, and nothing else.
+/// One client and no other load.
 pub(crate) const ONE: Clients =
     Clients { title: "Operations a second, one client", tag: "c1", clients: 1, hogs: false };
 
 const ALONE: &[Clients] =
     &[ONE, Clients { title: "Operations a second, two clients, sum", tag: "c2", clients: 2, hogs: false }];
 
-/// One client, where no CPU is ever free.
+/// One client on busy CPUs.
 pub(crate) const HARD_PRESSED: Clients = Clients {
     title: "Operations a second, one client, a busy loop on each CPU",
     tag: "ch",
@@ -125,15 +125,15 @@ pub(crate) const HARD_PRESSED: Clients = Clients {
     hogs: true,
 };
 
-/// One client, whose directories the file system that does nothing does not have.
+/// One client with directories that the file system that does nothing lacks.
 pub(crate) const APART_FROM_NULL: Clients = Clients { tag: "own", ..ONE };
 
-/// The tables, one for each number of clients.
+/// Makes the tables, one per number of clients.
 pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     measure(test_bed, amount, ALONE, tables)
 }
 
-/// The same beside programs that leave no CPU alone; and how long the slowest of a hundred takes.
+/// The same on busy CPUs, with the 99th percentiles.
 pub(crate) fn run_busy(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     measure(test_bed, amount.a_fifth(), &[HARD_PRESSED], tables)
 }
@@ -167,7 +167,7 @@ fn measure(
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-/// Every act by every contender, round after round; `slowest` gets the 99th percentiles.
+/// Runs every operation by every contender, round by round; `slowest` gets the 99th percentiles.
 pub(crate) fn rounds(
     standing: &[(&Contender, &Standing)],
     clients: Clients,
@@ -178,7 +178,7 @@ pub(crate) fn rounds(
     rounds_beside(standing, clients, amount, table, slowest, |_| Ok(()))
 }
 
-/// Like [`rounds`]; `settle` prepares the load beside each contender's act.
+/// Like [`rounds`]; `settle` prepares the load for each contender's operation.
 pub(crate) fn rounds_beside(
     standing: &[(&Contender, &Standing)],
     clients: Clients,
@@ -213,16 +213,16 @@ pub(crate) fn rounds_beside(
     Ok(())
 }
 
-/// The clients of one contender in one round.
+/// Clients of one contender in one round.
 struct Team {
     clients: Vec<Client>,
 }
 
-/// Result of an act.
+/// Result of an operation.
 struct Done {
     /// Operations a second, all clients together.
     rate: f64,
-    /// Microseconds that 99 of 100 operations took at most; not for listings.
+    /// 99th percentile in microseconds; not for listings.
     p99: Option<f64>,
 }
 
@@ -242,7 +242,7 @@ impl Team {
     fn new(at: &Standing, clients: usize, tag: &str, amount: MetadataAmount) -> Result<Self> {
         let new = |n| Client::new(at, &format!("{tag}-{n}"), amount);
         let team = Self { clients: (0..clients).map(new).collect::<Result<_>>()? };
-        // What was just made on the branches must not be flushed while somebody else is measured.
+        // New files on the branches must not be flushed during another contender's measurement.
         rustix::fs::sync();
         Ok(team)
     }
@@ -279,13 +279,13 @@ impl Team {
     }
 }
 
-/// How often in a second.
+/// Rate per second.
 pub(crate) fn per_second(done: usize, took: Duration) -> f64 {
     f64::from(u32::try_from(done).unwrap_or(u32::MAX)) / took.as_secs_f64()
 }
 
 impl Client {
-    /// The directories are on all branches before the contender sees them.
+    /// Makes the directories on all branches before the contender sees them.
     fn new(at: &Standing, own: &str, amount: MetadataAmount) -> Result<Self> {
         let mut made = Vec::new();
         for (n, part) in at.parts().iter().enumerate() {
@@ -296,7 +296,7 @@ impl Client {
                 (0..amount.names).try_for_each(|i| fs::File::create(dir.join(format!("u{i}"))).map(drop))?;
             }
             let shares = at.parts().len();
-            // A branch alone has all that is listed; a union has its share on each.
+            // A single branch has all listed entries; a union has a share on each.
             let alone = at.path() == part;
             let here = (0..amount.listed).filter(|i| (alone && n == 0) || (!alone && i % shares == n));
             here.into_iter().try_for_each(|i| fs::File::create(list.join(format!("entry-{i}"))).map(drop))?;
@@ -317,7 +317,7 @@ impl Client {
         })
     }
 
-    /// How many operations were done; what each took goes to `took`.
+    /// Runs an operation. Returns how often; the times go to `took`.
     fn act(&self, act: MetadataAct, took: &mut Vec<Duration>) -> Result<usize> {
         let dir = &self.dir;
         let block = [0x5a_u8; 4096];
@@ -354,7 +354,7 @@ impl Client {
         Ok(self.names.len())
     }
 
-    /// Names first, then the attributes of each: as find(1) and ls(1) do.
+    /// Lists all names, then stats each, as find(1) and ls(1) do.
     fn list_all(&self) -> Result<usize> {
         let names = self.list()?;
         for name in &names {
@@ -366,7 +366,7 @@ impl Client {
     fn list(&self) -> Result<Vec<CString>> {
         let dir = rustix::fs::openat(&self.listed, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let mut names = Vec::new();
-        // As much as the C library asks for at a time.
+        // As large as the C library's buffer.
         let mut room = Vec::with_capacity(32 << 10);
         let mut rows = RawDir::new(&dir, room.spare_capacity_mut());
         while let Some(row) = rows.next() {

@@ -1,4 +1,4 @@
-//! A pool and its branch, each exported by an nfs-ganesha of its own, by clients that make one call at a time.
+//! A pool and its branch, each exported by its own nfs-ganesha, with clients that make one call at a time.
 
 use std::thread;
 use std::time::Instant;
@@ -12,23 +12,23 @@ use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 const BRANCH: &str = "branch";
 const POOL: &str = "pool";
-/// Both as `fsstack nfs show --only-writer` has them: caches of server and pool keep attributes for a minute.
+/// Both as `fsstack nfs show --only-writer` configures them: server and pool cache attributes for a minute.
 const BRANCH_ALONE: &str = "branch-alone";
 const POOL_ALONE: &str = "pool-alone";
 const KEPT_SECONDS: u16 = 60;
 const KEPT: &[&str] = &["entry-timeout=60", "attr-timeout=60", "negative-timeout=60"];
 const EXPORTED: &[&str] = &["nfs-export", "minfreespace=64M"];
 const MIB: usize = 1 << 20;
-/// Clients at once, each by a connection of its own.
+/// Numbers of concurrent clients, each with its own connection.
 const CLIENTS: [usize; 2] = [1, 2];
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NfsAmount {
     pub(crate) rounds: usize,
-    /// Size of each client's file.
+    /// Size of each client's file in MiB.
     pub(crate) mib: usize,
-    /// Names that each client makes.
+    /// Number of names that each client makes.
     pub(crate) names: usize,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>
     Ok(())
 }
 
-/// Measures pool and branch in turn, by servers that keep attributes for `seconds`.
+/// Measures pool and branch in turn, by servers that cache attributes for `seconds`.
 fn measure(
     test_bed: &TestBed,
     amount: NfsAmount,
@@ -142,7 +142,7 @@ impl Worker {
         format!("name-{}-{n}", self.number)
     }
 
-    /// How many times it did so.
+    /// Runs an operation; returns how often.
     fn act(&mut self, act: NfsAct, amount: NfsAmount) -> Result<usize> {
         match act {
             NfsAct::Write => {
@@ -177,7 +177,7 @@ impl Worker {
     }
 }
 
-/// The names go, so that the next round makes them.
+/// Removes the names, so that the next round can make them.
 fn tidy_up(server: &Ganesha, clients: usize, amount: NfsAmount) -> Result<()> {
     for number in 0..clients {
         let mut worker = Worker::new(server, number)?;
@@ -190,7 +190,7 @@ fn tidy_up(server: &Ganesha, clients: usize, amount: NfsAmount) -> Result<()> {
     Ok(())
 }
 
-/// The files of all clients go, so that the next pair has their room.
+/// Removes the files of all clients, to free their space.
 fn remove_data(server: &Ganesha) -> Result<()> {
     for number in 0..CLIENTS.into_iter().max().unwrap_or(0) {
         let mut worker = Worker::new(server, number)?;

@@ -1,8 +1,8 @@
-//! A file system that does nothing, behind the pool's transports: what the kernel, the transport and the machine
-//! cost before a branch is asked for anything.
+//! A file system that does nothing, behind the pool's transports: the cost of kernel, transport and machine before any
+//! branch is called.
 //!
-//! Names that begin with `c` are directories, with `u` files; all others are missing. This program serves it when it
-//! is called by the lab's name for a mount helper, as a daemon in its own session.
+//! Names that begin with `c` are directories, with `u` files; all others are missing. This program serves it when it is
+//! run under the lab's name for a mount helper, as a daemon in its own session.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -25,16 +25,16 @@ const KEPT: Duration = Duration::from_secs(120);
 const MAX_WRITE: u32 = 1 << 20;
 const DIR: u32 = 0o40_755;
 const FILE: u32 = 0o100_644;
-/// In a number: it is a file's.
+/// Bit of a number: a file.
 const IS_FILE: u64 = 1 << 62;
 
-/// The arguments that make this program mount `target`, its requests by `transport`; each call that a program
-/// waits for takes so many microseconds, as if the server were far away.
+/// Arguments that make this program mount `target` with `transport`. Each call that a program waits for takes that many
+/// microseconds, to imitate a distant server.
 pub(crate) fn arguments(transport: &str, target: &Path, away: &str) -> Vec<String> {
     vec![SERVE.into(), transport.into(), target.display().to_string(), away.into()]
 }
 
-/// Serves, if that is what the program was called for: true when it has.
+/// Serves if the program was run for that. True if it has.
 pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
     if arguments.next().as_deref() != Some(SERVE) {
         return Ok(false);
@@ -142,7 +142,7 @@ impl Serve for Null {
     fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
 }
 
-/// The number of `name` in the directory `parent`: FNV-1a over both (Fowler, Noll, Vo), and what it is.
+/// The number of `name` in the directory `parent`, FNV-1a over both (Fowler, Noll, Vo), with its type.
 fn named(parent: u64, name: &[u8]) -> Option<u64> {
     let kind = match name.first()? {
         b'c' => 0,

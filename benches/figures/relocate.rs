@@ -1,7 +1,7 @@
 //! Effect of a moving file on others: latency of reads, writes and stats of other files, idle and meanwhile.
 //!
-//! A file of 2 GiB outgrows its branch; until the write that found it full returns, one thread reads, writes and
-//! asks about two other files, of which one is on each branch.
+//! A file of 2 GiB outgrows its branch. Until the write that found it full returns, one thread reads, writes and stats
+//! two other files, one on each branch.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -20,15 +20,15 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::report::{Sense, Table};
 
 const PAGE: usize = 4096;
-/// Size of each of the other files, in MiB.
+/// Size of each other file in MiB.
 pub(crate) const OTHER: u64 = 32;
 const OPTIONS: &str = "create=ff,minfreespace=64M,write-path=stacked,attr-timeout=0";
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RelocateAmount {
     pub(crate) rounds: usize,
-    /// Size of the file that moves.
+    /// Size of the moving file in MiB.
     pub(crate) mib: u64,
 }
 
@@ -79,16 +79,16 @@ pub(crate) fn run(amount: RelocateAmount, tables: &mut Vec<Table>) -> Result<()>
     Ok(())
 }
 
-/// How long to go on.
+/// End of a measurement.
 pub(crate) enum Until<'a> {
     Passed(Duration),
     Finished(&'a thread::JoinHandle<std::io::Result<()>>),
 }
 
-/// Microseconds of each act, by what it was.
+/// Microseconds of each operation.
 pub(crate) type Latencies = [(&'static str, Vec<f64>); 3];
 
-/// How long reads, writes and stats of the two files took.
+/// Measures reads, writes and stats of the two files.
 pub(crate) fn latencies(files: &[File; 2], until: &Until<'_>) -> Result<Latencies> {
     let mut took = [("read 4 KiB", Vec::new()), ("write 4 KiB", Vec::new()), ("stat", Vec::new())];
     let mut page = [0; PAGE];
@@ -130,7 +130,7 @@ pub(crate) fn put(table: &mut Table, name: &str, column: &str, mut samples: Vec<
 
 pub(crate) fn lay_out(path: &Path, mib: u64) -> Result<()> {
     let file = File::create(path)?;
-    // All of its blocks and none behind them, as XFS takes for a file that grows.
+    // Allocates exactly its blocks: XFS would preallocate more for a growing file.
     fallocate(&file, FallocateFlags::empty(), 0, mib << 20)?;
     let piece = vec![5; 1 << 20];
     (0..mib).try_for_each(|n| file.write_all_at(&piece, n << 20))?;

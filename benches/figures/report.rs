@@ -1,22 +1,22 @@
-//! Tables of samples: printed as Markdown with their medians, kept as JSON with every sample.
+//! Tables of samples: printed as Markdown with medians, stored as JSON with every sample.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// Which of two numbers is the better one.
+/// Direction of improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sense {
     MoreIsBetter,
     LessIsBetter,
 }
 
-/// Samples by operation (rows) and contender (columns).
+/// Samples by operation (row) and contender (column).
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) title: String,
     pub(crate) notes: Vec<String>,
-    /// Ratios of one column to the better of others, each a column more.
+    /// Ratios of one column to the better of others, as further columns.
     pub(crate) ratios: Vec<Ratio>,
     sense: Sense,
     columns: Vec<String>,
@@ -44,7 +44,7 @@ impl Table {
         self.ratios.push(Ratio { of, to: to.to_vec(), heading });
     }
 
-    /// One sample more.
+    /// Adds a sample.
     pub(crate) fn put(&mut self, row: &str, column: &str, sample: f64) {
         let at = position(&mut self.columns, column);
         let found = self.rows.iter().position(|(label, _)| label == row);
@@ -62,7 +62,7 @@ impl Table {
         median(cells.get(at)?)
     }
 
-    /// How many times better the column is than the better of the others.
+    /// Ratio of the column to the better of the others.
     fn ratio(&self, ratio: &Ratio, cells: &[Samples]) -> Option<f64> {
         let own = self.median(cells, ratio.of)?;
         let others = ratio.to.iter().filter_map(|column| self.median(cells, column));
@@ -133,7 +133,7 @@ pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     quantile(samples, 1, 2)
 }
 
-/// Half the distance between the quartiles, as a part of the median.
+/// Half the interquartile range as a fraction of the median.
 fn spread(samples: &[f64]) -> Option<f64> {
     let (low, mid, high) = (quantile(samples, 1, 4)?, median(samples)?, quantile(samples, 3, 4)?);
     (samples.len() > 2 && mid > 0.0).then(|| (high - low) / 2.0 / mid)

@@ -1,8 +1,8 @@
 //! Effect of one slow branch on others: metadata operations on two branches while programs wait for the third.
 //!
-//! The third is a file system that takes its time over each call. Programs ask it for names without a pause, as many as may
-//! be in it at once and fewer, and more. One client works in directories that only the two others have. Alone and beside, by
-//! the same pool, in turn; the programs rest while it is alone.
+//! The third is a file system that takes a fixed time per call. Programs look up names there without pauses, fewer and
+//! more than may be inside it at once. One client works in directories that only the two others have, alone and beside
+//! them, on the same pool in turn.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use crate::metadata::{self, MetadataAmount, open_dir};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
-/// Microseconds that each call takes there.
+/// Microseconds per call there.
 const DELAY: &[&str] = &["50000"];
-/// How long it may take until all programs are in a call, or none is.
+/// Longest wait until all programs are in a call, or none is.
 const LIMIT: Duration = Duration::from_secs(30);
 /// A pool, its slow branch, and its columns.
 struct Measured {
@@ -31,7 +31,7 @@ struct Measured {
     columns: [&'static str; 3],
 }
 
-/// How many programs ask the slow branch, by column. 24 calls may be in it at once.
+/// Number of programs that use the slow branch, per column. 24 calls may be inside it at once.
 const COUNTS: [usize; 3] = [0, 8, 40];
 const POOLS: [Measured; 2] = [
     Measured {
@@ -66,7 +66,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
         let pool = Contender::new(name, Server::Fsstack, &[room, CACHES_ON]);
         let mut parts = test_bed.parts(&pool, 2)?;
         parts.push(slow.path().to_owned());
-        // What is made past the mount is made on the first two.
+        // Files made directly are made on the first two branches.
         let at = test_bed.stand_over(&pool, parts)?.used(2);
         table.notes.push(pool.described());
         far.push(slow);
@@ -109,14 +109,14 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     far.into_iter().try_for_each(Standing::fall)
 }
 
-/// The most programs that any column has.
+/// The largest number of programs.
 const MOST: usize = 40;
 
-/// The programs that ask one pool for names of its slow branch.
+/// Programs that look up names on the slow branch of one pool.
 struct Waiting {
     /// A directory that only this branch has.
     dir: OwnedFd,
-    /// Those whose number is below are to be at work.
+    /// Programs with a number below this are active.
     wanted: AtomicUsize,
     state: Mutex<SlowState>,
     changed: Condvar,
@@ -139,7 +139,7 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program: asks while it is wanted, sleeps while it is not.
+    /// A program: makes lookups while it is active, else sleeps.
     fn serve(&self, number: usize) {
         let mut asked = 0_u64;
         loop {
@@ -164,7 +164,7 @@ impl Waiting {
         }
     }
 
-    /// A name that nobody has asked for, each time.
+    /// Looks up a new name each time.
     fn ask(&self, number: usize, asked: &mut u64) -> Result<()> {
         while number < self.wanted.load(Relaxed) {
             let name = CString::new(format!("u-{number}-{asked}"))?;
@@ -174,7 +174,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// So many are to be at work; returns when they are.
+    /// Sets the number of active programs, and waits until they are.
     fn settle(&self, count: usize) -> Result<()> {
         let mut state = self.state();
         self.wanted.store(count, Relaxed);

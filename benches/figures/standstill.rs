@@ -1,5 +1,5 @@
-//! Events that must not stop others, and must not cost: files that move, callers that wait for a branch that hangs, and
-//! files that are closed there.
+//! Events that must not block others or cost much: files that move, callers that wait for a hung branch, and files that
+//! are closed there.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -20,18 +20,18 @@ use rustix::process::Signal;
 use crate::relocate::{OTHER, Until, latencies, lay_out, put};
 use crate::report::{Sense, Table};
 
-/// Files that move at once.
+/// Number of files that move at once.
 const MOVING: u64 = 4;
-/// Threads that wait for the branch that hangs.
+/// Number of threads that wait for the hung branch.
 const CALLERS: usize = 200;
-/// Files that are open on it when it begins to hang.
+/// Number of files open on it when it hangs.
 const OPEN: usize = 300;
-/// How long each look takes.
+/// Duration of each measurement.
 const LOOK: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
 const TRANSPORTS: [&str; 2] = ["dev", "ring"];
 
-/// Files that move; `mib` is the size of each.
+/// Measures beside moving files of `mib` MiB each.
 pub(crate) fn run(rounds: usize, mib: u64, tables: &mut Vec<Table>) -> Result<()> {
     let home = cleanup::fresh("figures-standstill")?;
     let _home = Entry::dir(&home)?;
@@ -39,7 +39,7 @@ pub(crate) fn run(rounds: usize, mib: u64, tables: &mut Vec<Table>) -> Result<()
     Ok(())
 }
 
-/// Callers that wait for a branch that hangs, and files that are closed there.
+/// Measures callers that wait for a hung branch, and files closed there.
 pub(crate) fn run_waiting(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     if which("mergerfs").is_none() {
         Skip::because("needs mergerfs, which serves the branch that hangs").announce();
@@ -75,7 +75,7 @@ impl Pool {
     }
 }
 
-/// Latency of calls on two other files, idle and while four files move by a bounded speed.
+/// Latency of calls on two other files, idle and while four files move at a limited speed.
 fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
     let make = |name: &str| Branch::make(name, Kind::Xfs(MiB(MOVING * mib + 700)), Layout::Sparse, home);
     let (a, b) = (make("a")?, make("b")?);
@@ -111,7 +111,7 @@ fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
             let free = free_mib(b.path())?;
             thread::scope(|scope| -> Result<()> {
                 for film in &films {
-                    // Cancelled below: it gets ENOSPC then.
+                    // Cancelled below, so it gets ENOSPC.
                     scope.spawn(|| film.write_all_at(&vec![7; 16 << 20], mib << 20).err());
                 }
                 wait_for("a file that moves", || Ok(free_mib(b.path())? + 8 < free))?;
@@ -131,7 +131,7 @@ fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
     Ok(table)
 }
 
-/// Cost for the daemon of waiting callers, and closed files, while a branch hangs.
+/// The daemon's cost of waiting callers and closed files while a branch hangs.
 fn beside_a_frozen_branch(home: &Path, rounds: usize) -> Result<Table> {
     let make = |name: &str| Branch::make(name, Kind::Served, Layout::Sparse, home);
     let (frozen, other) = (make("frozen")?, make("other")?);
@@ -164,7 +164,7 @@ fn beside_a_frozen_branch(home: &Path, rounds: usize) -> Result<Table> {
     Ok(table)
 }
 
-/// The percent of a CPU that callers cost who wait for `server`, and the threads that closing the files costs.
+/// Returns the CPU percentage for callers that wait for `server`, and the number of threads for closing the files.
 fn look(pool: &Pool, open: Vec<File>, server: Process) -> Result<(f64, f64)> {
     let before = pool.daemon.threads()?;
     drop(open);
@@ -176,7 +176,7 @@ fn look(pool: &Pool, open: Vec<File>, server: Process) -> Result<(f64, f64)> {
             let (asking, path) = (&asking, pool.path.join(format!("f{n}")));
             scope.spawn(move || {
                 asking.fetch_add(1, Relaxed);
-                // Answered when the server goes on.
+                // Answered when the server continues.
                 fs::metadata(path).map(drop)
             });
         }

@@ -1,4 +1,4 @@
-//! From the command to the first answer, and what the daemon does when nobody asks anything.
+//! Time from the command to the first answer, and activity of an idle daemon.
 
 use std::fs;
 use std::thread::sleep;
@@ -40,7 +40,7 @@ pub(crate) fn run(test_bed: &TestBed, rounds: usize, tables: &mut Vec<Table>) ->
     Ok(())
 }
 
-/// How often the daemon's threads have gone to sleep so far.
+/// Number of context switches of the daemon's threads so far.
 fn switches(daemon: Process) -> Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{}/task", daemon.pid))? {

@@ -1,4 +1,4 @@
-//! Where the figures are taken: XFS branches in memory, and the file systems that are mounted over them.
+//! Test bed of the figures: XFS branches in memory, with file systems mounted over them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,10 +15,10 @@ use fsstack_lab::{Branch, MiB};
 
 use crate::null;
 
-/// Attributes and names may be kept for two minutes: what the rivals are asked for, too.
+/// Attributes and names may be cached for two minutes, as configured for the rivals too.
 pub(crate) const CACHES_ON: &[&str] = &["attr-timeout=120", "entry-timeout=120", "negative-timeout=120"];
 
-/// Which program serves a contender.
+/// Program that serves a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
     /// None: the first branch itself.
@@ -31,7 +31,7 @@ pub(crate) enum Server {
     Rival(Union),
 }
 
-/// One column of a table.
+/// A contender: one column of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Contender {
     /// Heading of the column; also the name of its directories.
@@ -45,7 +45,7 @@ impl Contender {
         Self { name, server, options: options.concat() }
     }
 
-    /// Whether it is there to be measured; the reason if not.
+    /// Returns why it cannot be measured, if so.
     pub(crate) fn missing(&self) -> Option<String> {
         match self.server {
             Server::Rival(union) => union.installed().err().map(|skip| skip.to_string()),
@@ -53,7 +53,7 @@ impl Contender {
         }
     }
 
-    /// The program that mounts it over `parts`, and its arguments.
+    /// Program and arguments that mount it over `parts`.
     fn line(&self, parts: &[PathBuf], target: &Path) -> Result<(OsString, Vec<String>)> {
         let program = match self.server {
             Server::Branch => bail!("nobody mounts a branch"),
@@ -79,7 +79,7 @@ impl Contender {
         Ok((program, arguments))
     }
 
-    /// The contender as it was mounted, for the report.
+    /// Description of the mounted contender, for the report.
     pub(crate) fn described(&self) -> String {
         match self.server {
             Server::Branch => format!("{}: the branch's own file system", self.name),
@@ -89,7 +89,7 @@ impl Contender {
     }
 }
 
-/// Mounted branches, and room for mount points.
+/// Mounted branches, and directories for mount points.
 #[derive(Debug)]
 pub(crate) struct TestBed {
     // Dropped in this order.
@@ -99,7 +99,7 @@ pub(crate) struct TestBed {
 }
 
 impl TestBed {
-    /// That many XFS branches on images in memory whose blocks are there from the start.
+    /// Makes XFS branches on preallocated images in memory.
     pub(crate) fn new(count: usize, size: MiB) -> Result<Self> {
         let home = cleanup::fresh("figures")?;
         let entry = Entry::dir(&home)?;
@@ -107,7 +107,7 @@ impl TestBed {
         Ok(Self { branches: (0..count).map(made).collect::<Result<_>>()?, home, _home: entry })
     }
 
-    /// Mounts `contender` over directories of its own, `spread` of them, taken from the branches in turn.
+    /// Mounts `contender` over `spread` new directories, on the branches in turn.
     pub(crate) fn stand(&self, contender: &Contender, spread: usize) -> Result<Standing> {
         let spread = if contender.server == Server::Null { 0 } else { spread };
         self.stand_over(contender, self.parts(contender, spread)?)
@@ -136,14 +136,14 @@ impl TestBed {
         Ok(Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) })
     }
 
-    /// Like [`Self::stand`], and the milliseconds from the command to the answer to a first statx.
+    /// Like [`Self::stand`], with the milliseconds from the command to the answer of a first statx.
     pub(crate) fn stand_timed(&self, contender: &Contender, spread: usize) -> Result<(Standing, f64)> {
         let parts = self.parts(contender, spread)?;
         let path = self.home.join(format!("at-{}", contender.name));
         let dir = Entry::dir(&path)?;
         let mount = Entry::mount(&path)?;
         let (program, arguments) = contender.line(&parts, &path)?;
-        // The shell tells the time: the lab looks for a command's end every few milliseconds only.
+        // Timed by the shell: the lab checks for a command's end only every few milliseconds.
         let script = r#"began=$(date +%s%N); "$@" && stat -- "$AT" >&2; echo $(($(date +%s%N) - began))"#;
         let output =
             command("sh").args(["-c", script, "sh"]).arg(program).args(arguments).env("AT", path.as_os_str());
@@ -152,7 +152,7 @@ impl TestBed {
         Ok((Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) }, took / 1e6))
     }
 
-    /// Directories for `contender` alone, `spread` of them, taken from the branches in turn.
+    /// Makes `spread` directories for `contender`, on the branches in turn.
     pub(crate) fn parts(&self, contender: &Contender, spread: usize) -> Result<Vec<PathBuf>> {
         let under = |n: usize| -> Result<PathBuf> {
             let branch = self.branches.get(n % self.branches.len().max(1)).context("no branch")?;
@@ -164,7 +164,7 @@ impl TestBed {
     }
 }
 
-/// A contender that stands; unmounted when it drops.
+/// A mounted contender; unmounted on drop.
 #[derive(Debug)]
 pub(crate) struct Standing {
     path: PathBuf,
@@ -181,17 +181,17 @@ struct Mount {
 }
 
 impl Standing {
-    /// Where programs use it.
+    /// Its mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its directories on the branches, to make things that it has not seen yet.
+    /// Its directories on the branches, for making files that it has not seen.
     pub(crate) fn parts(&self) -> &[PathBuf] {
         &self.parts
     }
 
-    /// Limited to the first `count` directories: nothing is to be made on the others past the mount.
+    /// Limited to the first `count` directories: nothing is made directly on the others.
     pub(crate) fn used(mut self, count: usize) -> Self {
         self.parts.truncate(count);
         self
@@ -202,7 +202,7 @@ impl Standing {
         Ok(self.mount.as_ref().context("nobody serves a branch")?.daemon)
     }
 
-    /// Takes it down, and waits for its daemon's end.
+    /// Unmounts it, and waits for its daemon's end.
     pub(crate) fn fall(self) -> Result<()> {
         let Some(Mount { daemon, mount, .. }) = self.mount else { return Ok(()) };
         mount.undo()?;

@@ -1,7 +1,7 @@
-//! Waiting times of people: seconds that find(1), ls(1) and git(1) take in a tree.
+//! Real programs: seconds that find(1), ls(1) and git(1) take in a tree.
 //!
-//! The listed directories are made on the branches, past the mounts, and are new in each round. The repository is
-//! one file a name, in a hundred directories; its clone, status and removal are one figure each.
+//! The listed directories are made directly on the branches and are new in each round. The repository has one file per
+//! name in a hundred directories; its clone, status and removal are one figure each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use crate::metadata;
 use crate::report::{Sense, Table};
 use crate::test_bed::{Contender, Server, Standing, TestBed};
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreesAmount {
     pub(crate) rounds: usize,
-    /// Files of the repository.
+    /// Number of files of the repository.
     pub(crate) files: usize,
-    /// Entries of the listed directory.
+    /// Number of entries of the listed directory.
     pub(crate) listed: usize,
 }
 
-/// A program at work may take this long.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(test_bed: &TestBed, amount: TreesAmount, tables: &mut Vec<Table>) -> Result<()> {
@@ -70,7 +70,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: TreesAmount, tables: &mut Vec<Tabl
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-/// A directory of `count` empty files, half of them on each branch, that the contender has not seen.
+/// Makes a directory of `count` empty files, half of them on each branch, that the contender has not seen.
 fn listed(of: &Contender, at: &Standing, name: &str, count: usize) -> Result<PathBuf> {
     let alone = of.server == Server::Branch;
     let shares = if alone { 1 } else { at.parts().len() };
@@ -96,7 +96,7 @@ fn repository(at: &Path, files: usize) -> Result<()> {
     command("sh").args(["-c", script]).dir(at).limit(LIMIT).run().map(drop)
 }
 
-/// Seconds, as the shell tells them: the lab looks for a command's end every few milliseconds only.
+/// Seconds, timed by the shell: the lab checks for a command's end only every few milliseconds.
 fn took(line: &[&str]) -> Result<f64> {
     let script = r#"began=$(date +%s%N); "$@" > /dev/null && echo $(($(date +%s%N) - began))"#;
     let output = command("sh").args(["-c", script, "sh"]).args(line).limit(LIMIT).run()?;

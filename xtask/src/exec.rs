@@ -1,4 +1,4 @@
-//! How errands run programs: shown with their output, in the repository's root.
+//! Runs programs for the tasks, with their output, in the repository's root.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fsstack_lab::shell::{self, Run};
 
-/// Longer than any one command may take; CI as a whole gets an hour.
+/// Longer than any single command may take; CI as a whole gets an hour.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// The repository's root.
@@ -16,28 +16,28 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// A program that is shown while it runs.
+/// Runs a program with its output shown.
 pub(crate) fn shown(program: &str) -> Run {
     shell::command(program).dir(root()).limit(LIMIT).shown()
 }
 
-/// A program whose output only we read.
+/// Runs a program with its output captured.
 pub(crate) fn quiet(program: &str) -> Run {
     shell::command(program).dir(root()).limit(LIMIT)
 }
 
-/// The cargo that runs us.
+/// The cargo that runs this program.
 pub(crate) fn cargo() -> Run {
     shown(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
 }
 
-/// The target directory, wherever it is: we lie in its `debug` ourselves.
+/// The target directory, found by this program's own path in `debug`.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let me = std::env::current_exe()?;
     Ok(me.ancestors().nth(2).context("no target directory above xtask")?.to_owned())
 }
 
-/// Builds the mount helper; `profile` is `debug` or `release`. Returns where it is, under its right name.
+/// Builds the mount helper; `profile` is `debug` or `release`. Returns its path under its installed name.
 pub(crate) fn build_helper(profile: &str) -> Result<PathBuf> {
     let how: &[&str] = if profile == "release" { &["--release"] } else { &[] };
     cargo()
@@ -45,7 +45,7 @@ pub(crate) fn build_helper(profile: &str) -> Result<PathBuf> {
         .args(how)
         .run()?;
     let dir = target_dir()?.join(profile);
-    // Cargo allows no dot in a binary's name, mount(8) wants one.
+    // Cargo allows no dot in a binary's name; mount(8) requires one.
     let (built, named) = (dir.join("mount-fsstack"), dir.join("mount.fsstack"));
     if let Err(e) = fs::remove_file(&named)
         && e.kind() != ErrorKind::NotFound

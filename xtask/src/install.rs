@@ -1,4 +1,4 @@
-//! Installs the programs that an errand needs, where root and apt are there to do it.
+//! Installs programs that a task needs, where root and apt are available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use fsstack_lab::shell::which;
 
 use crate::exec;
 
-/// A program and the Debian package that has it.
+/// A program and its Debian package.
 pub(crate) type Need = (&'static str, &'static str);
 
-/// Needs of a pool on XFS.
+/// Requirements of a pool on XFS.
 pub(crate) const TO_MOUNT: &[Need] = &[("fusermount3", "fuse3"), ("mkfs.xfs", "xfsprogs")];
 
-/// Further needs of the tests.
+/// Further requirements of the tests.
 pub(crate) const TO_TEST: &[Need] = &[
     ("fusermount3", "fuse3"),
     ("mkfs.xfs", "xfsprogs"),
@@ -34,15 +34,15 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("gcc", "gcc"),
     ("make", "make"),
     ("tmux", "tmux"),
-    // Not the part of perl that every Debian has: OpenSSL is configured by the whole of it.
+    // perl-base is not enough: OpenSSL's configuration needs all of perl.
     ("prove", "perl"),
 ];
 
-/// The peers: their spellings are compared, and mergerfs over a directory is a branch whose daemon can be killed and
-/// frozen. By themselves: where they cannot be had, some tests skip and all else is installed.
+/// Rivals: their options are compared, and mergerfs over a directory serves as a branch whose daemon can be killed and
+/// frozen. Installed separately: without them some tests skip.
 pub(crate) const PEERS: &[Need] = &[("mergerfs", "mergerfs"), ("mhddfs", "mhddfs")];
 
-/// Needs of a lab of GlusterFS: its client, and the programs that make and run the server.
+/// Requirements of a GlusterFS lab: its client, and programs that make and run the server.
 pub(crate) const TO_GLUSTER: &[Need] = &[
     ("mount.glusterfs", "glusterfs-client"),
     ("mmdebstrap", "mmdebstrap"),
@@ -53,13 +53,13 @@ pub(crate) const TO_GLUSTER: &[Need] = &[
     ("setfattr", "attr"),
 ];
 
-/// Programs that make a fresh system to install packages in.
+/// Programs that make a fresh system for installing packages.
 pub(crate) const TO_BOOTSTRAP: &[Need] = &[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")];
 
-/// Browser for the benchmark's reports. By itself: where it is not available, one test skips and all else is installed.
+/// Browser for the benchmark's reports. Installed separately: without it one test skips.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 
-/// Installs what is missing of `needs`; an error names what stays missing.
+/// Installs the missing ones of `needs`; the error names those that are still missing.
 pub(crate) fn packages(needs: &[Need]) -> Result<()> {
     let missing = || needs.iter().filter(|(program, _)| which(program).is_none());
     let packages: Vec<&str> = missing().map(|&(_, package)| package).collect();
@@ -81,11 +81,10 @@ pub(crate) fn packages(needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
-/// The public test suites that the posix tier runs: crates with a program of the same name.
+/// Public test suites of the posix tier: crates with a program of the same name.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the suites under the target directory, once. A missing one is reported here, and its tests report it too, each
-/// as a skip.
+/// Installs the suites below the target directory, once. A missing one is reported here, and its tests skip.
 pub(crate) fn suites() -> Result<()> {
     let root = exec::target_dir()?.join("suites");
     for (name, version) in SUITES {
@@ -101,10 +100,10 @@ pub(crate) fn suites() -> Result<()> {
     Ok(())
 }
 
-/// Version of the program that makes the documentation's site, with its search; it neither watches nor serves.
+/// Version of mdBook, built with search but without watching and serving.
 const BOOK: &str = "0.4.52";
 
-/// Installs mdBook under the target directory, once: a build of some minutes. Returns the program.
+/// Installs mdBook below the target directory, once; takes some minutes. Returns the program.
 pub(crate) fn book() -> Result<PathBuf> {
     let root = exec::target_dir()?.join("suites");
     let program = root.join("bin/mdbook");
@@ -119,8 +118,7 @@ pub(crate) fn book() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs the NFS server that the nfs tier exports a pool by. A missing one is reported here, and its tests report it too,
-/// each as a skip.
+/// Installs the NFS server of the nfs tier. If it is missing, that is reported here, and the tests skip.
 pub(crate) fn server() -> Result<()> {
     if let Err(e) = packages(&[("ganesha.nfsd", "nfs-ganesha-vfs")]) {
         eprintln!("{e:#}");
@@ -128,7 +126,7 @@ pub(crate) fn server() -> Result<()> {
     Ok(())
 }
 
-/// Needs of a guest; its kernel and NFS server are fetched by the tests.
+/// Requirements of a guest; the tests download its kernel and NFS server.
 const TO_GUEST: &[Need] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -146,7 +144,7 @@ const TO_GUEST: &[Need] = &[
     ("make", "make"),
 ];
 
-/// Installs them. Missing ones are reported here, and the tests report them too, each as a skip.
+/// Installs them. Missing ones are reported here, and the tests skip.
 pub(crate) fn guest() -> Result<()> {
     if let Err(e) = packages(TO_GUEST) {
         eprintln!("{e:#}");
@@ -154,18 +152,18 @@ pub(crate) fn guest() -> Result<()> {
     Ok(())
 }
 
-/// A crate that brings the sources of a large C program: what a build in the pool builds.
+/// A crate with the sources of a large C program, for the build test.
 const SOURCES: (&str, &str) = ("openssl-src", "300.5.4");
 
-/// Takes the sources of a large program from the registry to the target directory, once. Missing ones are reported here, and
-/// their tests report them too, each as a skip.
+/// Unpacks these sources below the target directory, once. If they are missing, that is reported here, and the tests
+/// skip.
 pub(crate) fn sources() -> Result<()> {
     let root = exec::target_dir()?.join("suites/sources");
     let (name, version) = SOURCES;
     if root.join("vendor").join(name).join("Cargo.toml").is_file() {
         return Ok(());
     }
-    // A package of its own, outside of this workspace: its one dependency is what is wanted.
+    // A package outside this workspace, whose one dependency has the sources.
     fs::create_dir_all(root.join("src"))?;
     fs::write(root.join("src/lib.rs"), "")?;
     let manifest = format!(
@@ -185,10 +183,10 @@ fn is_installed(program: &Path, version: &str) -> bool {
     output.is_some_and(|output| output.is_ok_and(|output| output.stdout.trim() == version))
 }
 
-/// Runner of the tests.
+/// Test runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
-    /// cargo-nextest: a process a test, with time limits.
+    /// cargo-nextest: one process per test, with time limits.
     Nextest,
     /// Plain `cargo test`.
     Cargo,

@@ -1,4 +1,4 @@
-//! Errands: what people and CI ask of this repository, one module each.
+//! Tasks of this repository for developers and CI, one module each.
 
 mod demo;
 mod dist;
@@ -15,25 +15,25 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-/// Errands of the fsstack repository.
+/// Tasks of the fsstack repository.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Xtask {
-    /// Mount a pool over three XFS branches, fill it, check it, measure it, leave it mounted.
+    /// Mount a pool over three XFS branches, fill, check and measure it, and leave it mounted.
     Demo(demo::Demo),
-    /// A real GlusterFS on this machine, or other file systems for branches: up, down, faults, a pool over it.
+    /// Run GlusterFS on this machine, or other file systems for branches, with faults and a pool over it.
     Lab(lab::Lab),
-    /// Everything that passes for tested: fmt, clippy, tidy, docs, and the tiers of tests.
+    /// Run all checks: fmt, clippy, tidy, docs, and the tiers of tests.
     Test(test::Test),
-    /// Bring about each fault of docs/reliability.md for mhddfs, mergerfs and fsstack, and write the table.
+    /// Cause each fault of docs/reliability.md for mhddfs, mergerfs and fsstack, and write the table.
     Faults(faults::Faults),
-    /// The rules of this code base that no compiler knows.
+    /// Check the rules of this code base that the compiler does not know.
     Tidy,
     /// Write the generated pages (options, commands, man pages, completions, the picture of the crates) and build the site.
     Docs(docs::Docs),
-    /// Build what others are given: a Debian package, a tarball, their sums, a bill of materials, licences.
+    /// Build the release files: Debian package, tarball, checksums, bill of materials, licences.
     Dist(dist::Dist),
-    /// Run the criterion suites; arguments go to cargo bench.
+    /// Run the criterion suites; arguments are passed to cargo bench.
     Bench {
         /// Arguments after `cargo bench -p fsstack-benches`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

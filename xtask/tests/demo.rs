@@ -19,7 +19,7 @@ fn refused(answer: &Finished, missing: &[&str]) {
 #[test]
 fn without_root_it_says_so() {
     needs!(root());
-    // Where everybody may go.
+    // A directory that all users can enter.
     let place = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let own = place.path().join("xtask");

@@ -1,7 +1,7 @@
-//! The demo's table: the pool in each write path against a branch itself.
+//! The demo's table: the pool on each write path, and one branch directly.
 //!
-//! A first look, not a benchmark: one client, warm caches, the best of three rounds. `cargo xtask
-//! bench` measures properly.
+//! A first look, not a benchmark: one client, warm caches, the best of three rounds. `cargo xtask bench` measures
+//! properly.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,14 +16,14 @@ const BLOCKS: u64 = 48;
 const NAMES: u32 = 1500;
 const ROUNDS: usize = 3;
 
-/// Speeds of one file system, without the first look at its names.
+/// Speeds of one file system, without the stats of its names.
 struct Speeds {
     write: f64,
     read: f64,
     create: f64,
 }
 
-/// Measures and prints a line a file system.
+/// Measures and prints one line per file system.
 pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
     println!("\n{:<12} {:>11} {:>11} {:>10} {:>10}", "", "write MB/s", "read MB/s", "create/s", "stat/s");
     for path in ["stacked", "passthrough"] {
@@ -34,11 +34,11 @@ pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
         }
         let dir = pool.at("measure");
         let speeds = speeds(&dir)?;
-        // Mounted anew, so that the daemon answers for every name, and not the kernel's cache.
+        // Mounted anew, so that the daemon answers for every name instead of the kernel's cache.
         pool.try_remount_with(&options)??;
         row(path, &speeds, &dir)?;
     }
-    // The roomiest branch is the one that the pool has just used.
+    // The branch with the most free space is the one that the pool has just used.
     let direct = pool.branches().iter().max_by_key(|branch| branch.free());
     if let Some(branch) = direct {
         let dir = branch.path().join("measure");
@@ -47,7 +47,7 @@ pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
     Ok(())
 }
 
-/// Asks for the names once, prints the line, and removes what was measured on.
+/// Stats the names once, prints the line, and removes the files.
 fn row(label: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Result<()> {
     let asked = timed(|| Ok((0..NAMES).try_for_each(|n| fs::symlink_metadata(name(dir, n)).map(drop))?))?;
     let stat = each(asked);
@@ -58,7 +58,7 @@ fn row(label: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Resu
 fn speeds(dir: &Path) -> Result<Speeds> {
     fs::create_dir(dir)?;
     let path = dir.join("data");
-    // Laid out once: the first touch of memory is slower than any file system here.
+    // Written once before: the first use of memory is slower than any file system here.
     File::create(&path)?;
     write(&path)?;
     let bytes = f64::from(u32::try_from(BLOCKS)?) * f64::from(u32::try_from(BLOCK)?) / 1e6;

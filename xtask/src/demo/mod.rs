@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the first minutes of a user, on this machine, with a real tree.
+//! `cargo xtask demo`: a user's first minutes, on this machine, with real files.
 
 mod measure;
 mod tree;
@@ -12,10 +12,10 @@ use fsstack_lab::{self as lab, Branch, MiB, Pool, cleanup, mounts, needs};
 
 use crate::{exec, install};
 
-/// The name the standing pool has in the lab's cleanup journal, and its directory.
+/// Name of the demo's entries in the cleanup journal, and of its directory.
 const NAME: &str = "demo";
 
-/// How branches are chosen here: by chance, weighted by free space, so that all three take part.
+/// Placement policy: random, weighted by free space, so that all three branches get files.
 const PLACEMENT: &str = "create=pfrd";
 
 /// Sizes of its branches, MiB.
@@ -33,7 +33,7 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// Brings the demo up, or takes it down.
+    /// Starts or removes the demo.
     pub(crate) fn run(self) -> Result<()> {
         able()?;
         let home = cleanup::state_dir()?.join(NAME);
@@ -49,7 +49,7 @@ impl Demo {
             farewell(&target.display().to_string());
             return Ok(());
         }
-        // What is left of one whose daemon has died.
+        // Leftovers of a demo whose daemon died.
         lab::take_down(NAME)?;
         install::packages(install::TO_MOUNT)?;
         let helper = exec::build_helper("release")?;
@@ -62,7 +62,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Brings it up and takes it down, as a user does one after the other: nothing of it is left.
+    /// Starts and removes it in turn, and checks that nothing is left.
     pub(crate) fn up_and_down() -> Result<()> {
         let home = cleanup::state_dir()?.join(NAME);
         ensure!(mounts::at(&home.join("pool"))?.is_none(), "a demo is up: cargo xtask demo --down");
@@ -100,7 +100,7 @@ impl Demo {
     }
 }
 
-/// Everything that is missing to mount here, at once.
+/// Checks all requirements for mounting at once.
 fn able() -> Result<()> {
     let missing: Vec<String> = [needs::root(), needs::fuse(), needs::loop_devices()]
         .into_iter()

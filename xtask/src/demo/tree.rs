@@ -1,4 +1,4 @@
-//! A real tree for the demo: the sources of the crates on this machine, copied and checked.
+//! Files for the demo: the sources of the crates on this machine, copied and verified.
 
 use std::fmt;
 use std::fs;
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::exec;
 
-/// Enough to see all branches at work, few enough for a few seconds.
+/// Enough to involve all branches, and copied in a few seconds.
 const MOST_BYTES: u64 = 96 << 20;
 const MOST_FILES: usize = 5000;
 
-/// Files that were copied, with the checksum of each.
+/// Copied files with their checksums.
 #[derive(Debug)]
 pub(crate) struct Copied {
     files: Vec<(PathBuf, u64)>,
@@ -23,7 +23,7 @@ pub(crate) struct Copied {
     from: PathBuf,
 }
 
-/// Where cargo keeps the sources of crates; this repository where it keeps none.
+/// Cargo's directory of crate sources; this repository if there is none.
 pub(crate) fn registry() -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -61,7 +61,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<Copied> {
 }
 
 impl Copied {
-    /// Reads everything back from `at`; an error names the first file that differs.
+    /// Reads everything back from `at`; the error names the first file that differs.
     pub(crate) fn verify(&self, at: &Path) -> Result<usize> {
         for (name, sum) in &self.files {
             let read = fs::read(at.join(name)).with_context(|| name.display().to_string())?;
@@ -78,7 +78,7 @@ impl fmt::Display for Copied {
     }
 }
 
-/// Files and bytes below `dir`.
+/// Number and bytes of files below `dir`.
 pub(crate) fn weigh(dir: &Path) -> Result<(usize, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut waiting = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! Crates in the released programs, as cargo resolves them: none that only builds or tests them.
+//! Crates in the released programs, as cargo resolves them, without build and test dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,16 +16,16 @@ pub(super) struct Crate {
     pub(super) version: String,
     /// An SPDX expression, as its authors wrote it.
     pub(super) licence: String,
-    /// SHA-256 of the package as the registry has it; None: it is ours.
+    /// SHA-256 of the package in the registry; `None` for our own crates.
     pub(super) sum: Option<String>,
     /// Where its sources are.
     pub(super) dir: PathBuf,
-    /// The crates that it uses, by cargo's names for them.
+    /// The crates that it uses, by cargo's ids.
     pub(super) uses: Vec<String>,
 }
 
 impl Crate {
-    /// Whether it is part of this repository.
+    /// True if it is part of this repository.
     pub(super) fn is_ours(&self) -> bool {
         self.sum.is_none()
     }
@@ -36,16 +36,16 @@ impl Crate {
     }
 }
 
-/// The crates, by cargo's names for them.
+/// The crates, by cargo's ids.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     pub(super) crates: BTreeMap<String, Crate>,
-    /// Those with the programs, in the order that they were asked for.
+    /// Crates with the programs, in the requested order.
     pub(super) released: Vec<String>,
 }
 
 impl Contents {
-    /// Crates in `released` when they are built for `target`.
+    /// Reads the crates in `released` for `target`.
     pub(super) fn read(released: &[&str], target: &str) -> Result<Self> {
         let output = exec::quiet("cargo")
             .args(["metadata", "--format-version=1", "--locked", "--filter-platform", target])
@@ -100,7 +100,7 @@ impl Contents {
         first.map(|first| first.version.as_str()).context("nothing is released")
     }
 
-    /// The crates of others.
+    /// Crates of other authors.
     pub(super) fn of_others(&self) -> impl Iterator<Item = &Crate> {
         self.crates.values().filter(|one| !one.is_ours())
     }
@@ -126,7 +126,7 @@ struct Package {
     version: String,
     license: Option<String>,
     manifest_path: PathBuf,
-    /// None: a path.
+    /// `None` for a path dependency.
     source: Option<String>,
 }
 

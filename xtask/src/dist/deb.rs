@@ -11,7 +11,7 @@ use super::stage::Stage;
 use super::symbols::Symbols;
 use super::{Release, exec};
 
-/// The packages' own number, behind the version of what they pack.
+/// Revision of the packages, after the programs' version.
 const REVISION: u32 = 1;
 
 /// Scripts for dpkg; in packaging/debian.
@@ -53,12 +53,13 @@ pub(super) fn pack_symbols(symbols: &Symbols, release: &Release) -> Result<PathB
     build(&symbols.stage, release, "fsstack-dbgsym", &fields, |_| Ok(()))
 }
 
-/// The version of the packages.
+/// Version of the packages.
 fn revised(release: &Release) -> String {
     format!("{}-{REVISION}", release.version)
 }
 
-/// Builds the package `name` of the staged files, with `fields` in its control file, and what `more` writes beside that.
+/// Builds the package `name` from the staged files, with `fields` in its control file and further files written by
+/// `more`.
 fn build(
     stage: &Stage,
     release: &Release,
@@ -95,9 +96,9 @@ fn write(about: &Path, name: &str, text: &str, mode: u32) -> Result<()> {
     Ok(fs::set_permissions(file, Permissions::from_mode(mode))?)
 }
 
-/// The packages that have the libraries which the programs are linked to, in the versions that they need.
+/// Packages of the libraries that the programs are linked to, with their versions.
 fn libraries(stage: &Stage) -> Result<String> {
-    // It looks for a source package in the working directory.
+    // dpkg-shlibdeps expects a source package in the working directory.
     let dir = tempfile::tempdir()?;
     fs::create_dir(dir.path().join("debian"))?;
     fs::write(dir.path().join("debian/control"), "Source: fsstack\n\nPackage: fsstack\nArchitecture: any\n")?;
@@ -106,7 +107,7 @@ fn libraries(stage: &Stage) -> Result<String> {
     depends.map(str::to_owned).with_context(|| format!("dpkg-shlibdeps: {output}"))
 }
 
-/// Files that the administrator may change: dpkg asks before it replaces them.
+/// Configuration files: dpkg asks before it replaces changed ones.
 fn conffiles(stage: &Stage) -> Result<String> {
     let mut list = String::new();
     for file in stage.files()?.iter().filter(|file| file.starts_with("etc")) {

@@ -1,4 +1,4 @@
-//! The licences of what is in the programs: only those that deny.toml allows, and each with its text.
+//! Licences of the crates in the programs: only those allowed by deny.toml, each with its text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use spdx::{Expression, ParseMode};
 use super::contents::{Contents, Crate};
 use crate::exec;
 
-/// How files with a licence's text begin, in capitals.
+/// Beginnings of licence files' names, in capitals.
 const TEXTS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"];
 
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ struct Allowed {
     allow: Vec<String>,
 }
 
-/// Everything that deny.toml says about the whole workspace, where cargo-deny is installed to check it.
+/// Runs cargo-deny for the whole workspace, if it is installed.
 pub(super) fn deny() -> Result<()> {
     if which("cargo-deny").is_none() {
         println!(
@@ -37,7 +37,7 @@ pub(super) fn deny() -> Result<()> {
     exec::cargo().args(["deny", "check", "bans", "licenses", "sources"]).run().map(drop)
 }
 
-/// An error names every crate whose licence is not allowed.
+/// Checks all licences; the error names every crate with a disallowed one.
 pub(super) fn check(contents: &Contents) -> Result<()> {
     let deny = fs::read_to_string(exec::root().join("deny.toml")).context("deny.toml")?;
     let allowed = toml::from_str::<Deny>(&deny)?.licenses.allow;
@@ -53,17 +53,17 @@ pub(super) fn check(contents: &Contents) -> Result<()> {
 }
 
 fn is_allowed(licence: &str, allowed: &[String]) -> bool {
-    // LAX: `MIT/Apache-2.0` is how it was written once.
+    // LAX accepts the old form `MIT/Apache-2.0`.
     let expression = Expression::parse_mode(licence, ParseMode::LAX);
     expression.is_ok_and(|read| read.evaluate(|wanted| allowed.contains(&wanted.to_string())))
 }
 
-/// The licence as SPDX writes it today.
+/// The licence in SPDX's present form.
 pub(super) fn canonical(licence: &str) -> String {
     Expression::canonicalize(licence).ok().flatten().unwrap_or_else(|| licence.to_owned())
 }
 
-/// A page with every crate of others, its licence, and the texts that came with it, each once.
+/// Makes a page with every third-party crate, its licence, and the texts, without duplicates.
 pub(super) fn texts(contents: &Contents) -> Result<String> {
     let mut page = "The programs of fsstack contain these libraries.\n\n".to_owned();
     let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,6 +1,7 @@
-//! `cargo xtask dist`: what others are given: a Debian package and one of its symbols, a tarball, what is in them and by which licences, sums.
+//! `cargo xtask dist`: makes the release files: a Debian package, one with symbols, a tarball, a bill of materials,
+//! licences, checksums.
 //!
-//! Nothing depends on the time or the user of the build: times are those of the last commit, owners are root.
+//! Builds are reproducible: times are those of the last commit, owners are root.
 
 mod contents;
 mod deb;
@@ -22,17 +23,17 @@ use contents::Contents;
 use stage::Stage;
 use symbols::Symbols;
 
-/// Programs that make packages.
+/// Programs for making packages.
 const TO_PACK: &[Need] =
     &[("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("gzip", "gzip")];
 
-/// The crates with the programs that are released, in the order of the programs.
+/// Crates of the released programs, in the programs' order.
 const RELEASED: [&str; 3] = ["fsstack-daemon", "fsstack-cli", "fsstack-bench"];
 
-/// The programs' symbols are found by it; not every linker writes one by itself.
+/// Linker option for a build id, by which the symbols are found; not every linker adds one.
 const WITH_BUILD_ID: [&str; 3] = ["--", "-C", "link-arg=-Wl,--build-id=sha1"];
 
-/// The file with the sums of the others.
+/// File with the checksums of the others.
 const SUMS: &str = "SHA256SUMS";
 
 /// Arguments of `cargo xtask dist`.
@@ -43,12 +44,12 @@ pub(crate) struct Dist {
     out: Option<PathBuf>,
 }
 
-/// Released programs, and the package's name.
+/// Parameters of a release.
 struct Release {
     version: String,
     /// Rust's name of the machine: `x86_64-unknown-linux-gnu`.
     target: String,
-    /// Seconds since 1970: of everything that is packed.
+    /// Time of all packed files, in seconds since 1970.
     time: String,
     out: PathBuf,
 }
@@ -61,7 +62,7 @@ impl Release {
 }
 
 impl Dist {
-    /// Builds and packs; says what was made.
+    /// Builds and packs; prints the files.
     pub(crate) fn run(self) -> Result<()> {
         for file in self.make()? {
             println!("{}", file.display());
@@ -69,7 +70,7 @@ impl Dist {
         Ok(())
     }
 
-    /// Builds and packs. Returns the files, the sums last.
+    /// Builds and packs. Returns the files, the checksums last.
     pub(crate) fn make(self) -> Result<Vec<PathBuf>> {
         install::packages(TO_PACK)?;
         let out = self.out.map_or_else(default_out, Ok)?;
@@ -103,18 +104,18 @@ impl Dist {
     }
 }
 
-/// Why packages can be neither made nor tried here.
+/// Checks whether packages can be made and tested here.
 pub(crate) fn able() -> Result<(), Skip> {
     let installed = install::packages(TO_PACK).and_then(|()| install::packages(install::TO_BOOTSTRAP));
     installed.map_err(|e| Skip::because(format!("{e:#}")))
 }
 
-/// Where it is put when nothing else is said.
+/// Default output directory.
 pub(crate) fn default_out() -> Result<PathBuf> {
     Ok(exec::target_dir()?.join("dist"))
 }
 
-/// Time of the last commit; without one, zero.
+/// Time of the last commit; zero without one.
 fn time() -> String {
     let output = exec::quiet("git").args(["log", "-1", "--format=%ct"]).run();
     output.map_or_else(|_| "0".to_owned(), |output| output.stdout.trim().to_owned())
@@ -126,7 +127,7 @@ fn written(release: &Release, what: &str, text: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The same files for systems without dpkg, below one folder that is left out when they are unpacked at the root.
+/// Makes a tarball for systems without dpkg, in one folder that is stripped when it is unpacked at the root.
 fn tarball(stage: &Stage, release: &Release) -> Result<PathBuf> {
     let name = format!("fsstack-{}-{}", release.version, release.machine());
     let file = release.out.join(format!("{name}.tar.gz"));

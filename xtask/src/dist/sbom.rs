@@ -1,4 +1,4 @@
-//! Content of the programs for machines: CycloneDX 1.6 in JSON.
+//! Bill of materials: CycloneDX 1.6 in JSON.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The files of a release where they will lie on a system, in a directory that stands for its root.
+//! Stages the files of a release in a directory that stands for a system's root.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,15 +9,15 @@ use tempfile::TempDir;
 
 use crate::exec;
 
-/// Programs: what each is called where it is built, and where it lies.
+/// Programs: built name and installed path.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mount-fsstack", "usr/sbin/mount-fsstack"),
     ("fsstack", "usr/sbin/fsstack"),
     ("fsstack-bench", "usr/bin/fsstack-bench"),
 ];
 
-/// Programs that mount(8) calls, for a mount and, by the types in the mount table, for a remount; on every system with one
-/// `/usr`, `/sbin` is `/usr/sbin`.
+/// Programs that mount(8) runs, for a mount and, by the types in the mount table, for a remount. `/sbin` is `/usr/sbin`
+/// on systems with a merged `/usr`.
 const HELPERS: [&str; 3] =
     ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack", "usr/sbin/mount.fuseblk.fsstack"];
 
@@ -39,28 +39,28 @@ const FILES: &[(&str, &str)] = &[
     ("docs/grafana/fsstack.json", "usr/share/doc/fsstack/docs/grafana/fsstack.json"),
 ];
 
-/// Files of the repository that are packed by themselves, as man(1) and Debian have them.
+/// Files of the repository that are compressed, as man(1) and Debian require.
 const ZIPPED: &[(&str, &str)] = &[
     ("docs/man/mount.fsstack.8", "usr/share/man/man8/mount.fsstack.8"),
     ("docs/man/fsstack.8", "usr/share/man/man8/fsstack.8"),
     ("CHANGELOG.md", "usr/share/doc/fsstack/changelog"),
 ];
 
-/// Pages and pictures that the README leads to.
+/// Pages and pictures linked from the README.
 const PAGES: (&str, &str) = ("docs", "usr/share/doc/fsstack/docs");
 
-/// Where logs may go that logrotate keeps short: not for everybody to read.
+/// Folder for logs that logrotate rotates; not readable by all users.
 const LOGS: &str = "var/log/fsstack";
 
-/// The licences of the libraries in the programs.
+/// Licences of the libraries in the programs.
 const LICENCES: &str = "usr/share/doc/fsstack/THIRD-PARTY-LICENSES";
 
-/// Names of the programs where they are built.
+/// Built names of the programs.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
     PROGRAMS.iter().map(|(name, _)| *name)
 }
 
-/// The directory; it goes when this drops.
+/// The staging directory; removed on drop.
 #[derive(Debug)]
 pub(super) struct Stage {
     dir: TempDir,
@@ -74,7 +74,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Everything that is released, with the programs in `built`.
+    /// Stages everything that is released, with the programs in `built`.
     pub(super) fn fill(built: &Path, licences: &str) -> Result<Self> {
         let stage = Self::empty()?;
         for (name, to) in PROGRAMS {
@@ -110,7 +110,7 @@ impl Stage {
         self.dir.path()
     }
 
-    /// Where the programs are.
+    /// Installed paths of the programs.
     pub(super) fn programs(&self) -> impl Iterator<Item = PathBuf> {
         PROGRAMS.iter().map(|(_, to)| self.root().join(to))
     }
@@ -127,7 +127,7 @@ impl Stage {
         Ok(to)
     }
 
-    /// Where something will lie, with the directories to it.
+    /// Makes the parent directories of a path and returns its staged path.
     pub(super) fn place(&self, to: &str) -> Result<PathBuf> {
         let to = self.root().join(to);
         let mut missing: Vec<&Path> = to.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
@@ -140,7 +140,7 @@ impl Stage {
     }
 }
 
-/// With neither name nor time in it.
+/// Compresses without name and time.
 fn zip(file: &Path) -> Result<()> {
     exec::quiet("gzip").args(["-9n"]).arg(file).run().map(drop)
 }

@@ -1,4 +1,4 @@
-//! Symbols of the stripped programs, for crash reports: where debuggers look for them by a program's build id.
+//! Symbols of the stripped programs, for crash reports, in the path where debuggers look by build id.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::stage::Stage;
 use crate::exec;
 
-/// Where gdb, perf and systemd-coredump look.
+/// Folder searched by gdb, perf and systemd-coredump.
 const FOLDER: &str = "usr/lib/debug/.build-id";
 
 /// The symbols of a release.
@@ -22,7 +22,7 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    /// Strips the programs of `stage`, and keeps what is taken off them.
+    /// Strips the programs of `stage` and keeps their symbols.
     pub(super) fn split_off(stage: &Stage) -> Result<Self> {
         let mut symbols = Self { stage: Stage::empty()?, ids: Vec::new() };
         stage.programs().try_for_each(|program| symbols.take(&program))?;
@@ -44,7 +44,7 @@ impl Symbols {
     }
 }
 
-/// The build id that the linker gave to a program, in hexadecimal digits.
+/// Build id of a program in hexadecimal.
 fn build_id(program: &Path) -> Result<String> {
     let output = exec::quiet("readelf").args(["--notes", "--wide"]).arg(program).run()?.stdout;
     let id = output.lines().find_map(|line| line.split_once("Build ID: ")).map(|(_, id)| id.trim());

@@ -1,4 +1,4 @@
-//! The picture of the crates and their dependencies, drawn from the manifests: it cannot say anything else than they do.
+//! Picture of the crates and their dependencies, drawn from the manifests so that it is always current.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use crate::exec;
 
-/// Where the picture is.
+/// Path of the picture.
 pub(super) const FILE: &str = "docs/pictures/crates.svg";
 
 /// Sizes in pixels: of a box, of the space between rows, of the picture.
@@ -22,7 +22,7 @@ const WIDTH: usize = 760;
 /// Dependencies of each folder that is a crate, by the folders' names.
 type CrateUses = BTreeMap<String, BTreeSet<String>>;
 
-/// The picture as the manifests have it now.
+/// Draws the picture from the present manifests.
 pub(super) fn picture() -> Result<String> {
     Ok(draw(&reduced(&manifests()?)))
 }
@@ -50,7 +50,7 @@ fn manifests() -> Result<CrateUses> {
     Ok(uses.collect())
 }
 
-/// Without the arrows that follow from others.
+/// Removes arrows that follow from others.
 fn reduced(uses: &CrateUses) -> CrateUses {
     let through_others = |of: &str, to: &str| {
         uses.get(of).into_iter().flatten().any(|other| other != to && reaches(uses, other, to))
@@ -65,7 +65,7 @@ fn reaches(uses: &CrateUses, from: &str, to: &str) -> bool {
     uses.get(from).into_iter().flatten().any(|next| next == to || reaches(uses, next, to))
 }
 
-/// How many crates stand below this one, one on the other.
+/// Number of levels of crates below this one.
 fn level(uses: &CrateUses, of: &str) -> usize {
     uses.get(of).into_iter().flatten().map(|below| 1 + level(uses, below)).max().unwrap_or(0)
 }
@@ -76,14 +76,14 @@ fn draw(uses: &CrateUses) -> String {
     for row in 0..=top {
         let mut names: Vec<&str> =
             uses.keys().map(String::as_str).filter(|name| level(uses, name) == top - row).collect();
-        // Each stands below those that use it.
+        // Each is placed below those that use it.
         let mean = |name: &str| {
             let users =
                 uses.iter().filter(|(_, to)| to.contains(name)).filter_map(|(of, _)| places.get(of.as_str()));
             let (sum, count) = users.fold((0, 0), |(sum, count), (x, _)| (sum + x, count + 1));
             usize::checked_div(sum, count).unwrap_or(WIDTH)
         };
-        // Of those below the same, arrows from further up go to the right: not behind a box between.
+        // Among those below the same crate, arrows from further up go to the right, not behind a box.
         let highest =
             |name: &str| uses.iter().filter(|(_, to)| to.contains(name)).map(|(of, _)| level(uses, of)).max();
         names.sort_by_key(|name| (mean(name), highest(name), *name));
@@ -109,7 +109,7 @@ fn draw(uses: &CrateUses) -> String {
             else {
                 continue;
             };
-            // One past a row leaves and ends at corners: the box between is not crossed.
+            // An arrow past a row leaves and ends at corners, so that it crosses no box.
             let past_a_row = BOX_HEIGHT + 2 * GAP < to_y - y;
             let (x, to_x) = match to_x.cmp(x) {
                 Ordering::Greater if past_a_row => (x + BOX_WIDTH / 2 - 6, to_x - BOX_WIDTH / 3),

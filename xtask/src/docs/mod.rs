@@ -1,4 +1,4 @@
-//! Documents that are printed from the tables of the two programs, the picture of the crates, and the browsable site.
+//! Generated documents: pages printed by the two programs, the picture of the crates, and the site.
 
 mod arrows;
 mod site;
@@ -11,7 +11,7 @@ use fsstack_lab::shell;
 
 use crate::exec;
 
-/// A page, the program and words that print it, and the file that holds it.
+/// A page: program and arguments that print it, and its file.
 const PAGES: &[(&str, &str, &str, &str)] = &[
     ("mount-fsstack", "--print", "options-md", "docs/options.md"),
     ("mount-fsstack", "--print", "man", "docs/man/mount.fsstack.8"),
@@ -25,7 +25,7 @@ const PAGES: &[(&str, &str, &str, &str)] = &[
     ("fsstack", "print", "completions-fish", "docs/completions/fsstack.fish"),
 ];
 
-/// Output printed into a hand-written page: between this line and the next empty one.
+/// Output inserted into a hand-written page, after this line and up to the next empty one.
 const README: (&str, &str, &str, &str) = ("mount-fsstack", "--print", "readme-options", "README.md");
 const MARK: &str =
     "<!-- The rows are printed by `cargo xtask docs` from the option table; do not edit. -->\n\n";
@@ -60,7 +60,7 @@ fn write() -> Result<()> {
     Ok(())
 }
 
-/// The generated documents that are not what the programs print today.
+/// Lists generated documents that differ from the programs' present output.
 pub(crate) fn stale() -> Result<Vec<String>> {
     let held = |file: &str| fs::read_to_string(exec::root().join(file)).unwrap_or_default();
     let stale = printed()?.into_iter().filter(|(file, text)| held(file) != *text);
@@ -83,7 +83,7 @@ fn printed() -> Result<Vec<(&'static str, String)>> {
     Ok(pages)
 }
 
-/// `page` with these rows behind the mark.
+/// Replaces the rows after the mark in `page`.
 fn with_rows(page: &str, rows: &str) -> Option<String> {
     let (before, after) = page.split_once(MARK)?;
     let (_, after) = after.split_once("\n\n")?;

@@ -1,7 +1,7 @@
-//! The browsable site: the repository's Markdown by mdBook, with a search, and every link in it checked.
+//! The site: the repository's Markdown rendered by mdBook, with search and checked links.
 //!
-//! mdBook wants all pages below one folder with the table of contents at its root. So they are staged below the target
-//! directory as they lie in the repository, each README as the index of its folder.
+//! mdBook needs all pages below one folder with the table of contents at its root. So they are staged below the target
+//! directory in the repository's layout, each README as the index of its folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::{exec, install};
 /// The table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// The line of it that the decisions stand below.
+/// Line of the table of contents for the decisions.
 const DECISIONS: &str = "- [Decisions](dev/decisions/README.md)\n";
 
 const BOOK: &str = r#"[book]
@@ -33,13 +33,13 @@ enable = true
 level = 0
 "#;
 
-/// Tables that fit a telephone, and cells that are read from their top.
+/// Styles for tables on small screens, and for cells aligned at the top.
 const STYLE: &str = "\
 table td, table th { padding: 3px 10px; vertical-align: top; text-align: left }
 @media (max-width: 620px) { table { font-size: 80% } table td, table th { padding: 2px 5px } pre { font-size: 80% } }
 ";
 
-/// Builds the site and checks it. Returns its first page.
+/// Builds and checks the site. Returns its first page.
 pub(super) fn build() -> Result<PathBuf> {
     let book = install::book()?;
     let home = exec::target_dir()?.join("site");
@@ -71,7 +71,7 @@ fn stage(src: &Path) -> Result<()> {
     };
     for path in known.split('\0').filter(|path| !path.is_empty()).filter(shown) {
         let from = exec::root().join(path);
-        // A file may be deleted and still in the index.
+        // A file may be deleted but still in the index.
         if !from.is_file() {
             continue;
         }
@@ -86,13 +86,13 @@ fn stage(src: &Path) -> Result<()> {
     let mut summary = fs::read_to_string(exec::root().join(SUMMARY)).context(SUMMARY)?;
     let decisions = decisions(&exec::root().join("docs/dev/decisions"))?;
     summary = summary.replace(DECISIONS, &format!("{DECISIONS}{decisions}"));
-    // From the root it is the other way round.
+    // Links from the root are relative to it.
     let summary = indexed(&summary).replace("](", "](docs/").replace("](docs/../", "](");
     fs::write(src.join("SUMMARY.md"), summary)?;
     Ok(())
 }
 
-/// A line of the table of contents for each decision, by its heading.
+/// Lines of the table of contents for the decisions, by their headings.
 fn decisions(folder: &Path) -> Result<String> {
     let mut lines = BTreeSet::new();
     for page in fs::read_dir(folder)? {
@@ -111,7 +111,7 @@ fn indexed(text: &str) -> String {
     text.replace("README.md", "index.md")
 }
 
-/// References from page to page, or to a heading, that are not there.
+/// Lists links to missing pages or headings.
 fn broken(pages: &Path) -> Result<Vec<String>> {
     let mut texts = BTreeMap::new();
     let mut open = vec![pages.to_owned()];
@@ -130,7 +130,7 @@ fn broken(pages: &Path) -> Result<Vec<String>> {
         texts.iter().map(|(path, text)| (path.clone(), quoted(text, " id=\"").collect::<BTreeSet<_>>()));
     let named: BTreeMap<_, _> = named.collect();
     let mut broken = Vec::new();
-    // All pages in one, for printers, and what is not found: their links are of other pages.
+    // The print page and the 404 page have links relative to other pages.
     let own =
         |path: &&PathBuf| !["print.html", "404.html", "toc.html"].iter().any(|name| path.ends_with(name));
     for path in texts.keys().filter(own) {

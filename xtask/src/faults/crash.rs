@@ -1,4 +1,4 @@
-//! The union's own daemon is killed.
+//! Kills of the union's own daemon.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -11,12 +11,12 @@ use fsstack_lab::MiB;
 use super::subject::Placement;
 use super::test_bed::{Reported, TestBed, bad, good, mib, write_mibs, writer, wrong_mibs};
 
-/// Size of the file before it outgrows its branch.
+/// Size in MiB of the file before it outgrows its branch.
 const LAID: u64 = 150;
-/// How often the daemon is killed, each time when another part of the copy is there.
+/// Number of kills, each at another part of the copy.
 const KILLS: u64 = 6;
 
-/// A file on `b` moves to `a`, and the daemon is killed while it does.
+/// Kills the daemon while a file on `b` moves to `a`.
 pub(crate) fn kill_in_a_move(test_bed: &mut TestBed) -> Result<Reported> {
     let (mut hit, mut left) = (0, 0);
     for round in 0..KILLS {
@@ -63,7 +63,7 @@ pub(crate) fn kill_in_a_move(test_bed: &mut TestBed) -> Result<Reported> {
     if left == 0 { good(text) } else { bad(format!("{text}, {left} times a second copy is left")) }
 }
 
-/// The MiBs that were acknowledged by fsync.
+/// Returns the number of MiB acknowledged by fsync.
 fn append(path: PathBuf) -> u64 {
     let Ok(file) = writer(path) else { return 0 };
     let mut synced = 0;

@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use super::subject::Placement;
 use super::test_bed::{Reported, TestBed, bad, errno, good, within};
 
-/// Longer than any of the three waits by itself.
+/// Longer than any of the three unions waits by itself.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// `here` is on `a`, `there` on the branch that another daemon serves.
+/// Makes `here` on `a`, and `there` on the branch behind a FUSE daemon.
 fn two_files(test_bed: &mut TestBed) -> Result<()> {
     fs::write(test_bed.on("a", "here")?, "on a")?;
     fs::write(test_bed.on("b", "there")?, "on b")?;
@@ -24,7 +24,7 @@ fn two_files(test_bed: &mut TestBed) -> Result<()> {
     Ok(())
 }
 
-/// The kernel may know names for a second or more.
+/// Waits until the kernel's cached names have expired.
 fn forget() {
     std::thread::sleep(Duration::from_millis(1500));
 }
@@ -117,7 +117,7 @@ pub(crate) fn a_frozen_branch(test_bed: &mut TestBed) -> Result<Reported> {
     let answered = stuck.iter().filter(|thread| thread.is_finished()).count();
     server.signal(Signal::CONT)?;
     for thread in stuck {
-        let _told = thread.join();
+        let _result = thread.join();
     }
     let own = format!("{answered} of 32 of its own callers are answered in {} s", ANSWER_TIMEOUT.as_secs());
     match others {
@@ -139,15 +139,15 @@ pub(crate) fn a_bare_directory(test_bed: &mut TestBed) -> Result<Reported> {
         fs::create_dir(test_bed.on(branch, "d")?)?;
     }
     test_bed.branch_mut("b")?.unmount();
-    // What the mount left behind: a directory of the system disk.
+    // The bare mount point, a directory of the system disk.
     fs::create_dir(test_bed.on("b", "d")?)?;
     test_bed.branch_mut("b")?.remount();
     test_bed.mount(Placement::Default)?;
     fs::write(test_bed.at("d/first"), "x")?;
     test_bed.branch_mut("b")?.unmount_lazily();
     for n in 0..8 {
-        // Answered or refused: only its place counts.
-        let _told = fs::write(test_bed.at(&format!("d/new{n}")), "x");
+        // The result does not matter, only where the file is.
+        let _result = fs::write(test_bed.at(&format!("d/new{n}")), "x");
     }
     let bare = test_bed.on("b", "")?;
     let found = files_below(&bare)?;

@@ -1,4 +1,4 @@
-//! Branches without room.
+//! Full branches.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::subject::Placement;
 use super::test_bed::{Reported, TestBed, bad, errno, good, mib, write_mibs, writer, wrong_mibs};
 
-/// `a` is where new files go and has 60 MiB left; `b` and `c` are empty.
+/// New files go to `a`, which has 60 MiB left; `b` and `c` are empty.
 fn nearly_full(test_bed: &mut TestBed) -> Result<()> {
     test_bed.mount(Placement::First)?;
     test_bed.branch("a")?.fill_until_free(MiB(60));
     Ok(())
 }
 
-/// State after `count` MiBs were written with success.
+/// Judges the file after `count` MiB were written successfully.
 fn judged(test_bed: &TestBed, name: &str, count: u64) -> Result<Reported> {
     match wrong_mibs(test_bed.at(name), count) {
         Ok(0) => good(format!("goes on, all bytes right (file on {})", test_bed.holders(name).join(", "))),

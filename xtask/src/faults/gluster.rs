@@ -1,4 +1,4 @@
-//! A branch that is a GlusterFS volume, whose bricks or server die.
+//! A GlusterFS volume as a branch, whose bricks or server die.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,25 +11,25 @@ use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
 
 use super::test_bed::{Reported, TestBed, bad, errno, good};
 
-/// The lab of the faults, apart from the one that people work with.
+/// Lab of the faults, separate from users' labs.
 const NAME: &str = "faults";
-/// Files on the volume: some are on each brick.
+/// Files on the volume, enough to be on each brick.
 const FILES: usize = 40;
 
-/// Longer than a client waits before it tries again.
+/// Longer than a client's reconnect interval.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Two bricks, each with some of the files.
+/// A volume of two bricks, each with some of the files.
 fn volume() -> Result<Volume> {
     Ok("dt2".parse()?)
 }
 
-/// Takes down what the cases have brought up.
+/// Takes down what the cases have started.
 pub(crate) fn down() -> Result<()> {
     Gluster::named(NAME)?.down(Purge::Nothing, Steps::Quiet)
 }
 
-/// The volume, whole, with files in a directory of this case's own, and the union over it.
+/// The complete volume with files in a directory of this case, and the union over it.
 fn volume_with_files(test_bed: &mut TestBed) -> Result<Gluster> {
     let lab = Gluster::named(NAME)?;
     let volumes = vec![volume()?];
@@ -40,7 +40,7 @@ fn volume_with_files(test_bed: &mut TestBed) -> Result<Gluster> {
         fs::create_dir_all(&branch)?;
         (0..FILES).try_for_each(|n| fs::write(branch.join(format!("file{n}")), "x"))
     };
-    // The client takes seconds to reach a server that was stopped for the case before.
+    // The client takes seconds to reach a server that the case before has stopped.
     let began = Instant::now();
     while let Err(error) = fill() {
         if began.elapsed() > ANSWER_TIMEOUT {
@@ -55,7 +55,7 @@ fn volume_with_files(test_bed: &mut TestBed) -> Result<Gluster> {
     Ok(lab)
 }
 
-/// The client has noticed, and nobody remembers what was there.
+/// Waits until the client has noticed, and cached names have expired.
 fn notice() {
     std::thread::sleep(Duration::from_secs(8));
 }

@@ -1,4 +1,4 @@
-//! Rows of a table that was not finished: kept with the programs that they are about, for a run that goes on.
+//! Results of an interrupted run, kept with the programs they are for, so that a later run can continue.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Those of an earlier run, if that was about the same.
+    /// Loads those of an earlier run with the same programs.
     pub(crate) fn of(about: String) -> Result<Self> {
         let known = fs::read_to_string(path()?).ok().and_then(|text| serde_json::from_str(&text).ok());
         let known = known.filter(|kept: &Self| kept.about == about);
         Ok(known.unwrap_or(Self { about, rows: Vec::new() }))
     }
 
-    /// None of an earlier run.
+    /// Starts without earlier results.
     pub(crate) fn none(about: String) -> Self {
         Self { about, rows: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl Kept {
         self.rows.iter().find(|(known, _)| known == fault).map(|(_, row)| row)
     }
 
-    /// Keeps one row more.
+    /// Stores one more row.
     pub(crate) fn keep(&mut self, fault: &str, row: &Row) -> Result<()> {
         self.rows.push((fault.to_owned(), row.clone()));
         let path = path()?;

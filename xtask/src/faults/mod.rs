@@ -1,5 +1,4 @@
-//! `cargo xtask faults`: each fault of docs/reliability.md, brought about for mhddfs, mergerfs and both transports of
-//! fsstack alike.
+//! `cargo xtask faults`: causes each fault of docs/reliability.md for mhddfs, mergerfs and both transports of fsstack.
 
 mod crash;
 mod dead;
@@ -27,47 +26,47 @@ use self::subject::{SUBJECTS, Subject};
 use self::test_bed::{Reported, TestBed, bad};
 use crate::{exec, install};
 
-/// How long one case may take with one union before its mounts are aborted.
+/// Time limit of one case with one union, after which its mounts are aborted.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Needs of the faults besides those of a pool.
+/// Requirements of the faults besides those of a pool.
 const NEEDS: &[install::Need] =
     &[("mhddfs", "mhddfs"), ("mergerfs", "mergerfs"), ("strace", "strace"), ("xfs_io", "xfsprogs")];
 
-/// Prefix of a fault that could not be brought about.
+/// Prefix of the text for a fault that could not be caused.
 const NOT_SHOWN: &str = "not shown";
 
-/// Between these lines docs/reliability.md is written by this errand.
+/// Marks around the generated part of docs/reliability.md.
 const MARKS: (&str, &str) = ("<!-- cargo xtask faults -->\n", "<!-- end -->\n");
 
 /// Arguments of `cargo xtask faults`.
 #[derive(Debug, Args)]
 pub(crate) struct Faults {
-    /// Only the faults whose names have this in them; nothing is written then.
+    /// Only the faults whose names contain this; nothing is written then.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Only this union; nothing is written then.
     #[arg(long, value_parser = ["mhddfs", "mergerfs", "fsstack"])]
     union: Option<String>,
-    /// Go on where an earlier run with the same programs was ended.
+    /// Continue an earlier run with the same programs.
     #[arg(long, conflicts_with_all = ["only", "union"])]
     resume: bool,
-    /// No table: fsx and mixed work for so long while branches are killed, frozen and brought back (30s, 10m, 1h).
+    /// No table: run fsx and mixed work for this long while branches are killed, frozen and restored (30s, 10m, 1h).
     #[arg(long, value_name = "TIME")]
     stress: Option<String>,
 }
 
-/// Result of each union in a fault.
+/// Results of the unions in one fault.
 type Row = Vec<(Subject, Reported)>;
 
-/// A fault, and what a union should do in it.
+/// A fault, and the expected behaviour.
 struct Case {
     fault: &'static str,
     run: fn(&mut TestBed) -> Result<Reported>,
     lab: FaultLab,
 }
 
-/// Needs of a case besides disks.
+/// Requirements of a case besides disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultLab {
     Disks,
@@ -129,7 +128,7 @@ impl Faults {
             true => daemon::helper()?,
             false => exec::build_helper("release")?,
         };
-        // Of what is built now: the checkout may be another one when the table is written.
+        // Read now: the checkout may change before the table is written.
         let commit = if given() { None } else { Some(git()?) };
         let no_gluster = gluster_missing();
         let switch = needs::RingSwitch::kept();
@@ -151,7 +150,7 @@ impl Faults {
                 continue;
             }
             let row = self.row(case, &helper, rings)?;
-            // A lab that does not come up is no fault of a union.
+            // A lab that fails to start is not the union's fault.
             if row.iter().any(shown) {
                 if whole {
                     kept.keep(case.fault, &row)?;
@@ -178,7 +177,7 @@ impl Faults {
 }
 
 impl Faults {
-    /// Brings the fault about for each union that is asked for.
+    /// Causes the fault for each requested union.
     fn row(&self, case: &'static Case, helper: &Path, rings: bool) -> Result<Row> {
         let mut row = Row::new();
         for subject in SUBJECTS {
@@ -195,16 +194,16 @@ impl Faults {
     }
 }
 
-/// Why there can be no GlusterFS here, if there cannot.
+/// Reason why GlusterFS cannot be used here, if any.
 fn gluster_missing() -> Option<String> {
     if let Err(error) = install::packages(install::TO_GLUSTER) {
-        // The lab does without some of them.
+        // The lab works without some of them.
         eprintln!("{error:#}");
     }
     needs::gluster_ground().err().map(|skip| skip.to_string())
 }
 
-/// Brings the fault about for one union, in a thread whose mounts are aborted when its time is over.
+/// Causes the fault for one union, in a thread whose mounts are aborted after the time limit.
 fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reported> {
     let home = cleanup::fresh("faults")?;
     let _home = Entry::dir(&home)?;
@@ -212,7 +211,7 @@ fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reporte
     let (at, helper) = (home.clone(), helper.to_owned());
     let judging = std::thread::Builder::new().name("fault".into()).spawn(move || {
         let result = TestBed::fresh(subject, &at, &helper).and_then(|mut test_bed| (case.run)(&mut test_bed));
-        // It is listened to until it is over.
+        // The receiver waits until the limit.
         let _heard = tell.send(result);
     })?;
     let began = Instant::now();
@@ -226,11 +225,11 @@ fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reporte
         Err(RecvTimeoutError::Disconnected) => bail!("{}: {}: the case panicked", subject.name(), case.fault),
     };
     let _ended = judging.join();
-    // What cannot be brought about for a union is no answer of that union.
+    // A fault that cannot be caused says nothing about the union.
     result.or_else(|error| Ok(Reported { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
 }
 
-/// Callers that wait for a daemon below `home` get an error.
+/// Frees callers that wait for a daemon below `home`.
 fn free(home: &Path) -> Result<()> {
     let fuse = mounts::below(home)?.into_iter().filter(mounts::Mounted::is_fuse);
     fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
@@ -285,12 +284,12 @@ fn table(rows: &[(&str, Row)], helper: &Path, rings: bool, commit: Option<&str>)
     Ok(text)
 }
 
-/// Whether FSSTACK_BIN names the daemon, which is then of whatever commit.
+/// True if FSSTACK_BIN names the daemon, whose commit is then unknown.
 fn given() -> bool {
     std::env::var_os("FSSTACK_BIN").is_some()
 }
 
-/// The programs that rows are about: a commit may have been built in several ways, or not at all yet.
+/// Describes the programs that the rows are about, because a commit may be built in several ways.
 fn about(helper: &Path) -> Result<String> {
     let versions = SUBJECTS.map(|subject| subject.version(helper)).into_iter().collect::<Result<Vec<_>>>()?;
     let mut hasher = DefaultHasher::new();
@@ -313,7 +312,7 @@ fn write(table: &str) -> Result<()> {
     Ok(())
 }
 
-/// The stress is a test; here it runs for the given time.
+/// Runs the stress test for the given time.
 fn stress(time: &str) -> Result<()> {
     let seconds = seconds(time).with_context(|| format!("{time}: not a time such as 30s, 10m or 1h"))?;
     install::packages(install::TO_TEST)?;

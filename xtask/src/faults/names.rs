@@ -9,7 +9,7 @@ use fsstack_lab::shell::command;
 use super::subject::Placement;
 use super::test_bed::{Reported, TestBed, bad, errno, good};
 
-/// A user without any rights.
+/// A user id without rights.
 const STRANGER: u32 = 65534;
 
 pub(crate) fn unlink_of_duplicates(test_bed: &mut TestBed) -> Result<Reported> {
@@ -76,7 +76,7 @@ pub(crate) fn another_users_file(test_bed: &mut TestBed) -> Result<Reported> {
     if read.code == 0 { bad("root's file of mode 0600 is read by anybody") } else { good("EACCES") }
 }
 
-/// The daemon is killed at its second rename: the directory is on three branches.
+/// Kills the daemon at its second rename; the directory is on three branches.
 pub(crate) fn kill_in_a_rename(test_bed: &mut TestBed) -> Result<Reported> {
     for branch in ["a", "b", "c"] {
         fs::create_dir(test_bed.on(branch, "dir")?)?;
@@ -92,7 +92,7 @@ pub(crate) fn kill_in_a_rename(test_bed: &mut TestBed) -> Result<Reported> {
             .limit(std::time::Duration::from_secs(20))
             .output()
     });
-    // Until it is attached, a rename would go through.
+    // Until strace is attached, a rename would succeed.
     let began = std::time::Instant::now();
     while !is_traced(daemon.pid) && began.elapsed().as_secs() < 10 {
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! The union file systems that are put to the test, mounted alike over the same branches.
+//! The tested union file systems, mounted alike over the same branches.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) enum Subject {
 pub(crate) const SUBJECTS: [Subject; 4] =
     [Subject::Mhddfs, Subject::Mergerfs, Subject::Fsstack, Subject::FsstackRing];
 
-/// How new files are placed.
+/// Placement of new files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// On the first branch with room.
@@ -44,7 +44,7 @@ impl Subject {
         }
     }
 
-    /// The transport that distinguishes the two columns of fsstack.
+    /// The transport, for the two columns of fsstack.
     pub(crate) fn transport(self) -> Option<&'static str> {
         match self {
             Self::Mhddfs | Self::Mergerfs => None,
@@ -58,7 +58,7 @@ impl Subject {
         self.transport().map_or(self.name().to_owned(), |by| format!("{} by {by}", self.name()))
     }
 
-    /// Moves of files are on, as they are in mhddfs and fsstack; caches are off, as in the others.
+    /// Relocation is on, as in mhddfs and fsstack by default; caches are off, as in the others.
     pub(crate) fn options(self, placement: Placement) -> &'static str {
         match (self, placement) {
             (Self::Mhddfs, _) => "mlimit=50M,allow_other",
@@ -75,7 +75,7 @@ impl Subject {
         }
     }
 
-    /// Its version, as it tells it.
+    /// Its version, as it prints it.
     pub(crate) fn version(self, helper: &Path) -> Result<String> {
         let output = match self {
             Self::Fsstack | Self::FsstackRing => command(helper).arg("--version").output()?,
@@ -114,7 +114,7 @@ impl Subject {
     }
 }
 
-/// A mount; taken down when it drops.
+/// A mount; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) daemon: Process,
@@ -122,9 +122,9 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Takes it down, by force if its daemon is dead.
+    /// Unmounts it, by force if its daemon is dead.
     pub(crate) fn take_down(self, target: &Path) {
-        // Force is no fault of the union that is judged here.
+        // Force is not the union's fault.
         let forced = self.entry.undo().or_else(|_| mounts::detach(target));
         if let Err(error) = forced {
             eprintln!("faults: {}: {error:#}", target.display());

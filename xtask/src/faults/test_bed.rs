@@ -1,4 +1,4 @@
-//! Test bed of a fault: fresh branches, one union over them, and a program's view of it.
+//! Test bed of a fault: fresh branches and one union over them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) fn bad(text: impl Into<String>) -> Result<Reported> {
     Ok(Reported { good: false, text: text.into() })
 }
 
-/// Branches `a` (the first) to `c`, each an XFS of its own, and one of them behind a FUSE daemon if need be.
+/// Branches `a` (the first) to `c`, each on its own XFS, and optionally one behind a FUSE daemon.
 #[derive(Debug)]
 pub(crate) struct TestBed {
     pub(crate) subject: Subject,
@@ -41,7 +41,7 @@ pub(crate) struct TestBed {
 }
 
 impl TestBed {
-    /// Fresh branches under `home`; nothing is mounted over them.
+    /// Makes fresh branches under `home`, without a union.
     pub(crate) fn fresh(subject: Subject, home: &Path, helper: &Path) -> Result<Self> {
         let at = home.join("branches");
         fs::create_dir_all(&at)?;
@@ -82,7 +82,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// Mounts the union over `a`, and `b` as another daemon serves it, whose end the case may bring about.
+    /// Mounts the union over `a`, and `b` behind a FUSE daemon that the case may stop.
     pub(crate) fn mount_over_served(&mut self, placement: Placement) -> Result<()> {
         let serves = self.home.join("served");
         let b = self.branch("b")?.path().to_owned();
@@ -101,7 +101,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// A name that no other test bed has.
+    /// A name unique to this test bed.
     pub(crate) fn label(&self) -> String {
         self.home.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -116,7 +116,7 @@ impl TestBed {
         Ok(self.served.as_ref().context("b is not served")?.daemon)
     }
 
-    /// The daemon that serves `b` is killed, and another serves it at the same place.
+    /// Kills the daemon that serves `b`, and starts another at the same path.
     pub(crate) fn restart_server(&mut self) -> Result<()> {
         self.server()?.kill()?;
         let serves = self.home.join("served");
@@ -134,7 +134,7 @@ impl TestBed {
         }
     }
 
-    /// The union's daemon is killed, and another started.
+    /// Kills the union's daemon and starts another.
     pub(crate) fn crash(&mut self, placement: Placement) -> Result<()> {
         self.daemon()?.kill()?;
         self.unmount();
@@ -157,22 +157,22 @@ impl Drop for TestBed {
     }
 }
 
-/// A MiB of bytes that tell where they belong.
+/// A MiB with content that shows its position.
 pub(crate) fn mib(n: u64) -> Vec<u8> {
     (0..1_u64 << 17).flat_map(|word| (n << 17 | word).to_le_bytes()).collect()
 }
 
-/// Opens for reading and writing, made if it is missing.
+/// Opens for reading and writing; makes the file if missing.
 pub(crate) fn writer(path: impl AsRef<Path>) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Writes the MiBs `from..to`; an error says after how many.
+/// Writes the MiBs `from..to`; the error has the number written.
 pub(crate) fn write_mibs(file: &File, from: u64, to: u64) -> Result<(), (u64, io::Error)> {
     (from..to).try_for_each(|n| file.write_all_at(&mib(n), n << 20).map_err(|error| (n - from, error)))
 }
 
-/// How many of the first `count` MiBs of a file are not as they were written. None: it cannot be read.
+/// Number of wrong ones among the first `count` MiBs of a file. `None` if it cannot be read.
 pub(crate) fn wrong_mibs(path: impl AsRef<Path>, count: u64) -> io::Result<u64> {
     let file = File::open(path)?;
     let mut piece = vec![0; 1 << 20];
@@ -188,7 +188,7 @@ pub(crate) fn wrong_mibs(path: impl AsRef<Path>, count: u64) -> io::Result<u64> 
     Ok(wrong)
 }
 
-/// The name of an error, as a program's author knows it.
+/// Symbolic name of an errno.
 pub(crate) fn errno(error: &io::Error) -> String {
     let known = error.raw_os_error().map(Errno::from_raw_os_error);
     match known {
@@ -209,14 +209,14 @@ pub(crate) fn errno(error: &io::Error) -> String {
     }
 }
 
-/// Result of `act`, if it returns within `limit`; a hung one is left behind until the mount is aborted.
+/// Result of `act` within `limit`; a hung one is abandoned until the mount is aborted.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (tell, answer) = channel();
     let asked = std::thread::Builder::new().name("fault-probe".into()).spawn(move || {
-        // Nobody may be waiting any more.
+        // The receiver may have timed out.
         let _waits = tell.send(act());
     });
     asked.ok().and_then(|_| answer.recv_timeout(limit).ok())

@@ -1,4 +1,4 @@
-//! `lab fault`: break something of a lab that is up, or end what was broken.
+//! `lab fault`: causes or ends faults in a lab that is up.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use clap::Subcommand;
 use fsstack_lab::MiB;
 use fsstack_lab::gluster::{Gluster, Volume, Which};
 
-/// Part to break, or to mend.
+/// Fault to cause or end.
 #[derive(Debug, Subcommand)]
 pub(super) enum Fault {
-    /// End one brick of a volume as a crash would; `heal` starts it again.
+    /// Kill one brick of a volume; `heal` starts it again.
     KillBrick {
         /// The volume.
         volume: Volume,
-        /// Which of its bricks, counted from 1.
+        /// Number of the brick, counted from 1.
         brick: usize,
     },
-    /// End the whole server; `heal` starts it again.
+    /// Stop the whole server; `heal` starts it again.
     Stop,
-    /// Make the server, or one brick, stand still with its connections open; `thaw` ends it.
+    /// Freeze the server or one brick with its connections open; `thaw` ends it.
     Freeze {
         /// Only this volume's brick.
         #[arg(requires = "brick")]
         volume: Option<Volume>,
-        /// Which of its bricks, counted from 1.
+        /// Number of the brick, counted from 1.
         brick: Option<usize>,
     },
-    /// Cut the network between clients and server without a word to either; `thaw` mends it.
+    /// Drop all packets between clients and server; `thaw` ends it.
     CutLink,
-    /// Take the space of bricks, for all volumes that have a part on them; `thaw` gives it back.
+    /// Fill bricks, for all volumes on them; `thaw` frees the space.
     Fill {
-        /// Which bricks, counted from 1.
+        /// Numbers of the bricks, counted from 1.
         #[arg(required = true)]
         bricks: Vec<usize>,
-        /// How many MiB to leave free.
+        /// MiB to leave free.
         #[arg(long, default_value_t = 0, value_name = "MIB")]
         left: u64,
     },
-    /// End every freeze, mend the link, empty what was filled.
+    /// End every freeze, restore the link, free filled space.
     Thaw,
-    /// Thaw, start what was ended, and wait until nothing is left to heal.
+    /// Thaw, start what was stopped, and wait until nothing is left to heal.
     Heal {
-        /// The most seconds to wait.
+        /// Maximum seconds to wait.
         #[arg(long, default_value_t = 60)]
         limit: u64,
     },
 }
 
 impl Fault {
-    /// Does it.
+    /// Runs the command.
     pub(super) fn run(self, lab: &Gluster) -> Result<()> {
         match self {
             Self::KillBrick { volume, brick } => lab.kill_brick(volume, brick)?,

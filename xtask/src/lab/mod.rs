@@ -19,7 +19,7 @@ use crate::install;
 /// Arguments of `cargo xtask lab`.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
-    /// Which lab, where there are several.
+    /// Name of the lab.
     #[arg(long, default_value = "lab", value_parser = name, global = true)]
     name: String,
     #[command(subcommand)]
@@ -28,18 +28,18 @@ pub(crate) struct Lab {
 
 #[derive(Debug, Subcommand)]
 enum Errand {
-    /// Make it, start it, mount it, mend it: whatever is missing of it.
+    /// Make, start, mount and repair it as needed.
     Up(Up),
     /// Show its running parts.
     Status {
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// Take it down, and check that nothing is left.
     Down {
-        /// Its files too: brick images, volumes, and the server's image if no other lab is there; and the fresh system
-        /// that packages are tried in.
+        /// Also remove its files: brick images, volumes, the server's image if there is no other lab, and the fresh
+        /// system for testing packages.
         #[arg(long)]
         purge: bool,
     },
@@ -51,7 +51,7 @@ enum Errand {
     },
     /// Mount a pool over its volumes.
     Pool(pool::OverVolumes),
-    /// Break something, or end what was broken.
+    /// Cause or end a fault.
     #[command(subcommand)]
     Fault(fault::Fault),
 }
@@ -62,16 +62,16 @@ struct Up {
     /// Volumes by their types: dtN distributed, rpN replicated, dpNrdK dispersed, dtN before one of those.
     #[arg(long, value_delimiter = ',', default_value = "dt8,dp8rd2,dt4rp2,dt2dp4rd1,rp2,rp3")]
     volumes: Vec<Volume>,
-    /// How many bricks, or disks, there are; volumes share them.
+    /// Number of bricks, or disks; volumes share them.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     bricks: u8,
-    /// The size of a brick, at least 300M; takes no space before it is used.
+    /// Size of a brick, at least 300M; sparse.
     #[arg(long, default_value = "4G", value_parser = size)]
     brick_size: MiB,
-    /// Put a link of this rate between clients and server, as in 100mbit.
+    /// Limit the link between clients and server to this rate, as in 100mbit.
     #[arg(long)]
     wan: Option<Rate>,
-    /// Disks made into something else instead of volumes: xfs, ext4, btrfs-raid5[-lzo|-zstd], zfs-raidz[-lzjb|-gzip].
+    /// File systems on disks instead of volumes: xfs, ext4, btrfs-raid5[-lzo|-zstd], zfs-raidz[-lzjb|-gzip].
     #[arg(long, conflicts_with_all = ["volumes", "wan", "engine"])]
     ground: Option<Stack>,
     /// Engine that runs the server, instead of the first that works.
@@ -80,7 +80,7 @@ struct Up {
 }
 
 impl Lab {
-    /// Does what is asked.
+    /// Runs the command.
     pub(crate) fn run(self) -> Result<()> {
         let lab = Gluster::named(&self.name)?;
         match self.errand {
@@ -88,7 +88,7 @@ impl Lab {
             Errand::Status { json } => show::status(&lab, &Disks::all(&self.name)?, json),
             Errand::Down { purge } => {
                 if purge {
-                    // What packages are tried in.
+                    // The system for testing packages.
                     System::forget()?;
                 }
                 let purge = if purge { Purge::Everything } else { Purge::Nothing };
@@ -112,7 +112,7 @@ impl Up {
             return self.other_ground(&Disks::of(name, stack)?);
         }
         if let Err(e) = install::packages(install::TO_GLUSTER) {
-            // The lab does without some of them; what it cannot do without, it names.
+            // The lab works without some of them; it names the required ones.
             eprintln!("{e:#}");
         }
         able()?;
@@ -144,7 +144,7 @@ impl Up {
     }
 }
 
-/// Everything that is missing to have any GlusterFS here, at once.
+/// Checks all requirements for GlusterFS at once.
 fn able() -> Result<()> {
     let missing = fsstack_lab::needs::gluster_ground();
     missing.map_err(|skip| anyhow::anyhow!("the lab {skip}"))

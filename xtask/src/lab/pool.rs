@@ -12,10 +12,10 @@ use crate::exec;
 /// Arguments of `lab pool`.
 #[derive(Debug, Args)]
 pub(super) struct OverVolumes {
-    /// The branches, in their order; each volume is mounted in the lab.
+    /// The branches in order; each volume is mounted in the lab.
     #[arg(long, value_delimiter = ',', default_value = "dt8,dp8rd2,dt4rp2,dt2dp4rd1")]
     volumes: Vec<Volume>,
-    /// Options for mount.fsstack, as they stand behind -o.
+    /// Options of mount.fsstack, as after -o.
     #[arg(long, short = 'o', default_value = "create=pfrd")]
     options: String,
     /// Unmount the pool instead.
@@ -38,7 +38,7 @@ impl OverVolumes {
             mounted
                 .with_context(|| format!("{volume} is not mounted: `lab up --volumes {volume}` mounts it"))?;
         }
-        // Tests have built one.
+        // Already built for tests.
         let built = std::env::var_os("FSSTACK_BIN").map(PathBuf::from);
         let helper = built.map_or_else(|| exec::build_helper("release"), Ok)?;
         std::fs::create_dir_all(&target)?;

@@ -1,4 +1,4 @@
-//! `lab status`: a table for people, JSON for programs.
+//! `lab status`: a table, or JSON.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Reads counts of tests from what nextest and libtest print.
+//! Reads test counts from the output of nextest and libtest.
 
 /// How many tests ran, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(crate) struct TestCounts {
     pub(crate) failed: usize,
 }
 
-/// Adds up every summary line in `output`.
+/// Sums all summary lines in `output`.
 pub(crate) fn read(output: &str) -> TestCounts {
     let lines = || output.lines().map(str::trim);
     let nextest: Vec<&str> = lines()
@@ -15,7 +15,7 @@ pub(crate) fn read(output: &str) -> TestCounts {
         .map(|(_, counts)| counts)
         .collect();
     if !nextest.is_empty() {
-        // It quotes the output of failed tests, and libtest's own summary with it.
+        // nextest quotes the output of failed tests, including libtest's summary.
         return sum(nextest.into_iter());
     }
     sum(lines().filter_map(|line| Some(line.strip_prefix("test result: ")?.split_once(". ")?.1)))

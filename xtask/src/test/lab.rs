@@ -1,4 +1,4 @@
-//! The lab tier: its GlusterFS is brought up before the tests, and taken down after them whatever came of them.
+//! The lab tier: starts its GlusterFS before the tests, and always takes it down after them.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use super::report::ReportRow;
 use crate::exec;
 use crate::install::{self, Runner};
 
-/// Tests of the mounted tier that run again on volumes. Left out are tests that are not about the file systems, make more files
-/// than GlusterFS makes in minutes, or use a stand-in for it.
+/// Tests of the mounted tier that run again on volumes. Excluded are tests that are not about file systems, make too
+/// many files for GlusterFS, or use a substitute for it.
 const ON_VOLUMES: &str = "binary(mounted) and not test(/^(tools|lifetime|sources|refusals|mount8|live|builds|large|churn|missing_parts)/)";
 
-/// Why there can be no GlusterFS here.
+/// Checks whether GlusterFS can run here.
 pub(super) fn able() -> Result<(), Skip> {
     needs::mounting()?;
-    // What stays missing is named by the need that misses it.
+    // Requirements that are still missing are named when they are checked.
     let installed = install::packages(install::TO_GLUSTER);
     needs::gluster_ground().map_err(|skip| match installed {
         Ok(()) => skip,
@@ -25,7 +25,7 @@ pub(super) fn able() -> Result<(), Skip> {
     })
 }
 
-/// Faults first; then the scenarios, which want nothing broken.
+/// Faults first, then the scenarios, which need a healthy lab.
 pub(super) fn commands(
     with: &dyn Fn(&[&'static str]) -> Vec<&'static str>,
     runner: Runner,
@@ -37,7 +37,7 @@ pub(super) fn commands(
             with(&[&tests[..], &["mounted", "-E", ON_VOLUMES]].concat()),
             with(&[&tests[..], &["nfs", "must_be_searched"]].concat()),
         ],
-        // In one process, so one after the other; what it cannot pick out by a pattern stays out.
+        // In one process, so one after the other; without tests that a pattern cannot select.
         Runner::Cargo => vec![with(&[&tests[..], &["lab", "--", "--test-threads=1"]].concat())],
     }
 }
@@ -66,14 +66,14 @@ fn up() -> Result<Gluster> {
     let lab = Gluster::named(gluster::TESTS)?;
     let made = lab.up(&gluster::plan_of_tests()?, Steps::Shown);
     if let Err(e) = made {
-        // Nothing of an attempt stays.
+        // No leftovers of an attempt.
         lab.down(Purge::Bricks, Steps::Shown)?;
         return Err(e);
     }
     Ok(lab)
 }
 
-/// The fault scenarios name the file system of each branch themselves.
+/// The fault scenarios choose each branch's file system themselves.
 fn ground_of(args: &[&str]) -> &'static str {
     if ["mounted", "nfs"].iter().any(|scenarios| args.contains(scenarios)) { "gluster" } else { "machine" }
 }

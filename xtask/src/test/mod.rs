@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check and every tier of tests, and a table of what came of them.
+//! `cargo xtask test`: all checks and tiers of tests, with a table of results.
 
 mod counts;
 mod lab;
@@ -31,7 +31,7 @@ pub(crate) struct Test {
     tier: Vec<Tier>,
 }
 
-/// Tests that need the same things.
+/// Tests with the same requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tier {
     /// Every crate's own tests, the engine on temporary directories, doc tests: no root, no FUSE.
@@ -40,7 +40,7 @@ enum Tier {
     Model,
     /// Every system call failed once.
     Faults,
-    /// The power goes at every moment of every operation, on each branch alone.
+    /// Power cuts at every moment of every operation, on each branch alone.
     Power,
     /// Like power, with every order and every file system. Runs only when it is named.
     PowerLong,
@@ -63,10 +63,10 @@ enum Tier {
     Long,
 }
 
-/// Transport of the pools' requests.
+/// Transport of the pools under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestTransport {
-    /// The tests' own choice.
+    /// Chosen by the tests.
     Any,
     /// /dev/fuse.
     Dev,
@@ -75,7 +75,7 @@ enum TestTransport {
 }
 
 impl TestTransport {
-    /// A tier over this transport, as the table has it.
+    /// Name of a tier with this transport in the table.
     fn of(self, tier: Tier) -> &'static str {
         match (tier, self) {
             (Tier::Unit, _) => "unit",
@@ -96,8 +96,8 @@ impl TestTransport {
         }
     }
 
-    /// `run`, whose tests are to go by it.
-    fn told_to(self, run: Run) -> Run {
+    /// Makes the tests of `run` use this transport.
+    fn set_on(self, run: Run) -> Run {
         match self {
             Self::Any => run,
             Self::Dev => run.env(TRANSPORT, "dev"),
@@ -105,24 +105,24 @@ impl TestTransport {
         }
     }
 
-    /// Why there is none here.
+    /// Checks whether the transport is available.
     fn able(self) -> Result<(), Skip> {
         if self == Self::Ring { needs::rings() } else { Ok(()) }
     }
 }
 
-/// Only what is left out otherwise, with time for it.
+/// Only the long tests, with a longer limit.
 const LONG: &[&str] = &["--profile", "long", "--run-ignored", "only"];
 
 impl Tier {
-    /// Those that run when none is named.
+    /// Tiers that run if none is named.
     const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
 
-    /// Its transports, one after the other.
+    /// Transports of the tier, one after the other.
     fn transports(self) -> &'static [TestTransport] {
         match self {
             Self::Mounted | Self::Posix | Self::Long => &[TestTransport::Dev, TestTransport::Ring],
-            // The model's own tests say which transport they are about; the faults are below the transports.
+            // The model's tests choose their transport; the faults are below the transports.
             Self::Unit
             | Self::Model
             | Self::Faults
@@ -135,10 +135,10 @@ impl Tier {
         }
     }
 
-    /// How the daemon is built that its tests mount pools by.
+    /// Build profile of the daemon under test.
     fn profile(self) -> &'static str {
         match self {
-            // What is not optimised takes an emulated machine several times as long.
+            // Unoptimised code is several times slower under emulation.
             Self::NfsGuest => "release",
             Self::Unit
             | Self::Model
@@ -154,11 +154,11 @@ impl Tier {
         }
     }
 
-    /// Why none of its tests could run here.
+    /// Checks whether any of its tests can run here.
     fn able(self) -> Result<(), Skip> {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
-            // Pools are mounted by the guest's kernel.
+            // The guest's kernel mounts the pools.
             Self::NfsGuest => needs::root(),
             Self::Power | Self::PowerLong => needs::loops(),
             Self::Mounted | Self::Long => needs::mounting(),
@@ -168,7 +168,7 @@ impl Tier {
         }
     }
 
-    /// Arguments for cargo, one list a command.
+    /// Arguments for cargo, one list per command.
     fn commands(self, runner: Runner) -> Vec<Vec<&'static str>> {
         let run: &[&str] = match runner {
             Runner::Nextest => &["nextest", "run", "--no-tests=pass"],
@@ -202,9 +202,9 @@ impl Tier {
 }
 
 impl Test {
-    /// Runs everything, prints the table; an error when anything failed.
+    /// Runs everything and prints the table; fails if anything failed.
     pub(crate) fn run(self) -> Result<()> {
-        // Tests that miss a program say so themselves, each as a skip.
+        // Tests that lack a program report a skip themselves.
         for needs in [install::TO_TEST, install::PEERS, install::TO_SHOW] {
             if let Err(e) = install::packages(needs) {
                 eprintln!("{e:#}");
@@ -217,7 +217,7 @@ impl Test {
         }
         let tiers = if self.tier.is_empty() { Tier::ALWAYS } else { &self.tier };
         let mut helpers = HashMap::new();
-        // A pool by the ring switches that on for the whole machine.
+        // Mounting a pool over the ring enables that for the whole machine.
         let _as_before = RingSwitch::kept();
         for (tier, transport) in
             tiers.iter().flat_map(|tier| tier.transports().iter().map(|transport| (*tier, *transport)))
@@ -261,12 +261,12 @@ fn checks() -> Vec<ReportRow> {
 
 fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathBuf) -> ReportRow {
     let mut row = ReportRow::new(transport.of(tier));
-    // Here and not in the tests, so that compiling a suite takes none of a test's time.
+    // Here and not in the tests, so that compiling a suite does not count as a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
         Tier::Nfs | Tier::Lab => install::server(),
         Tier::NfsGuest => install::guest(),
-        // The stress runs fsx.
+        // The stress test runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),
         Tier::Unit | Tier::Model | Tier::Faults | Tier::Power | Tier::PowerLong => Ok(()),
@@ -281,7 +281,7 @@ fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathB
         return power::run(row, &tier.commands(runner), helper, tier == Tier::PowerLong);
     }
     for args in tier.commands(runner) {
-        row = match run_counted(transport.told_to(exec::cargo().args(&args)), helper) {
+        row = match run_counted(transport.set_on(exec::cargo().args(&args)), helper) {
             Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
@@ -289,8 +289,7 @@ fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathB
     row.not_empty()
 }
 
-/// Makes the packages, and the system that they are tried in: a missing one is reported here, and its tests report it too,
-/// each as a skip.
+/// Makes the packages, and the system for testing them. If that fails, it is reported here, and the tests skip.
 fn prepare_dist() -> Result<()> {
     dist::Dist::default().make()?;
     if let Err(e) = System::fresh() {
@@ -301,19 +300,19 @@ fn prepare_dist() -> Result<()> {
 
 fn run_counted(run: Run, helper: &PathBuf) -> Result<(counts::TestCounts, Vec<String>)> {
     let list = tempfile::NamedTempFile::new()?;
-    // A system call that the daemon is not known to make ends it, and the test with it.
+    // A system call outside the daemon's list kills it, and fails the test.
     let run = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).env(SECCOMP, "kill");
     let output = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
     let mut counted = counts::read(&format!("{}\n{}", output.stdout, output.stderr));
     if output.code != 0 && counted.failed == 0 {
-        // It did not come to running tests, or not to their end.
+        // The tests did not start, or did not finish.
         counted.failed = 1;
     }
     let skips = fs::read_to_string(list.path())?.lines().map(str::to_owned).collect();
     Ok((counted, skips))
 }
 
-/// Leftovers of killed tests are taken down; one that cannot be is a failure.
+/// Takes down leftovers of killed tests; a failure to do so fails the run.
 fn leftovers() -> ReportRow {
     ReportRow::of("clean up", fsstack_lab::sweep().map(drop))
 }

@@ -1,4 +1,4 @@
-//! The power tier: how many states were judged, and how many of them are wrong.
+//! The power tier: number of judged states, and of wrong ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 use super::report::ReportRow;
 use crate::exec;
 
-/// Where the tests write a line for each family of scenarios: its name, scenarios, states, wrong ones.
+/// File for a line per family of scenarios: name, scenarios, states, wrong ones.
 const RECORDS: &str = "FSSTACK_POWER";
-/// The page that says what holds of an operation, and the comments around what is printed into it.
+/// Page with the promises of each operation, and the marks around the generated table.
 const PAGE: &str = "docs/dev/semantics.md";
 const BEGIN: &str = "<!-- printed by cargo xtask test --tier power -->\n";
 const END: &str = "<!-- end -->\n";
-/// The columns of its table.
+/// Columns of the table.
 const COLUMNS: [&str; 6] = [
     "killed under way",
     "killed after the answer",
@@ -24,11 +24,11 @@ const COLUMNS: [&str; 6] = [
     "after a sync",
     "branch away",
 ];
-/// At least so many states are judged, unless only some are asked for.
+/// Minimum number of judged states, unless only some were requested.
 const STATES: usize = 2000;
-/// Leaves only some scenarios.
+/// Selects some scenarios.
 const ONLY: &str = "FSSTACK_POWER_ONLY";
-/// Makes them take every order and every file system.
+/// Makes them use every order and every file system.
 const LONG: &str = "FSSTACK_POWER_LONG";
 
 pub(super) fn run(
@@ -85,7 +85,7 @@ impl fmt::Display for Judged {
     }
 }
 
-/// Findings on each operation, as a table.
+/// Formats the results of each operation as a table.
 fn table(lines: &str) -> String {
     let mut rows: Vec<(&str, BTreeMap<&str, BTreeSet<&str>>)> = Vec::new();
     for line in lines.lines().filter_map(|line| line.strip_prefix("row\t")) {
@@ -99,7 +99,7 @@ fn table(lines: &str) -> String {
         });
         rows[at].1.entry(column).or_default().insert(said);
     }
-    // What was recorded together with others in pairs has its own page: the tests.
+    // Pairs of operations are only in the tests.
     rows.retain(|(name, _)| !name.contains(';'));
     rows.sort_by_key(|(name, _)| *name);
     let mut table =
@@ -112,7 +112,7 @@ fn table(lines: &str) -> String {
     table
 }
 
-/// The weakest of what was said by several recordings.
+/// The weakest result of several recordings.
 fn said_of_all<'a>(said: &BTreeSet<&'a str>) -> &'a str {
     let has = |word| said.contains(word);
     match () {
@@ -125,7 +125,7 @@ fn said_of_all<'a>(said: &BTreeSet<&'a str>) -> &'a str {
     }
 }
 
-/// Whether the page has this table; with UPDATE_EXPECT it gets it.
+/// Checks that the page has this table; with UPDATE_EXPECT writes it.
 fn check_page(table: &str) -> Result<()> {
     let page = std::fs::read_to_string(PAGE).context(PAGE)?;
     let (before, rest) = page.split_once(BEGIN).context("where the table begins")?;
@@ -140,8 +140,8 @@ fn check_page(table: &str) -> Result<()> {
     bail!("{PAGE} says otherwise than what was seen (UPDATE_EXPECT=1 writes it):\n{table}")
 }
 
-/// `table` with the cells of `was` on requests that were not answered, where none was seen now: it depends on the moment of the
-/// daemon's own threads whether there is such a state.
+/// `table` with cells from `was` for requests that were not answered, where this run saw none: such states depend on
+/// the timing of the daemon's threads.
 fn with_unanswered(table: &str, was: &str) -> String {
     let cells = |line: &str| line.split(" | ").map(str::to_owned).collect::<Vec<_>>();
     let row = |line: &str| {

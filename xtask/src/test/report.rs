@@ -1,4 +1,4 @@
-//! The table at the end: a row a check or tier, reasons below, one plain line last.
+//! The final table: a row per check or tier, reasons below, and one summary line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,12 +27,12 @@ impl ReportRow {
         Self { name, passed: 0, failed: 0, skips, failures, notes, took: Duration::ZERO }
     }
 
-    /// A check that either holds or not.
+    /// A check that passes or fails.
     pub(crate) fn of(name: &'static str, outcome: Result<()>) -> Self {
         match outcome {
             Ok(()) => Self::new(name).passed(1),
             Err(e) => {
-                // The whole output was shown above when it was made.
+                // The whole output was shown when it was produced.
                 let first = format!("{e:#}").lines().next().unwrap_or_default().to_owned();
                 Self::new(name).failed(first)
             }
@@ -55,13 +55,13 @@ impl ReportRow {
         self
     }
 
-    /// A line below the table.
+    /// Adds a line below the table.
     pub(crate) fn noted(mut self, note: String) -> Self {
         self.notes.push(note);
         self
     }
 
-    /// Adds a run's counts; a test that announced a skip has not passed.
+    /// Adds a run's counts; a test that announced a skip does not count as passed.
     pub(crate) fn counted(mut self, counted: TestCounts, skips: Vec<String>) -> Self {
         let names: BTreeSet<&str> =
             skips.iter().map(|line| line.split(": ").next().unwrap_or(line)).collect();
@@ -71,7 +71,7 @@ impl ReportRow {
         self
     }
 
-    /// A tier without any test is a skip, not a success.
+    /// Turns a tier without tests into a skip.
     pub(crate) fn not_empty(self) -> Self {
         let empty = self.passed + self.failed + self.skips.len() == 0;
         if empty { self.skipped("holds no test".into()) } else { self }

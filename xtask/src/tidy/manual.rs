@@ -1,4 +1,4 @@
-//! docs/dev/semantics.md is tested: docs/dev/tested.md has a row for every section, and the tests that it names exist.
+//! docs/dev/semantics.md is tested: docs/dev/tested.md has a row for every section, and its tests exist.
 
 use super::Source;
 

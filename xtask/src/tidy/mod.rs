@@ -1,4 +1,4 @@
-//! The rules of STYLE and ARCHITECTURE that no compiler knows, each a function from sources to complaints.
+//! Rules of STYLE and ARCHITECTURE that the compiler does not know, each a function from sources to complaints.
 
 mod manual;
 mod names;
@@ -27,7 +27,7 @@ impl Source {
     }
 }
 
-/// A rule: what it is called and what breaks it.
+/// A rule: its name and function.
 type Rule = (&'static str, fn(&[Source]) -> Vec<String>);
 
 const RULES: &[Rule] = &[
@@ -57,7 +57,7 @@ const RULES: &[Rule] = &[
     ("prose fits the width", prose::wide_lines),
 ];
 
-/// Checks every rule on every file git knows or would add.
+/// Checks every rule on every file that git tracks or would add.
 pub(crate) fn run() -> Result<()> {
     let sources = sources()?;
     let mut broken = 0;
@@ -80,7 +80,7 @@ fn sources() -> Result<Vec<Source>> {
         .run()?
         .stdout;
     let paths = listed.split('\0').filter(|path| !path.is_empty());
-    // A file may be deleted and still in the index, or not be text.
+    // A file may be deleted but still in the index, or not be text.
     let read = |path: &str| fs::read_to_string(exec::root().join(path)).ok();
     Ok(paths.filter_map(|path| Some(Source { path: path.to_owned(), text: read(path)? })).collect())
 }

@@ -1,10 +1,10 @@
-//! Names of types: unique in their crate, and saying what they are.
+//! Names of types must be unique in their crate and specific.
 
 use std::collections::BTreeMap;
 
 use super::Source;
 
-/// Names that say too little alone: `IndexEntry` and `SlotState` say what they are.
+/// Names that say too little alone; `IndexEntry` and `SlotState` are specific.
 const VAGUE: &[&str] = &["Place", "State", "Way", "Desk", "Held"];
 
 /// A type's definition: where it is, and its name.
@@ -56,7 +56,7 @@ pub(super) fn unique_types(sources: &[Source]) -> Vec<String> {
     doubles.collect()
 }
 
-/// Complaints about types whose name says too little.
+/// Complaints about types with unspecific names.
 pub(super) fn telling_types(sources: &[Source]) -> Vec<String> {
     let vague = sources.iter().flat_map(definitions).filter(|found| VAGUE.contains(&found.name));
     vague

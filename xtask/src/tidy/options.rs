@@ -1,15 +1,15 @@
-//! A mount option is one row of the table, one field, and what acts on it: not a word in every file on the way.
+//! A mount option is one row of the table, one field, and the code that acts on it; no other file names it.
 
 use super::Source;
 
-/// Files that name one option at most.
+/// Maximum number of files that name an option.
 const MOST: usize = 4;
 /// The table of our own options.
 const TABLE: &str = "/src/options/pool.rs";
-/// Crates that carry an option from the command line to where it acts.
+/// Crates between the command line and the code that acts on an option.
 const CARRIERS: [&str; 3] = ["crates/pool/src/", "crates/engine/src/", "crates/daemon/src/"];
 
-/// Files that name an option, where they are more than four: its word alone in quotes, or a field of the settings.
+/// Options named in more than four files: the word alone in quotes, or a field of the settings.
 pub(super) fn few_files(sources: &[Source]) -> Vec<String> {
     let Some(table) = sources.iter().find(|source| source.path.ends_with(TABLE)) else {
         return vec![format!("there is no table of options at crates/*{TABLE}")];

@@ -1,5 +1,5 @@
-//! Pages are whole: every link of a Markdown file names a file, and a heading in it, that exist; and every warning and error
-//! of the daemon stands in docs/log-lines.md.
+//! Links in Markdown files lead to existing files and headings, and every warning and error of the daemon is in
+//! docs/log-lines.md.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use super::Source;
 use crate::exec;
 
-/// Complaints about links within the repository that lead nowhere.
+/// Complaints about broken links within the repository.
 pub(super) fn links(sources: &[Source]) -> Vec<String> {
     let pages = || sources.iter().filter(|source| source.path.ends_with(".md"));
     let there =
@@ -28,8 +28,8 @@ pub(super) fn links(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// Complaints about source files that pages and comments name in backquotes, and that are not there.
-/// `engine/watch.rs` is short for `crates/engine/src/watch.rs`.
+/// Complaints about missing source files named in backquotes by pages and comments. `engine/watch.rs` is short for
+/// `crates/engine/src/watch.rs`.
 pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
     let is_there = |name: &str| {
         let full = name.split_once('/').map(|(first, rest)| format!("crates/{first}/src/{rest}"));
@@ -56,10 +56,10 @@ pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
     found.collect()
 }
 
-/// Where operators look lines of the log up.
+/// Page on which operators look up log lines.
 const LOG_LINES: &str = "docs/log-lines.md";
 
-/// The crates that the daemon is made of.
+/// Crates of the daemon.
 const DAEMON: [&str; 5] = [
     "crates/branch/src/",
     "crates/engine/src/",
@@ -68,7 +68,7 @@ const DAEMON: [&str; 5] = [
     "crates/control/src/",
 ];
 
-/// Complaints about warnings and errors of the daemon that operators cannot look up.
+/// Complaints about warnings and errors of the daemon that are missing from the page.
 pub(super) fn log_lines(sources: &[Source]) -> Vec<String> {
     let Some(page) = sources.iter().find(|source| source.path == LOG_LINES) else { return Vec::new() };
     let daemon = sources.iter().filter(|source| DAEMON.iter().any(|part| source.path.starts_with(part)));
@@ -88,7 +88,7 @@ fn messages(text: &str) -> Vec<String> {
     let calls = ["tracing::warn!(", "tracing::error!("].into_iter().flat_map(|call| text.split(call).skip(1));
     let message = |call: &str| {
         let statement = call.split_once(");").map_or(call, |(statement, _)| statement);
-        // The fields before it have no literal of their own.
+        // The fields before the message contain no string literal.
         let (_, literal) = statement.split_once('"')?;
         let (literal, _) = literal.split_once('"')?;
         let joined: Vec<&str> = literal.split("\\\n").map(str::trim_start).collect();
@@ -96,7 +96,7 @@ fn messages(text: &str) -> Vec<String> {
         let pieces = joined.split('{').map(|piece| piece.split_once('}').map_or(piece, |(_, rest)| rest));
         pieces.max_by_key(|piece| piece.len()).map(|piece| piece.trim().to_owned())
     };
-    // One without words of its own is what another line says.
+    // A message of placeholders only repeats another line.
     calls.filter_map(message).filter(|piece| piece.contains(' ')).collect()
 }
 
@@ -106,7 +106,7 @@ fn targets(text: &str) -> Vec<&str> {
     behind.map(|(target, _)| target).filter(|target| !target.contains(char::is_whitespace)).collect()
 }
 
-/// The path from the root of what `page` calls `file`.
+/// Path from the root of the file that `page` links as `file`.
 fn beside(page: &str, file: &str) -> String {
     let mut path = Path::new(page).parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(file).components() {

@@ -1,14 +1,14 @@
-//! The language of comments and pages, as far as a pattern can refuse it.
+//! Language rules for comments and pages, as far as patterns can check them.
 
 use super::Source;
 
 /// First words of a doc comment that say neither what a thing is nor what it does.
 const OPENINGS: &[&str] = &["What", "Who", "Whose", "Whom", "Whoever", "Whatever", "As", "Of"];
 
-/// Words that make a person of a thread, a branch or a program.
+/// Words that treat a thread, a branch or a program as a person.
 const PERSONS: &[&str] = &["he", "him", "his", "himself", "whoever", "whom", "told"];
 
-/// Characters of a Markdown line outside tables.
+/// Maximum length of a Markdown line outside tables.
 const WIDEST: usize = 160;
 
 /// A line of a comment: its number, whether it begins a doc comment, and its text.
@@ -47,14 +47,14 @@ pub(super) fn openings(sources: &[Source]) -> Vec<String> {
     complaints(sources, wrong)
 }
 
-/// Complaints about comments that speak of a part of the program as of a person.
+/// Complaints about comments that treat a part of the program as a person.
 pub(super) fn persons(sources: &[Source]) -> Vec<String> {
     complaints(sources, |comment| {
         words(comment.text).any(|word| PERSONS.contains(&word.to_lowercase().as_str()))
     })
 }
 
-/// Complaints about sentences in parentheses: a comment says them plainly, or not at all.
+/// Complaints about sentences in parentheses: they should be plain sentences, or go.
 pub(super) fn parentheses(sources: &[Source]) -> Vec<String> {
     complaints(sources, |comment| {
         comment.text.strip_prefix('(').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
@@ -69,7 +69,7 @@ fn complaints(sources: &[Source], wrong: impl Fn(&Comment<'_>) -> bool) -> Vec<S
     found.collect()
 }
 
-/// Complaints about wide lines of pages. Tables, code and the bench's reports are excepted.
+/// Complaints about long lines of pages, except in tables, code and the bench's reports.
 pub(super) fn wide_lines(sources: &[Source]) -> Vec<String> {
     let pages =
         sources.iter().filter(|page| page.path.ends_with(".md") && !page.path.ends_with("/report.md"));

@@ -1,10 +1,10 @@
-//! Rules about single files and about which floor may hold what.
+//! Rules about single files, and about which crate may use what.
 
 use super::Source;
 
 const MOST_LINES: usize = 500;
 
-/// Where `unsafe` may be written.
+/// Paths where `unsafe` is permitted.
 const UNSAFE_FLOOR: &[&str] =
     &["crates/sys/", "crates/fuse/src/transport", "crates/bench/src/engine/ring.rs"];
 
@@ -12,7 +12,7 @@ fn rust(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(|source| source.is_rust())
 }
 
-/// The numbers and texts of lines that are code: comments, and this directory's own words, excepted.
+/// Code lines with their numbers, without comments and this directory's own words.
 fn code(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     let own = source.path.starts_with("xtask/src/tidy/");
     let lines = source.text.lines().enumerate().filter(move |_| !own);
@@ -72,7 +72,7 @@ fn depends(sources: &[Source], of: &dyn Fn(&str) -> bool, name: &str) -> Vec<Str
     manifests.filter(|s| s.text.lines().any(names)).map(|s| format!("{} depends on {name}", s.path)).collect()
 }
 
-/// Complaints about code that sets a thread's identity by hand, in place of `Branch::ask_as`.
+/// Complaints about code that sets a thread's identity directly, instead of by `Branch::ask_as`.
 pub(super) fn one_identity(sources: &[Source]) -> Vec<String> {
     let outside = |source: &&Source| {
         source.path.starts_with("crates/")
@@ -94,15 +94,15 @@ pub(super) fn unsafe_floor(sources: &[Source]) -> Vec<String> {
 }
 
 pub(super) fn one_shell(sources: &[Source]) -> Vec<String> {
-    // The daemon has few programs to start, fusermount3 and mkfs, the command exportfs; the floors below the lab's are tested without
-    // them. A server of the lab stays, which the shell's commands do not.
+    // The daemon starts few programs (fusermount3, mkfs) and the command one (exportfs); crates below the lab are
+    // tested without the lab's shell. A server of the lab outlives the call, which the shell's commands do not.
     let transports = ["crates/lab/src/shell.rs", "crates/lab/src/ganesha.rs", "crates/fuse/src/unmount.rs"];
     let outside = |source: &&Source| {
         !transports.contains(&source.path.as_str())
             && !source.path.starts_with("crates/sys/")
             && !source.path.starts_with("crates/daemon/tests/")
     };
-    // clap has a Command too: what counts is where it comes from.
+    // clap has a type `Command` too, so the path counts.
     let named = |line: &str| line.split_once("process::").is_some_and(|(_, rest)| rest.contains("Command"));
     rust(sources).filter(outside).flat_map(|source| where_code(source, named)).collect()
 }
