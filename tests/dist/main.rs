@@ -1,4 +1,4 @@
-//! The packages of `cargo xtask dist`, on a system without any part of fsstack: `cargo xtask test --tier dist`.
+//! Packages of `cargo xtask dist` on a system without any part of fsstack: `cargo xtask test --tier dist`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -12,7 +12,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{Skip, needs};
 use serde_json::Value;
 
-/// Where the files are.
+/// Environment variable with the packages' directory.
 const VARIABLE: &str = "FSSTACK_DIST";
 
 fn dist() -> Result<PathBuf, Skip> {
@@ -21,7 +21,7 @@ fn dist() -> Result<PathBuf, Skip> {
     })
 }
 
-/// The one file whose name ends so.
+/// The one file whose name ends in `ending`.
 fn file(dist: &Path, ending: &str) -> PathBuf {
     let sums = fs::read_to_string(dist.join("SHA256SUMS")).unwrap();
     let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
@@ -43,7 +43,7 @@ fn fresh(package: &Path) -> Result<System, Skip> {
     Ok(system)
 }
 
-/// Runs scripts one after the other in one fresh system; what they printed.
+/// Runs scripts in turn in one fresh system; returns their output.
 fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
     let script = [&["cd /root"], scripts].concat().join("\n");
     match fresh(package)?.script(&script).run() {
@@ -52,7 +52,7 @@ fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
     }
 }
 
-/// Two branches, a mount point and its line in fstab; every file of the system is noted.
+/// Makes two branches, a mount point and its line in fstab, and lists every file of the system.
 const PREPARE: &str = r#"
     mkdir -p /srv/disk1 /srv/disk2 /srv/pool
     mount -t tmpfs disk1 /srv/disk1; mount -t tmpfs disk2 /srv/disk2
@@ -65,7 +65,7 @@ const PREPARE: &str = r#"
 
 const INSTALL: &str = "apt-get install -qq -y ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
 
-/// Nothing of it is left, but for what dpkg writes for itself.
+/// Purges the package; only dpkg's own records remain.
 const PURGE: &str = "apt-get purge -qq -y fsstack > /run/said 2>&1 || { cat /run/said; exit 1; }; files > /run/after; \
                      diff /run/before /run/after >&2";
 
@@ -99,7 +99,7 @@ fn a_package_is_installed_used_and_purged() {
     assert_eq!(rest, expected);
 }
 
-/// The lines of the unit are run as systemd would run them, where it cannot boot; it checks their grammar.
+/// Runs the unit's commands as systemd would, where it cannot boot; systemd checks its syntax.
 #[test]
 fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
     needs!(mounting(), program("mmdebstrap"), program("unshare"));
@@ -137,7 +137,7 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
     assert_eq!(answer_of, expected);
 }
 
-/// The unit in a system that has booted: what systemd makes of it, when the daemon dies, and when the package goes.
+/// The unit in a system that has booted: its properties, the daemon's death, and removal of the package.
 #[test]
 fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
     needs!(mounting(), program("mmdebstrap"), program("unshare"));
@@ -190,7 +190,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
         Err(skip) => return skip.announce(),
     };
     command("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).dir(&dist).run().unwrap();
-    // Mode, owner, path (with what a link leads to) of each.
+    // Mode, owner, and path with a link's target.
     let parts = |listed: &str, prefix: &dyn Fn(&str) -> String| -> BTreeSet<(String, String, String)> {
         let part = |line: &str| {
             let mut words = line.split_whitespace();
@@ -207,7 +207,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
     let tarball = parts(&tarball, &|path| path.find('/').map_or("", |at| &path[at..]).to_owned());
     assert_eq!(package, tarball);
     assert!(tarball.iter().all(|(_, owner, _)| owner == "0/0"), "{tarball:?}");
-    // It runs from wherever it is unpacked.
+    // It runs from any directory where it is unpacked.
     let dir = tempfile::tempdir().unwrap();
     command("tar")
         .args(["-x", "--strip-components=1", "-C"])
@@ -221,7 +221,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 }
 
-/// A debugger looks for them by the build id of a program, and finds its functions.
+/// A debugger finds the symbols by a program's build id.
 #[test]
 fn the_symbols_of_each_program_are_in_a_package_of_their_own() {
     needs!(program("dpkg-deb"), program("readelf"), program("nm"), program("addr2line"));
@@ -271,7 +271,7 @@ fn the_bill_of_materials_is_whole() {
         let mut all = uses["dependsOn"].as_array().unwrap().iter().chain([&uses["ref"]]);
         assert!(all.all(|one| known.contains(one.as_str().unwrap())), "{uses}");
     }
-    // The licence of each library of others stands in the other file.
+    // The licence of each third-party library is in the other file.
     let licences = fs::read_to_string(file(&dist, ".licences.txt")).unwrap();
     for one in components.iter().filter(|one| one["hashes"].is_array()) {
         let line = format!(

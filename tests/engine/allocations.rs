@@ -14,7 +14,7 @@ use crate::test_bed::{TestBed, buf, settings};
 
 const ABI: Abi = Abi { setxattr_ext: false };
 
-/// How often a request about `nodeid` takes memory, when it has come before.
+/// Number of allocations for a repeated request about `nodeid`.
 fn taken(adapter: &Adapter, nodeid: u64, op: &Operation<'_>, wanted: Outcome) -> u64 {
     let header = Header { unique: 2, nodeid, ..Header::default() };
     let parts = encode::request(ABI, &header, op, &[]);

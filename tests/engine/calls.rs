@@ -18,7 +18,7 @@ use crate::test_bed::{TestBed, buf, settings};
 const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022, pid: 0 };
 const BOB: Caller = Caller { uid: 1236, ..ALICE };
 
-/// System calls of each operation in a pool of so many branches, the file on the first or the last.
+/// System calls of each operation in a pool with this many branches, with the file on branch `at`.
 fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
     let pool = TestBed::new(branches);
     (0..branches).for_each(|at| pool.put_dir(at, "d"));
@@ -89,7 +89,7 @@ fn an_inode_that_has_a_backing_file_is_opened_without_a_call() {
     union.destroy();
 }
 
-/// Attributes that are not kept at all would be asked for again at once, for the rights of the open.
+/// Attributes that are not cached at all would be requested again at once, for the open's permission check.
 #[test]
 fn attributes_of_a_file_that_can_be_mapped_are_kept_from_its_creation_to_its_open() {
     let pool = TestBed::new(1);
@@ -120,7 +120,7 @@ fn a_caller_costs_what_differs_from_the_one_before() {
         (calls.of(Call::Identity), calls.total() - calls.of(Call::Identity))
     };
     let (_, plain) = calls(Caller::DAEMON, "daemons");
-    // Nothing is put back after a create: the next one says who it is for.
+    // A create does not reset the identity: the next one sets its own.
     for (caller, name, switched) in
         [(ALICE, "alices", 2), (ALICE, "alices too", 0), (BOB, "bobs", 1), (ALICE, "alices again", 1)]
     {
@@ -128,7 +128,7 @@ fn a_caller_costs_what_differs_from_the_one_before() {
     }
 }
 
-/// The table stands in docs/dev/performance.md as it was counted; `UPDATE_EXPECT=1` writes it there.
+/// Compares the table with docs/dev/performance.md; `UPDATE_EXPECT=1` writes it there.
 fn in_the_manual(table: &str) {
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/dev/performance.md");
     let text = std::fs::read_to_string(manual).unwrap();
@@ -162,13 +162,13 @@ fn the_table() {
         assert_eq!(of(test_bed, "getattr"), 1, "{place:?}");
         assert!(of(test_bed, "open") <= 2, "{place:?}");
         assert_eq!(of(test_bed, "open, already open"), 0, "{place:?}");
-        // One open, one read, one read at the end; and each entry's attributes.
+        // One open, one read, one read at the end, and the attributes of each entry.
         assert!(of(test_bed, "readdirplus, 100 entries") <= 3 + 100, "{place:?}");
     }
     for test_bed in [1, 2] {
         assert!(of(test_bed, "create") <= 3);
-        // One on each branch, and two to hold the object, if it is small, until the kernel forgets it: without that
-        // the branch may use its number for another while a caller is just opening it.
+        // One on each branch, and two to hold a small object until the kernel forgets it: otherwise the branch may
+        // reuse its number while a caller is opening it.
         assert!(of(test_bed, "unlink") <= 4);
         assert!(of(test_bed, "rename") <= 2);
         assert_eq!(of(test_bed, "lookup, missing"), 2);

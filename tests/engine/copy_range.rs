@@ -8,11 +8,11 @@ use fsstack_sys::{Call, Errno, OFlags, count};
 
 use crate::test_bed::{File, TestBed, distinct_homes, settings};
 
-/// 1 MiB of nothing, data, 2 MiB of nothing, data; then copied to `target`.
+/// Writes 1 MiB of hole, data and 2 MiB of hole, then copies it to `target`.
 fn copy_with_holes(pool: &TestBed, source: File, target: File) {
     pool.union.write(source.handle, 1 << 20, &[1; 100_000], WriteTerms::default()).unwrap();
     pool.union.write(source.handle, 4 << 20, &[2; 50_000], WriteTerms::default()).unwrap();
-    // What is in the target's way must read as zeros afterwards.
+    // Old content of the target must read as zeros afterwards.
     pool.union.write(target.handle, 0, &[9; 3 << 20], WriteTerms::default()).unwrap();
     let size = (4 << 20) + 50_000;
     let mut done = 0;
@@ -36,7 +36,7 @@ fn on_one_branch() {
     copy_with_holes(&pool, pool.create("a").unwrap(), pool.create("b").unwrap());
 }
 
-/// Copies within a branch are the branch's own, as NFS clients have them by COPY.
+/// Copies within a branch are the branch's own, which NFS clients use through COPY.
 #[test]
 fn on_one_branch_nothing_travels_through_the_daemon() {
     let pool = TestBed::new(2);
@@ -75,7 +75,7 @@ fn one_call_copies_as_much_of_a_sparse_file_across_branches_as_within_one() {
     let copied = |at| {
         pool.union.copy_range((source.handle, at), (target.handle, at), size - at, Caller::DAEMON).unwrap()
     };
-    // The kernel's own most.
+    // The kernel's own maximum.
     assert_eq!(copied(0), 0x7fff_f000);
     assert_eq!(copied(2 * 0x7fff_f000), size - 2 * 0x7fff_f000);
     assert_eq!(pool.getattr(target.ino).unwrap().stat.size, size);
@@ -106,7 +106,7 @@ fn within_one_file() {
     assert_eq!(failure.errno(), Errno::BADF);
 }
 
-/// An open handle may still write, a new one may not: across branches the daemon would write.
+/// An open handle may still write, a new one may not: across branches the daemon would have to write.
 #[test]
 fn immutable_files_are_not_copied_into() {
     needs!(root());
@@ -115,7 +115,7 @@ fn immutable_files_are_not_copied_into() {
         Ok(homes) => homes,
     };
     let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
-    // Of the file systems that let an open immutable file be written: XFS does, ext4 does not.
+    // XFS lets an open immutable file be written, ext4 does not.
     pool.put(0, "a", "aaaa");
     pool.put(1, "b", "bbbb");
     let source = pool.open(pool.ino("a"), OFlags::RDONLY).unwrap();
@@ -132,7 +132,7 @@ fn immutable_files_are_not_copied_into() {
     set("-i");
     assert_eq!(failure, Err(Errno::PERM));
     assert_eq!(pool.read_handle(target), "bbbb");
-    // A handle opened to append that gave O_APPEND up still may only append.
+    // A handle opened for appending, which has dropped O_APPEND, may still only append.
     pool.close(target);
     set("+a");
     let appender = pool.open(target.ino, OFlags::WRONLY | OFlags::APPEND).unwrap();

@@ -59,14 +59,13 @@ fn a_name_on_any_branch_is_eexist() {
         assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);
         assert_eq!(pool.mkdir("film").unwrap_err(), Errno::EXIST);
         assert_eq!(pool.holders("film"), [at]);
-        // Without O_EXCL it is to be looked up and opened: who may was not checked for what is created.
+        // Without O_EXCL the file must be looked up and opened: permissions were checked for a create only.
         assert_eq!(pool.create_with("film", 0o644, OFlags::RDWR).unwrap_err(), Errno::STALE);
         assert_eq!(pool.holders("film"), [at]);
     }
 }
 
-/// The kernel locks the directory around its LOOKUP and CREATE of a name; which branch takes the file is drawn
-/// by lot.
+/// The kernel locks the directory during LOOKUP and CREATE of a name; the policy places the file at random.
 #[test]
 fn one_of_ten_threads_wins_over_several_branches() {
     let pool = TestBed::with(&[ReadWrite; 3], Settings { create: "rand".parse().unwrap(), ..settings() });
@@ -191,7 +190,7 @@ fn a_branch_that_turns_read_only_is_passed_over() {
     let pool = TestBed::at(&[turns.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
     pool.write("before", "x");
     let old = pool.ino("before");
-    // The pool looks at a branch's mount once a second: the create itself finds out.
+    // The pool checks a branch's mount once a second, so the create itself finds out.
     turns.remount_ro();
     pool.write("file", "x");
     pool.mkdir("dir").unwrap();

@@ -1,4 +1,4 @@
-//! Trees deeper than a path may be long, with fewer descriptors than directories.
+//! Trees deeper than PATH_MAX, with fewer descriptors than directories.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{New, WriteTerms};
@@ -11,10 +11,10 @@ use crate::test_bed::{TestBed, buf, settings};
 
 const LEVELS: usize = 300;
 
-/// The least limit, and those in use.
+/// The smallest limit, and the descriptors in use.
 const MOST: usize = 16 + 2;
 
-/// Takes a tree down that no path reaches.
+/// Removes a tree that no path can reach.
 fn take_down(pool: &TestBed, dirs: &[Ino], name: &fsstack_pool::EntryNameBuf) {
     for dir in dirs.iter().rev().skip(1) {
         pool.union.rmdir(*dir, name.as_name()).unwrap();
@@ -37,7 +37,7 @@ fn three_hundred_levels_of_two_hundred_bytes() {
     let made = pool.union.create(bottom, film.as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
     pool.union.write(made.opened.handle, 0, b"x", WriteTerms::default()).unwrap();
     pool.union.release(made.opened.handle);
-    // Every level once more, upwards and downwards: descriptors are closed and opened again.
+    // Every level again in both directions: descriptors are closed and reopened.
     for dir in dirs.iter().rev().chain(&dirs) {
         assert!(pool.union.getattr(*dir, None).unwrap().stat.is_dir());
         let held = pool.union.held().dir_fds;
@@ -47,7 +47,7 @@ fn three_hundred_levels_of_two_hundred_bytes() {
     let mut text = [0; 4];
     assert_eq!(pool.union.read(opened.handle, 0, &mut text).unwrap(), 1);
     pool.union.release(opened.handle);
-    // A copy of the whole way on the other branch.
+    // A copy of the whole path on the other branch.
     pool.put(1, "other", "y");
     let other = buf("other");
     let flags = fsstack_sys::at::RenameFlags::empty();
@@ -72,7 +72,7 @@ fn forgetting_the_bottom_of_a_very_deep_tree_frees_the_way_to_it() {
         let made = pool.union.make(dirs[level], name.as_name(), New::Dir(0o755), Caller::DAEMON).unwrap();
         dirs.push(made.ino);
     }
-    // From the top: only the bottom keeps the way alive, and goes last.
+    // From the top: only the bottom keeps the path alive, and goes last.
     for dir in &dirs[1..4999] {
         pool.union.forget(*dir, 1);
     }

@@ -1,4 +1,4 @@
-//! Order of writes to disk over several branches: each branch is a journal of its own.
+//! Order of durable changes over several branches, each with its own journal.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{Change, SetTime};

@@ -1,4 +1,4 @@
-//! Explanations of where things are, and where they would go.
+//! Explanations of where objects are, and where they would be placed.
 
 use fsstack_engine::explain::Placement;
 use fsstack_engine::settings::Settings;
@@ -7,7 +7,7 @@ use fsstack_sys::{Errno, Kind, OFlags};
 
 use crate::test_bed::{TestBed, settings};
 
-/// The branches of a placement as `turn:slot`, refused ones as `-:slot`.
+/// Branches of a placement as `turn:slot`, rejected ones as `-:slot`.
 fn order(placement: &Placement) -> Vec<String> {
     let shown = |turn: Option<usize>| turn.map_or_else(|| "-".to_owned(), |turn| turn.to_string());
     placement.ranking.iter().map(|row| format!("{}:{}", shown(row.turn), row.branch)).collect()

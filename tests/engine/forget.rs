@@ -1,4 +1,4 @@
-//! Lookup counts: what each operation adds, and what forgetting takes.
+//! Lookup counts: additions by each operation, and their removal by FORGET.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{New, WriteTerms};

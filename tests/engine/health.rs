@@ -1,4 +1,4 @@
-//! A branch's health, as failing calls and a probe find it.
+//! A branch's health, as determined by failing calls and a probe.
 
 use fsstack_branch::health::BranchState;
 

@@ -1,4 +1,4 @@
-//! Hints of what names meant are pushed out of their slots: nothing but speed may depend on them.
+//! Entries of the location cache are evicted: only speed may depend on them.
 
 use fsstack_engine::inode::number::hash_name;
 use fsstack_pool::Ino;
@@ -6,10 +6,10 @@ use fsstack_sys::at::RenameFlags;
 
 use crate::test_bed::{TestBed, buf};
 
-/// Slots of the engine's table.
+/// Slots of the location cache.
 const SLOTS: u64 = 1 << 17;
 
-/// A name in the root whose hint takes the slot of `name`'s.
+/// A name in the root that shares a slot with `name`.
 fn rival_of(name: &str) -> String {
     let slot = |name: &str| hash_name(Ino::ROOT, name.as_bytes()) % SLOTS;
     let names = (0..).map(|n| format!("rival-{n}"));
@@ -52,7 +52,7 @@ fn exchanged_directories_keep_their_numbers() {
     let (at_a, at_b) = (buf("a"), buf("b"));
     let (from, to) = ((Ino::ROOT, at_a.as_name()), (Ino::ROOT, at_b.as_name()));
     pool.union.rename(from, to, RenameFlags::EXCHANGE).unwrap();
-    // The kernel goes on with the numbers that it knows: what is made in them is found under their new names.
+    // The kernel continues with the numbers it knows: objects made in them are found under the new names.
     for (dir, new) in [(a, "new-in-a"), (b, "new-in-b")] {
         let name = buf(new);
         let new = fsstack_engine::ops::New::Dir(0o755);

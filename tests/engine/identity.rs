@@ -1,4 +1,4 @@
-//! Numbers: stable over remounts and orders of branches, unchanged by rename, never two for one file.
+//! Numbers: stable over remounts and branch orders, unchanged by rename, unique per file.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ use fsstack_sys::xattr::{self, On};
 
 use crate::test_bed::{TestBed, settings};
 
-/// Where a branch's id is stored.
+/// Attribute with a branch's id.
 const ID: &CStr = c"trusted.fsstack.branch";
 
 fn numbers(pool: &TestBed, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
@@ -159,14 +159,14 @@ fn a_branch_copied_with_its_id_gets_another_and_keeps_it() {
     pool.put(0, "f0", "");
     pool.put(1, "f1", "");
     let before = numbers(&pool, &["f0", "f1"]);
-    // It is stored: the number is the same in another order, and without the branch that had the id first.
+    // It is stored: the number stays in another order, and without the branch that had the id first.
     pool.remount(|branches| branches.reverse());
     assert_eq!(numbers(&pool, &["f0", "f1"]), before);
     pool.remount(|branches| branches.retain(|branch| branch.path.join("f1").exists()));
     assert_eq!(numbers(&pool, &["f1"])["f1"], before["f1"]);
 }
 
-/// Without NFS clients no index guards the number of a copy that is gone: the next object that its branch makes may have it.
+/// Without NFS clients no index protects the number of a removed copy: the branch's next object may get it.
 #[test]
 fn a_directory_that_lost_its_first_copy_does_not_keep_a_number_that_is_free() {
     needs!(root());

@@ -1,4 +1,4 @@
-//! Hard links: on the file's branch, one inode by every name.
+//! Hard links: made on the file's branch; one inode under every name.
 
 use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
@@ -43,7 +43,7 @@ fn the_other_names_live_on() {
     }
     assert_eq!(pool.ino("n11"), ino);
     pool.unlink("n11").unwrap();
-    // As a descriptor opened with O_PATH sees it: there until the kernel forgets it.
+    // Like a descriptor opened with O_PATH: the object exists until the kernel forgets it.
     assert_eq!(pool.getattr(ino).unwrap().stat.nlink, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Branches that come, go and change while the pool is in use.
+//! Branches are added, removed and changed while the pool is in use.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::test_bed::{TestBed, buf, wary};
 
-/// A directory with these files: their content is the directory's own name.
+/// A directory with these files, which contain the directory's own name.
 fn home(files: &[&str]) -> TempDir {
     let home = tempfile::tempdir().unwrap();
     for file in files {
@@ -39,7 +39,7 @@ fn order(pool: &TestBed) -> Vec<u16> {
 fn the_content_of_an_added_branch_is_there_at_once() {
     let pool = TestBed::new(1);
     pool.put(0, "d/e/here", "x");
-    // The directories are known, and are not asked for again for an hour.
+    // The directories' copies are cached for an hour.
     assert_eq!(pool.names("d/e"), ["here"]);
     assert_eq!(pool.find("d/new").map(drop), Err(Errno::NOENT));
     let more = home(&["d/new", "d/e/there", "top"]);
@@ -58,7 +58,7 @@ fn a_directory_that_a_program_is_in_learns_of_its_new_copy() {
     let dir = pool.ino("d");
     let more = home(&["d/there"]);
     add(&pool, &more, Position::Last);
-    // Not looked up again: asked by its number.
+    // By its number, without a lookup.
     assert!(pool.lookup(dir, "there").is_ok());
     assert_eq!(pool.ino("d"), dir, "its number stays");
 }
@@ -150,7 +150,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
     assert!(matches!(refused, BadChange::InUse { open: 1, .. }), "{refused}");
     assert!(refused.to_string().contains(": 1 files are open there"), "{refused}");
     assert_eq!(pool.union.write(open.handle, 0, b"F", WriteTerms::default()).unwrap(), 1);
-    // Nobody waits any more: all is as before.
+    // The caller has given up waiting: nothing has changed.
     let given_up = pool.union.remove_branch(BranchIx(1), Removal::WhenIdle(&|| false)).unwrap_err();
     assert!(matches!(given_up, BadChange::InUse { .. }));
     assert_eq!(pool.union.pool().branch(BranchIx(1)).mode(), BranchMode::ReadWrite);
@@ -165,7 +165,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
         while !waits.load(Relaxed) {
             thread::yield_now();
         }
-        // Open files go on; nothing new is placed there; a second removal is refused with that reason.
+        // Open files continue; nothing new is placed there; a second removal is refused with that reason.
         assert_eq!(pool.union.write(open.handle, 1, b"R", WriteTerms::default()).unwrap(), 1);
         assert_eq!(pool.union.pool().branch(BranchIx(1)).mode(), BranchMode::NoCreate);
         let second = pool.union.remove_branch(BranchIx(1), Removal::IfIdle).unwrap_err();
@@ -226,14 +226,14 @@ fn no_write_begins_on_a_branch_that_is_set_read_only() {
     let writer = open(OFlags::WRONLY).unwrap();
     pool.union.set_branch_mode(BranchIx(0), BranchMode::ReadOnly).unwrap();
     assert_eq!(open(OFlags::WRONLY).unwrap_err().errno(), Errno::ROFS);
-    // Who reads, and who wrote before, goes on.
+    // Readers and earlier writers continue.
     let reader = open(OFlags::RDONLY).unwrap();
     assert_eq!(pool.union.write(writer, 0, b"new", WriteTerms::default()).unwrap(), 3);
     [writer, reader].into_iter().for_each(|handle| pool.union.release(handle));
     assert_eq!(pool.read("log").unwrap(), "new");
 }
 
-/// Threads work on the branch that stays while another comes and goes, before it and after it.
+/// Threads work on one branch while others are added and removed before and after it.
 #[test]
 fn callers_on_other_branches_do_not_notice_a_branch_come_or_go() {
     let pool = TestBed::with(&[BranchMode::ReadWrite], wary());
@@ -269,7 +269,7 @@ fn callers_on_other_branches_do_not_notice_a_branch_come_or_go() {
     assert_eq!(pool.names("d"), ["stays"]);
 }
 
-/// One round of a worker, of which no call may fail: the lookups that it holds.
+/// One round of a worker, in which no call may fail. Returns the lookups that it holds.
 fn work(union: &fsstack_engine::Union, worker: u64, round: u64) -> Vec<(Ino, u64)> {
     let caller = fsstack_engine::Caller::DAEMON;
     let mut held = Vec::new();

@@ -62,7 +62,7 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
     pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&frees)).unwrap();
 }
 
-/// The kernel's NFS server opens the file once more to ask for an owner, and closes that.
+/// The kernel's NFS server opens the file again to test an owner's locks, and closes it.
 #[test]
 fn an_owner_keeps_its_locks_when_a_handle_that_only_asked_is_closed() {
     let pool = TestBed::new(1);

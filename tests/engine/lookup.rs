@@ -1,4 +1,4 @@
-//! Looking names up: the first branch wins, directories merge, a known name asks one branch.
+//! Lookups: the first branch wins, directories merge, a known name is one call to one branch.
 
 use fsstack_pool::Ino;
 use fsstack_sys::{Errno, Kind};

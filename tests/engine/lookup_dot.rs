@@ -1,4 +1,4 @@
-//! Objects that are asked for by number, as an NFS server asks for them.
+//! Lookups by number, as made by an NFS server.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
 
 use crate::test_bed::{TestBed, settings};
 
-/// A pool that can be exported, where the file system under /tmp opens objects by number.
+/// A pool for export, if the file system of /tmp opens objects by number.
 fn pool() -> Result<TestBed, Skip> {
     let exported = Settings { nfs_export: true, ..settings() };
     let pool = TestBed::with(&[BranchMode::ReadWrite; 2], exported);
@@ -36,7 +36,7 @@ macro_rules! pool_or_skip {
     };
 }
 
-/// The numbers of these, which the kernel then forgets.
+/// Numbers of these objects, which the kernel then forgets.
 fn forgotten(pool: &TestBed, paths: &[&str]) -> Vec<(Ino, u64)> {
     let found: Vec<_> = paths.iter().map(|path| pool.find(path).unwrap()).collect();
     pool.let_go();
@@ -51,8 +51,8 @@ fn until_marks_are_known(pool: &TestBed) {
     }
 }
 
-/// Error for the object when all marks on the branches are known. Another object with the same number, made by
-/// another user of the file system, is not it: the kernel compares generations.
+/// Error for the object when all marks on the branches are known. An object with the same number, made by another user
+/// of the file system, is a different one: the kernel compares generations.
 fn refused(pool: &TestBed, (ino, generation): (Ino, u64)) -> Option<Errno> {
     until_marks_are_known(pool);
     match pool.itself(ino) {
@@ -83,7 +83,7 @@ fn a_directory_tells_the_one_that_it_lies_in() {
     assert_eq!(pool.above(held[1].0).unwrap().ino, Ino::ROOT);
     assert_eq!(pool.above(Ino::ROOT).err(), Some(Errno::NOENT));
     assert_eq!(pool.itself(Ino::ROOT).unwrap().generation, 0);
-    // One directory is one inode, whichever way it was come by: a rename of it reaches what lies below.
+    // A directory is one inode however it was found: a rename of it moves its content.
     pool.let_go();
     pool.itself(held[0].0).unwrap();
     pool.rename("d", "e").unwrap();
@@ -129,8 +129,8 @@ fn an_object_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
     }
 }
 
-/// Any process id, also one that cannot be seen from here (0): a daemon in a container sees neither the kernel's
-/// server nor a server process in another container (docs/dev/decisions/0026).
+/// Any process id, also one that is not visible here (0): a daemon in a container sees neither the kernel's server nor
+/// a server in another container (docs/dev/decisions/0026).
 #[test]
 fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
     let home = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
         watched: (Duration::ZERO, Duration::ZERO),
     };
     let adapter = Adapter::new(union.clone(), timeouts, abi);
-    // Of a branch that is not in the pool.
+    // For a branch outside the pool.
     let other = if branch.get() == 1 { 2 } else { 1 };
     for pid in [0, std::process::id(), 2] {
         let header = Header { unique: 2, nodeid: other << 48 | 7, pid, ..Header::default() };
@@ -158,7 +158,7 @@ fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
     union.destroy();
 }
 
-/// The file system opens all of its inodes by number, wherever they lie.
+/// The file system opens any of its inodes by number.
 #[test]
 fn objects_outside_of_the_pool_are_not_reached_by_a_number() {
     let pool = pool_or_skip!();
@@ -169,11 +169,11 @@ fn objects_outside_of_the_pool_are_not_reached_by_a_number() {
     };
     let outside = tempfile::NamedTempFile::new().unwrap();
     assert_eq!(pool.itself(number(outside.path())).unwrap_err(), Errno::STALE);
-    // What the pool itself is at work with.
+    // The pool's own files.
     pool.put(1, ".fsstack.moving/half", "a cop");
     assert_eq!(pool.itself(number(&pool.on(1, ".fsstack.moving/half"))).unwrap_err(), Errno::STALE);
     fs::remove_dir_all(pool.on(1, ".fsstack.moving")).unwrap();
-    // What nobody has looked up by its name, and what has a name elsewhere, too.
+    // Objects that were not looked up by name, or have a name elsewhere too.
     pool.put(1, "d/late", "x");
     fs::hard_link(outside.path(), pool.on(1, "d/both")).unwrap();
     for name in ["d/late", "d/both"] {

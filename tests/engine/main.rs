@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-/// `allocations` asks it.
+/// Counts allocations for `allocations`.
 #[global_allocator]
 static COUNTED: fsstack_sys::allocations::Counting = fsstack_sys::allocations::Counting;
 

@@ -1,4 +1,4 @@
-//! Counters of the pool: calls by branch, bytes, errors, and where lookups are answered.
+//! Counters of the pool: calls by branch, bytes, errors, and the sources of lookups.
 
 use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::ops::WriteTerms;

@@ -1,4 +1,4 @@
-//! Opening: one open file an inode, whatever the flags of its handles.
+//! Opening: one open file per inode, whatever the flags of its handles.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
@@ -92,7 +92,7 @@ fn flush_and_sync_answer() {
     pool.union.flush(file.handle).unwrap();
 }
 
-/// Neither finds it open, and one gives up what it has opened for what the other has.
+/// Both threads find the file closed; one drops its descriptor and uses the other's.
 #[test]
 fn two_first_opens_each_have_their_own_access() {
     let pool = TestBed::new(1);

@@ -1,4 +1,4 @@
-//! Changes out of band: never a wrong file, and the next lookup sees what is there.
+//! Out-of-band changes: never a wrong file, and the next lookup sees the change.
 
 use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
@@ -124,7 +124,7 @@ fn a_copy_that_went_while_the_directory_is_believed_is_made_again() {
 fn a_file_that_came_behind_the_pools_back_is_not_created_over() {
     let pool = pool();
     assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
-    // It believes a result of a moment ago, as every look before a creation must.
+    // It trusts a recent result, as any check before a creation must.
     std::thread::sleep(std::time::Duration::from_millis(400));
     pool.put(1, "film", "x");
     assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);
@@ -209,7 +209,7 @@ fn a_listing_goes_on_where_the_first_copy_was_removed() {
     pool.put_dir(0, "d");
     pool.put(1, "d/film", "x");
     for cookie in [0, 2] {
-        // Once with the copy's descriptor at hand, once without.
+        // With the copy's descriptor already open, and without.
         if cookie == 0 {
             assert_eq!(pool.names("d"), ["film"]);
         }

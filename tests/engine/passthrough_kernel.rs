@@ -1,4 +1,4 @@
-//! A kernel that takes every file for passthrough.
+//! A kernel that accepts every file for passthrough.
 
 use std::os::fd::BorrowedFd;
 

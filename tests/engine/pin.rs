@@ -1,4 +1,4 @@
-//! Changes to a file by number reach that file, whatever its name means by then.
+//! Changes of a file by number reach that file, whatever its name means by then.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::Change;
@@ -6,7 +6,7 @@ use fsstack_sys::{Errno, OFlags};
 
 use crate::test_bed::TestBed;
 
-/// Puts another file under the name of one that the pool knows, with both alive.
+/// Replaces a file that the pool knows by another, with both alive.
 fn replaced() -> (TestBed, fsstack_pool::Ino) {
     let pool = TestBed::new(2);
     let ino = pool.write("film", "old");

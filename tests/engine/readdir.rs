@@ -1,4 +1,4 @@
-//! Listing: every name once, cookies that stay good, numbers that agree with stat.
+//! Listings: every name once, stable cookies, numbers that agree with stat.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -42,7 +42,8 @@ fn every_name_is_listed_once() {
     }
 }
 
-/// A user may hold any number of listings open: past the bound the earlier copies are asked, and the listing is the same.
+/// Users may hold any number of listings open: beyond the memory limit, earlier copies are searched instead, with the
+/// same result.
 #[test]
 fn every_name_is_listed_once_when_the_memory_of_listings_is_used_up() {
     let pool =
@@ -98,7 +99,7 @@ fn a_deletion_meanwhile_skips_and_repeats_nothing_else() {
     let mut seen = Vec::new();
     let mut deleted = HashSet::new();
     loop {
-        // As an NFS server does it: a new handle for each request.
+        // Like an NFS server: a new handle for each request.
         let dir = pool.opendir(ino);
         let rows = pool.readdir(dir, cookie, false, 5).unwrap();
         let Some(last) = rows.last() else { break };
@@ -107,7 +108,7 @@ fn a_deletion_meanwhile_skips_and_repeats_nothing_else() {
             assert!(!deleted.contains(&row.name), "{} was deleted and is listed", row.name);
             seen.push(row.name.clone());
         }
-        // Deleted: the last one listed, and one that may be still to come.
+        // Removed: the last one listed, and one that may be still to come.
         let ahead = format!("n{}", seen.len() * 7 % 300);
         for name in [last.name.clone(), ahead] {
             let path = format!("d/{name}");
@@ -271,7 +272,7 @@ fn cookies_are_good_on_file_systems_of_two_kinds() {
     }
 }
 
-/// Beyond the tick within which two changes may have the same time.
+/// Longer than the clock tick within which two changes may have the same time.
 fn a_moment_later() {
     std::thread::sleep(Duration::from_millis(100));
 }
@@ -306,12 +307,12 @@ fn entries_that_the_kernel_just_received_have_no_attributes() {
     };
     let hour = Duration::from_secs(3600);
     assert_eq!(told(hour), 60);
-    // Of two names that share a slot of the hints one is forgotten: once in some seventy pools.
+    // Two names may share a slot of the location cache, so that one is forgotten: once in about seventy pools.
     assert!(told(hour) < 6);
     assert_eq!(told(Duration::ZERO), 60);
 }
 
-/// Keeps the entries that have attributes.
+/// Collects the entries that have attributes.
 struct Attributed(Vec<Entry>);
 
 impl Sink for Attributed {
@@ -324,7 +325,7 @@ impl Sink for Attributed {
     }
 }
 
-/// A file on a branch without room for more, and a second branch that has; others in their directory, too.
+/// A file on a full branch, and a second branch with space, with other files in the same directory.
 fn full() -> Pool {
     let branches = lab::pool().tmpfs_branch("a", MiB(1)).tmpfs_branch("b", MiB(4)).unmounted();
     for name in ["a", "b"] {
@@ -339,7 +340,7 @@ fn full() -> Pool {
     branches
 }
 
-/// Lists `d`, and has the film moved after `before` rows.
+/// Lists `d`, and moves the film after `before` rows.
 fn listed_around_a_move(branches: &Pool, order: [&str; 2], plus: bool, before: usize) {
     let paths = order.map(|name| branches.branch(name).path().to_owned());
     let pool = TestBed::at(&paths, &[ReadWrite; 2], Settings { relocate: true, ..settings() });
@@ -360,11 +361,11 @@ fn listed_around_a_move(branches: &Pool, order: [&str; 2], plus: bool, before: u
     assert_eq!((rows.len(), names.len()), (53, 53), "{what}: {:?}", rows.iter().map(|row| &row.name));
     let numbers = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.ino);
     assert_eq!(numbers("film"), Some(film.ino.0), "{what}");
-    // Where it ended it ends. (For another handle the film may be in a copy that is still to come.)
+    // The end stays the end. For another handle the film may be in a copy that is still to come.
     assert_eq!(pool.readdir(dir, at(&rows), plus, 7), Ok(Vec::new()), "{what}");
     let rest = pool.readdir(pool.opendir(pool.ino("d")), at(&rows), plus, 7).unwrap();
     assert!(rest.iter().all(|row| row.name == "film"), "{what}");
-    // From the beginning it is as any other.
+    // Read from the beginning, it is an ordinary listing.
     assert_eq!(pool.rest(dir, 0, 7).len(), 51, "{what}");
 }
 

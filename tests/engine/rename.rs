@@ -1,4 +1,4 @@
-//! Renaming files: on their branch, over whatever is there, and no old copy comes to light.
+//! Renaming files: on their branch, over any target, without uncovering hidden copies.
 
 use fsstack_engine::ops::WriteTerms;
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
@@ -142,7 +142,7 @@ fn whiteouts_are_refused() {
 
 #[test]
 fn a_read_only_branch_that_holds_either_name_refuses_and_nothing_changes() {
-    // Which branch is read-only; where the source is; where the target is.
+    // The read-only branch; branches of the source; branches of the target.
     for (fixed, sources, targets) in [
         (0, vec![0], vec![]),
         (0, vec![0, 1], vec![]),
@@ -256,7 +256,7 @@ fn a_directory_that_the_target_hides_stays_hidden() {
 
 #[test]
 fn a_hidden_directory_in_the_way_of_a_file_is_eisdir_and_nothing_is_changed() {
-    // It stands where the file goes, or would come to light.
+    // It is in the way, or would be uncovered.
     for source in [1, 2] {
         let pool = TestBed::new(3);
         pool.put(source, "s", "new");

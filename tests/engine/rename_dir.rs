@@ -21,7 +21,7 @@ fn a_directory_moves_on_every_branch() {
     assert_eq!(pool.names("into/e"), ["a", "sub"]);
     assert_eq!(pool.read("into/e/sub/c").unwrap(), "2");
     assert_eq!((pool.ino("into/e"), pool.ino("into/e/sub")), (dir, sub));
-    // What lies below follows by number too.
+    // Its content is found by number too.
     assert_eq!(pool.lookup(sub, "c").unwrap().attr.stat.size, 1);
 }
 
@@ -102,7 +102,7 @@ fn a_directory_is_renamed_below_a_thread_that_works_in_it() {
 
 #[test]
 fn a_directory_whose_hint_was_pushed_out_keeps_its_number_and_name() {
-    // Whichever copy the number is made from: branch ids are drawn by lot.
+    // The copy that the number comes from is random, as branch ids are.
     (0..8).for_each(|_| rename_without_hint());
 }
 
@@ -111,7 +111,7 @@ fn rename_without_hint() {
     pool.put(0, "d/a", "0");
     pool.put(1, "d/b", "1");
     let (dir, b) = (pool.ino("d"), pool.ino("d/b"));
-    // The table of hints is direct-mapped: a name whose hash falls into the slot of "d" pushes it out.
+    // The location cache is direct-mapped: a name in the same slot as "d" evicts it.
     let slot = |name: &str| hash_name(Ino::ROOT, name.as_bytes()) % (1 << 17);
     let rival = (0_u64..).map(|n| format!("rival{n}")).find(|name| slot(name) == slot("d")).unwrap();
     pool.put(0, &rival, "");
@@ -151,7 +151,7 @@ fn a_file_that_an_empty_target_hides_stays_hidden() {
 
 #[test]
 fn a_hidden_file_in_the_way_of_a_directory_is_enotdir_and_nothing_is_changed() {
-    // It would come to light, or stands where a copy of the source goes.
+    // It would be uncovered, or is in the way of a copy of the source.
     for sources in [&[1][..], &[2], &[0, 1], &[0, 1, 2]] {
         let pool = TestBed::new(3);
         sources.iter().for_each(|at| pool.put(*at, "s/x", "x"));

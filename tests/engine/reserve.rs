@@ -1,4 +1,4 @@
-//! Bulk copy: a place is promised, filled without the daemon, and gets its name in one step.
+//! Bulk copy: space is reserved, a file is written without the daemon, and gets its name in one step.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -28,7 +28,7 @@ fn wanted(name: &str, size: u64) -> Wanted {
     Wanted { name: CString::new(name).unwrap(), size, not_on: Vec::new() }
 }
 
-/// A place for one file.
+/// Reserves space for one file.
 fn reserve(
     pool: &TestBed,
     copy: CopyId,
@@ -39,7 +39,7 @@ fn reserve(
     pool.union.reserve(copy, dir, &[wanted(name, size)])?.remove(0)
 }
 
-/// Where the file that was reserved is to be made.
+/// Path at which the reserved file is to be written.
 fn staged(pool: &TestBed, copy: CopyId, of: Reserved) -> PathBuf {
     let place = pool.union.staging_place(copy, of.branch).unwrap();
     place.branch.join(place.folder).join(of.id.to_string())
@@ -51,7 +51,7 @@ fn commit(pool: &TestBed, copy: CopyId, of: Reserved) -> fsstack_engine::Result<
 
 const ROOT: Ino = Ino::ROOT;
 
-/// Calls that the kernel got.
+/// Number of calls to the kernel.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<(Ino, CString)>>);
 
@@ -111,7 +111,7 @@ fn a_name_that_came_meanwhile_is_kept() {
     assert_eq!(refused(reserve(&pool, copy, ROOT, "late", 1)), Errno::STALE, "the copy is over");
 }
 
-/// The kernel lets one at a time make a name in a directory, but does not know of a copy.
+/// The kernel serialises creators of a name in a directory, but does not know of a copy.
 #[test]
 fn one_wins_where_a_copy_and_others_make_a_name() {
     let pool = TestBed::new(2);
@@ -126,7 +126,7 @@ fn one_wins_where_a_copy_and_others_make_a_name() {
         let wanted = Wanted { not_on: vec![BranchIx(0)], ..wanted("film", 1) };
         let place = pool.union.reserve(copy, dir, &[wanted]).unwrap().remove(0).unwrap();
         fs::write(staged(&pool, copy, place), "copied").unwrap();
-        // As the kernel has it: it looks before it makes. (A rename finds a name taken by then, and takes its place.)
+        // Like the kernel: a lookup before the create. A rename replaces an existing name instead.
         assert!(pool.union.lookup(dir, name).is_err());
         let barrier = Barrier::new(2);
         let (made, copied) = thread::scope(|scope| {
@@ -200,7 +200,7 @@ fn promised_space_counts_as_taken_and_keeps_the_branch() {
     let free = |at: usize| pool.union.status().branches[at].space.unwrap().available;
     let most = free(0) / 2 + (1 << 20);
     let copy = pool.union.start_copy();
-    // In one request as in several.
+    // One request has the same result as several.
     let both = pool.union.reserve(copy, ROOT, &[wanted("first", most), wanted("second", most)]).unwrap();
     let [first, second] = [0, 1].map(|at| *both[at].as_ref().unwrap());
     assert_eq!(first.branch, BranchIx(0));
@@ -224,7 +224,7 @@ fn promised_space_counts_as_taken_and_keeps_the_branch() {
     assert!(!last.exists(), "the mount's end leaves nothing");
 }
 
-/// The file system counts what a file has; the promise counts what is still to come.
+/// The file system counts written space; the reservation counts the rest.
 #[test]
 fn written_bytes_are_not_counted_twice() {
     const LARGE: u64 = 1 << 30;
@@ -267,7 +267,7 @@ fn leftovers_of_a_copy_are_cleared_by_the_next_mount_after_a_kill() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
     }
     fs::write(left.join("7"), "half").unwrap();
-    // Another host's daemon is at work with it.
+    // Another host's daemon is working on it.
     let lock = fs::File::create_new(left.join(".lock")).unwrap();
     let all = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
     locks::try_lock(lock.as_fd(), all).unwrap();

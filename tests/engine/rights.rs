@@ -1,4 +1,4 @@
-//! Copies of a directory that differ in owner or mode, as a power cut in the middle of a chmod leaves them.
+//! Copies of a directory with different owner or mode, as left by a power cut during a chmod.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -24,7 +24,7 @@ fn rights(dir: &Path) -> (u32, u32, u32) {
 fn a_later_copy_that_lets_others_in_is_given_the_first_ones_rights() {
     needs!(root());
     let pool = TestBed::with(&[ReadWrite, ReadWrite], wary());
-    // The first copy's, the later one's, and what that then is.
+    // The first copy's, the later copy's, and the later one's afterwards.
     let cases = [
         ("wider", (0, 0o700), (0, 0o755), (0, 0, 0o700)),
         ("theirs", (0, 0o755), (7, 0o755), (0, 0, 0o755)),
@@ -38,7 +38,7 @@ fn a_later_copy_that_lets_others_in_is_given_the_first_ones_rights() {
         dress(&pool.on(1, name), later.0, later.1);
     }
     let began = Instant::now();
-    // What was changed a moment ago is left alone.
+    // A recent change is left alone.
     while rights(&pool.on(1, "last")) != (0, 0, 0o711) {
         assert!(began.elapsed() < Duration::from_secs(60), "the later copy stays as it is");
         for (name, (owner, mode), ..) in cases {

@@ -1,4 +1,4 @@
-//! Removing directories: every branch is looked into before any is changed.
+//! Removing directories: every branch is checked before any is changed.
 
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::Errno;
@@ -78,7 +78,7 @@ fn an_only_copy_with_an_entry_stays_and_gets_other_copies_as_before() {
     let at = pool.holders("d")[0];
     pool.put(at, "d/x", "");
     assert_eq!(pool.rmdir("d").unwrap_err(), Errno::NOTEMPTY);
-    // A file of the other branch that is renamed into it takes it there.
+    // Renaming a file of the other branch into it makes a copy there.
     let other = 1 - at;
     pool.put(other, "y", "y");
     let (from, to) = (crate::test_bed::buf("y"), crate::test_bed::buf("y"));

@@ -1,4 +1,4 @@
-//! Changing attributes: of directories on all copies, of files with the bits that a change must strip.
+//! Changing attributes: of directories on all copies, of files with the bits that a change must clear.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Barrier};
@@ -93,7 +93,7 @@ fn an_unlinked_open_file_takes_every_change() {
     assert_eq!(pool.union.getxattr(file.ino, c"user.a", &mut value).unwrap(), 1);
 }
 
-/// A write of who may not keep the file's privileges.
+/// A write by a user who may not keep the file's set-id bits.
 const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None, appends: false };
 
 #[test]
@@ -216,7 +216,7 @@ fn a_set_uid_bit_and_a_strangers_first_open_never_meet() {
             let changed = union.setattr(ino, None, mode(0o4666), Caller::DAEMON);
             (opener.join().unwrap(), changed.map_err(|e| e.errno()).err())
         });
-        // Either the bit is refused, or the stranger's writes come by the daemon, which strips it.
+        // Either the bit is refused, or the stranger's writes go through the daemon, which clears it.
         let set = std::fs::metadata(home.path().join("prog")).unwrap().mode() & 0o4000 != 0;
         let past_us = matches!(opened.route, Route::Passthrough(_));
         assert!(!(set && past_us), "round {round}: {:?}, {refused:?}", opened.route);

@@ -1,4 +1,4 @@
-//! Settings that change while files are open: the write path, its rules, and what tells which won.
+//! Settings that change while files are open: the write path, its rules, and the explanation of the decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn a_setting_that_cannot_change_is_refused_and_nothing_changes() {
     assert!(!pool.union.pool().settings.relocate);
     let kept_back = |now: &mut Settings| now.page_cache = PageCache::WriteBack;
     assert_eq!(pool.union.change(kept_back), Err(BadSettings::Fixed("page-cache=writeback")));
-    // The test bed has no kernel below.
+    // This test bed has no kernel.
     let promise = pool.union.try_passthrough().unwrap_err();
     assert!(promise.to_string().ends_with(": use write-path=auto"), "{promise}");
     pool.union.change(|now| now.recheck = Duration::from_secs(2)).unwrap();
@@ -150,7 +150,7 @@ fn the_rule_of_the_nearest_directory_wins_and_is_shown() {
     assert_eq!(pool.why("a/film"), "stacked: the rule /a=stacked for its directory");
     assert_eq!(pool.why("a/b/film"), "passthrough: the rule /a/b=auto for its directory");
     assert_eq!(pool.ask("a/film", c"user.fsstack.write-path"), "stacked");
-    // A rule is for a place: what is moved out of it is not its any more, and what is moved in is.
+    // A rule applies to a path: files moved out lose it, files moved in get it.
     let none = fsstack_sys::at::RenameFlags::empty();
     let (a, c) = (pool.ino("a"), pool.ino("c"));
     let (film, moved) = (buf("film"), buf("moved"));
@@ -188,7 +188,7 @@ fn auto_tells_why_it_is_stacked() {
     bare.close(open);
 }
 
-/// A mapping has the file open on the branch, as any other descriptor.
+/// A mapping keeps the file open on the branch, like a descriptor.
 #[test]
 fn a_file_that_may_be_mapped_by_passthrough_is_stacked_beside_it() {
     for page_cache in [PageCache::Off, PageCache::On] {
@@ -199,14 +199,14 @@ fn a_file_that_may_be_mapped_by_passthrough_is_stacked_beside_it() {
         let edit = |now: &mut Settings| (now.write_path, now.page_cache) = (WritePath::Stacked, page_cache);
         pool.union.change(edit).unwrap();
         let open = |path: &str| pool.open(path, OFlags::RDWR);
-        // Nobody has had this one open by passthrough.
+        // This file was never open by passthrough.
         assert_eq!(open("a/film").1, stacked);
         let (first, route) = open("top");
         assert_eq!((route, open("top").1), (Route::DirectBeside(1), Route::DirectBeside(1)));
         assert_eq!(pool.ask("top", c"user.fsstack.write-path"), "stacked");
         pool.union.release(first);
         drop(mapped);
-        // By those that are open it may have been mapped meanwhile.
+        // It may have been mapped through the open handles.
         assert_eq!(open("top").1, Route::DirectBeside(1));
     }
 }

@@ -1,4 +1,4 @@
-//! A branch's known space between two questions to it.
+//! Cached space of a branch between two queries.
 
 use fsstack_engine::Caller;
 use fsstack_engine::settings::Settings;
@@ -7,7 +7,7 @@ use fsstack_sys::{Call, count};
 
 use crate::test_bed::{TestBed, settings};
 
-/// Space that `act` takes of the first branch, as (bytes, inodes), with no question to its file system in between.
+/// Space that `act` takes on the first branch, as (bytes, inodes), without a query of its file system in between.
 fn taken(pool: &TestBed, act: impl Fn(u32)) -> (u64, u64) {
     let branch = pool.union.pool().branches[0].clone();
     for round in 0..20 {
@@ -21,7 +21,7 @@ fn taken(pool: &TestBed, act: impl Fn(u32)) -> (u64, u64) {
             assert!(before.inodes_total > 0, "this file system counts no inodes");
             return (before.available - after.available, before.inodes_free - after.inodes_free);
         }
-        // A second has passed: what others do on the file system is in the answer.
+        // After a second, other users' changes are included.
     }
     panic!("twenty times a second passed in between");
 }
@@ -65,7 +65,7 @@ fn space_is_asked_once_a_second_a_branch() {
     assert!(made.of(Call::Statfs) <= 3 * seconds, "{} times in {seconds} s", made.of(Call::Statfs));
 }
 
-/// Space taken and given back in the same second still counts as taken, until nothing else is left.
+/// Space taken and freed within a second still counts as taken, until nothing else is left.
 #[test]
 fn space_given_back_keeps_no_file_out() {
     const PIECE: u64 = 64 << 20;
@@ -74,7 +74,7 @@ fn space_given_back_keeps_no_file_out() {
     let file = pool.create("film").unwrap();
     let branches = pool.union.pool().branches.clone();
     let available = branches[0].space().unwrap().available;
-    // The first time takes space, all others take nothing.
+    // The first time takes space, later ones do not.
     for _ in 0..available / PIECE + 2 {
         pool.union.fallocate(file.handle, 0, 0, PIECE, Caller::DAEMON).unwrap();
     }

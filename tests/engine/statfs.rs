@@ -1,4 +1,4 @@
-//! The pool's size: each file system once.
+//! The pool's size: each file system counts once.
 
 use fsstack_engine::settings::{Settings, StatfsMode};
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
@@ -35,7 +35,7 @@ fn two_file_systems_add_up() {
 fn space_of_read_only_branches_is_not_available() {
     assert_eq!(bytes(&TestBed::with(&[ReadOnly], settings())).1, 0);
     assert!(bytes(&TestBed::with(&[NoCreate], settings())).1 > 0);
-    // One file system, by a branch that can be written and one that cannot, in either order.
+    // One file system, through a writable and a read-only branch, in either order.
     for modes in [[ReadOnly, ReadWrite], [ReadWrite, ReadOnly]] {
         assert!(bytes(&TestBed::with(&modes, settings())).1 > 0, "{modes:?}");
     }
@@ -46,7 +46,7 @@ fn as_placed_leaves_the_floor_out() {
     let placed = |floor| Settings { statfs: StatfsMode::AsPlaced, floor, ..settings() };
     let all = bytes(&TestBed::with(&[ReadWrite], placed(Floor::NONE))).1;
     let above = bytes(&TestBed::with(&[ReadWrite], placed(Floor::Bytes(all / 2)))).1;
-    // Others write to the disk meanwhile.
+    // Other programs write to the disk meanwhile.
     assert!(all / 4 < above && above < all / 4 * 3, "{all} {above}");
     assert_eq!(bytes(&TestBed::with(&[NoCreate], placed(Floor::NONE))).1, 0);
     assert_eq!(bytes(&TestBed::with(&[ReadWrite], placed(Floor::Bytes(u64::MAX)))).1, 0);

@@ -1,4 +1,4 @@
-//! Making sure that what was written is kept: files, directories on all branches, the whole pool.
+//! Syncs of files, of directories on all branches, and of the whole pool.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn a_copy_of_a_directory_that_is_gone_does_not_count() {
         count::scope(|| pool.union.fsyncdir(dir, Handle(0), false).map_err(|error| error.errno()));
     assert_eq!((done, made.of(Call::Fsync)), (Ok(()), 2));
     [0, 2].into_iter().for_each(|at| fs::remove_dir(pool.on(at, "d/e")).unwrap());
-    // Those are open still, and synced.
+    // The directories are still open, and are synced.
     pool.union.fsyncdir(dir, Handle(0), false).unwrap();
     let gone = TestBed::new(2);
     (0..2).for_each(|at| gone.put_dir(at, "d/e"));

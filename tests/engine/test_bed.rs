@@ -1,7 +1,7 @@
-//! A pool over temporary directories, asked as the kernel asks it.
+//! A pool over temporary directories, with requests as the kernel makes them.
 //!
-//! It counts the lookups and handles that it was given, gives them back when it drops, and then wants the
-//! engine's tables to be empty: every test is a test of that too.
+//! It counts the lookups and handles that it received, returns them on drop, and checks that the engine's tables are
+//! empty then: every test also tests that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, OFlags, identity};
 use tempfile::TempDir;
 
-/// The pool and the kernel's side of it.
+/// The pool, and the state that the kernel would keep.
 pub(crate) struct TestBed {
     pub(crate) union: Union,
     specs: Vec<BranchSpec>,
@@ -33,7 +33,7 @@ pub(crate) struct TestBed {
     dirs: RefCell<Vec<Handle>>,
     /// The owner of new files and directories.
     caller: Cell<Caller>,
-    /// Removed at the end.
+    /// Removed on drop.
     homes: Vec<TempDir>,
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Row {
     pub(crate) cookie: u64,
 }
 
-/// Settings that leave nothing to chance: files go to the first branch, copies are believed for long.
+/// Deterministic settings: files go to the first branch, and copies are cached for long.
 pub(crate) fn settings() -> Settings {
     Settings { privileged: identity::is_root(), ..Settings::plain() }
 }
 
-/// A test bed that asks all branches for a directory's copies at each lookup.
+/// A test bed that searches all branches for a directory's copies at each lookup.
 pub(crate) fn wary() -> Settings {
     Settings { recheck: Duration::ZERO, ..settings() }
 }
@@ -97,7 +97,7 @@ impl TestBed {
         test_bed
     }
 
-    /// A pool over directories that somebody else removes.
+    /// A pool over directories that the caller removes.
     pub(crate) fn at(paths: &[PathBuf], modes: &[BranchMode], settings: Settings) -> Self {
         let spec = |(path, mode): (&PathBuf, &BranchMode)| BranchSpec {
             mode: *mode,
@@ -126,7 +126,7 @@ impl TestBed {
         self.union = Union::new(pool, Arc::new(NoBackings));
     }
 
-    /// The kernel lets go of all that it holds: nothing may be left.
+    /// The kernel forgets everything: the tables must be empty.
     pub(crate) fn let_go(&self) {
         self.files.take().into_iter().for_each(|handle| self.union.release(handle));
         self.dirs.take().into_iter().for_each(|handle| self.union.releasedir(handle));
@@ -137,12 +137,13 @@ impl TestBed {
         assert_eq!(self.union.held(), TableCounts::default(), "something is left in the tables");
     }
 
-    /// From now on `caller` makes what is made.
+    /// Sets the caller of later creations.
     pub(crate) fn act_as(&self, caller: Caller) {
         self.caller.set(caller);
     }
 
-    // ---- the branches, out of band ------------------------------------------------------------------
+    // ---- the branches, for out-of-band changes --------------------------------------------------------
+
     /// A branch's directory.
     pub(crate) fn branch(&self, at: usize) -> &Path {
         &self.specs[at].path
@@ -153,14 +154,14 @@ impl TestBed {
         self.branch(at).join(path)
     }
 
-    /// Puts a file on a branch, and the directories that it lies in.
+    /// Writes a file on a branch, with its parent directories.
     pub(crate) fn put(&self, at: usize, path: &str, text: &str) {
         identity::become_daemon().unwrap();
         fs::create_dir_all(self.on(at, path).parent().unwrap()).unwrap();
         fs::write(self.on(at, path), text).unwrap();
     }
 
-    /// Puts a directory on a branch.
+    /// Makes a directory on a branch.
     pub(crate) fn put_dir(&self, at: usize, path: &str) {
         identity::become_daemon().unwrap();
         fs::create_dir_all(self.on(at, path)).unwrap();
@@ -171,7 +172,7 @@ impl TestBed {
         (0..self.specs.len()).filter(|at| self.on(*at, path).symlink_metadata().is_ok()).collect()
     }
 
-    /// All that is on all branches: what it is, its mode and content.
+    /// Everything on all branches: type, mode and content.
     pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mut all = BTreeMap::new();
         let mut waiting: Vec<PathBuf> = self.specs.iter().map(|spec| spec.path.clone()).collect();
@@ -200,8 +201,9 @@ impl TestBed {
         all
     }
 
-    // ---- the kernel's side -------------------------------------------------------------------------
+    // ---- requests of the kernel -----------------------------------------------------------------------
 
+    /// Adds a lookup that the kernel holds.
     pub(crate) fn hold(&self, entry: &Entry) {
         *self.lookups.borrow_mut().entry(entry.ino.0).or_default() += 1;
     }
@@ -227,7 +229,7 @@ impl TestBed {
         Ok(entry)
     }
 
-    /// LOOKUP of "..": what it lies in.
+    /// LOOKUP of "..": the parent.
     pub(crate) fn above(&self, ino: Ino) -> Result<Entry, Errno> {
         let entry = self.union.lookup_parent(ino).map_err(|e| e.errno())?;
         self.hold(&entry);
@@ -243,13 +245,13 @@ impl TestBed {
         self.lookup(parent, name)
     }
 
-    /// The number of what is at `path`; empty for the root.
+    /// Number of the object at `path`; empty for the root.
     #[track_caller]
     pub(crate) fn ino(&self, path: &str) -> Ino {
         if path.is_empty() { Ino::ROOT } else { self.find(path).unwrap().ino }
     }
 
-    /// GETATTR of what is at `path`.
+    /// GETATTR of the object at `path`.
     pub(crate) fn stat(&self, path: &str) -> Attr {
         self.union.getattr(self.ino(path), None).unwrap()
     }
@@ -384,7 +386,7 @@ impl TestBed {
         self.rename_with(from, to, RenameFlags::empty())
     }
 
-    /// RENAME2. As the kernel does, both names are looked up before.
+    /// RENAME2, with both names looked up before, as the kernel does.
     pub(crate) fn rename_with(&self, from: &str, to: &str, flags: RenameFlags) -> Result<(), Errno> {
         let ((from_dir, from), (to_dir, to)) = (self.split(from), self.split(to));
         self.lookup(from_dir, from)?;

@@ -1,4 +1,4 @@
-//! Threads at work in directories that others rename meanwhile.
+//! Threads that work in directories while others rename these.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -54,7 +54,7 @@ fn work_goes_on_below_directories_that_are_renamed() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = homes.iter().map(|home| scope.spawn(move || work(union, *home))).collect();
-        // One thread renames their grandparents all the while.
+        // One thread renames their grandparents meanwhile.
         let renamer = scope.spawn(|| {
             let rename = |from: &str, to: &str, flags| {
                 let (from, to) = (buf(from), buf(to));

@@ -1,4 +1,4 @@
-//! Branches that cannot hold what a directory has: an ACL, or a flag that promises something.
+//! Branches that cannot hold a directory's ACL, or a binding flag.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -21,7 +21,7 @@ use crate::test_bed::{TestBed, settings};
 /// `chattr +d`.
 const NODUMP: u32 = 0x40;
 
-/// A pool whose first branch is of this kind, and whose second is a disk's.
+/// A pool whose first branch is of the given kind, and whose second is on a disk.
 struct Unlike {
     pool: TestBed,
     // Dropped in this order.
@@ -69,7 +69,7 @@ fn a_directory_with_an_acl_is_not_given_to_a_branch_without() {
         assert_eq!(pool.holders("d"), [1]);
         assert_eq!(pool.stat("d").stat.mode, shown);
         assert_eq!(fs::read_dir(pool.branch(0)).unwrap().count(), 0, "nothing is left of the attempts");
-        // What is below it is refused there, too.
+        // It is refused below it too.
         pool.create("d/dir/deep").unwrap();
         assert_eq!(pool.holders("d/dir/deep"), [1]);
         for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
@@ -81,7 +81,7 @@ fn a_directory_with_an_acl_is_not_given_to_a_branch_without() {
     }
 }
 
-/// Neither extended attributes nor birth times; no birth times; an older ext; and a file system that forgets numbers.
+/// Neither extended attributes nor birth times; no birth times; an older ext; and a file system with volatile numbers.
 #[test]
 fn skeletons_and_what_is_made_in_them_are_right_on_branches_that_lack_something() {
     needs!(root(), fuse(), loops(), program("mergerfs"));
@@ -133,7 +133,7 @@ fn a_directory_that_promises_something_is_not_given_to_a_branch_that_does_not() 
         for name in make_all(pool, "") {
             assert_eq!(pool.holders(&name), [1], "{name} with {promise}");
         }
-        // What is no promise is left out.
+        // Flags that are not binding are left out.
         pool.put_dir(1, "plain");
         run("chattr", &["+dA"], &pool.on(1, "plain"));
         pool.create("plain/file").unwrap();
@@ -151,7 +151,7 @@ fn an_object_that_no_other_branch_takes_gets_the_reason() {
     assert_eq!(pool.holders("film"), [0]);
     assert_eq!(pool.create("d/file").unwrap_err(), Errno::OPNOTSUPP);
     assert_eq!(pool.mkdir("d/dir").unwrap_err(), Errno::OPNOTSUPP);
-    // A file does not change its branch: another one could have the name, by a copy.
+    // A file stays on its branch; another branch could have the name, by a copy.
     let d = pool.ino("d");
     let name = |name: &str| fsstack_pool::EntryNameBuf::from_bytes(name.as_bytes()).unwrap();
     let (film_name, new) = (name("film"), name("new"));
@@ -166,12 +166,12 @@ fn an_object_that_no_other_branch_takes_gets_the_reason() {
     assert_eq!((pool.holders("d"), pool.holders("film"), pool.holders("tree")), (vec![1], vec![0], vec![0]));
 }
 
-/// A branch is given a copy of D, for something further down, while D is changed: the change is on the new copy too.
+/// A branch gets a copy of D for a deeper directory while D is changed: the new copy has the change too.
 #[test]
 fn a_change_of_a_directory_is_on_the_copy_that_a_branch_is_given_meanwhile() {
     needs!(root());
     let pool = TestBed::new(2);
-    // Attributes take time to be copied.
+    // Copying attributes takes time.
     let dress = |dir: &Path| {
         let file = fs::File::open(dir).unwrap();
         for n in 0..40 {

@@ -68,13 +68,13 @@ fn an_unlinked_open_file_goes_on() {
     pool.unlink("film").unwrap();
     assert_eq!(pool.read_handle(file), "still here");
     assert_eq!(pool.getattr(file.ino).unwrap().stat.nlink, 0);
-    // Opened anew through /proc/self/fd, as the kernel would ask.
+    // Opened through /proc/self/fd, as the kernel would request it.
     let again = pool.open(file.ino, OFlags::RDWR).unwrap();
     assert_eq!(pool.union.write(again.handle, 0, b"STILL", WriteTerms::default()).unwrap(), 5);
     pool.close(file);
     assert_eq!(pool.read_handle(again), "STILL here");
     pool.close(again);
-    // Nobody has it open, but the kernel knows it: as a descriptor opened with O_PATH sees it.
+    // It is closed, but the kernel knows it, as with a descriptor opened with O_PATH.
     assert_eq!(pool.getattr(file.ino).unwrap().stat.nlink, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Extended attributes: the branch's, and the pool's own answers.
+//! Extended attributes: the branch's, and the pool's virtual ones.
 
 use fsstack_engine::Caller;
 use fsstack_lab::needs;
@@ -66,7 +66,7 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
     let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put_dir(0, "d");
     pool.write("d/film", "x");
-    // The root has the branch's id, the skeleton the directory's mark.
+    // The root has the branch's id, the new copy the directory's mark.
     for ino in [Ino::ROOT, pool.ino("d")] {
         assert_eq!(list(&pool, ino, Caller::DAEMON), Vec::<String>::new());
         for name in [c"trusted.fsstack.branch", c"trusted.fsstack.dir", c"user.fsstack.branch-id"] {
@@ -88,7 +88,7 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
     }
 }
 
-/// mergerfs stores what is set under its prefix and is no name of its own; it does not read it.
+/// mergerfs stores attributes under its prefix that it does not use itself, and cannot read them back.
 #[test]
 fn attributes_stored_under_the_prefixes_are_listed_only_if_they_can_be_read() {
     let pool = TestBed::new(1);
@@ -104,7 +104,7 @@ fn attributes_stored_under_the_prefixes_are_listed_only_if_they_can_be_read() {
     assert_eq!(get(&pool, ino, c"user.mergerfs.note").unwrap(), "stored");
     assert_eq!(get(&pool, ino, c"user.mergerfs.basepath").unwrap(), pool.branch(0).display().to_string());
     assert_eq!(get(&pool, ino, c"user.fsstack.note").unwrap_err(), Errno::NODATA);
-    // A copy of the file can have it, too.
+    // A copy of the file can have it too.
     pool.union.setxattr(ino, c"user.mergerfs.note", b"copied", 0, false, Caller::DAEMON).unwrap();
     assert_eq!(fsstack_sys::xattr::get_vec(on(), c"user.mergerfs.note").unwrap(), b"copied");
     pool.union.removexattr(ino, c"user.mergerfs.note", Caller::DAEMON).unwrap();
@@ -202,7 +202,7 @@ fn attributes_of_the_file_system_itself_are_for_root_and_the_owner() {
                 assert_eq!(answers(caller), [Errno::OPNOTSUPP; 2], "{name:?}: the branch's own answer");
             }
         }
-        // What the kernel has checked is not checked again.
+        // The kernel's checks are not repeated.
         pool.union.setxattr(ino, c"user.a", b"x", 0, false, stranger).unwrap();
         pool.union.removexattr(ino, c"system.posix_acl_access", stranger).unwrap();
     }

@@ -1,4 +1,4 @@
-//! One call that fails starts a probe of the branch, and does not close it.
+//! One failing call starts a probe of the branch, and does not close it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ fn one_bad_file_is_not_a_bad_branch() {
     let look = |name: &str| engine.find(Path::new(name)).map(drop);
     for _ in 0..5 {
         let (answer, failed) = fault::fail(1, Errno::IO, || look("bad"));
-        // Asked where it was seen last, and once more with all branches, where that fails.
+        // Asked on the branch where it was seen last, and if that fails once more on all branches.
         assert!(failed.is_some() && matches!(answer, Ok(()) | Err(Errno::IO)), "{answer:?}");
-        // Everybody is let in all the time, and it is found good.
+        // Calls are admitted all the time, and the probe succeeds.
         look("bad").unwrap();
         look("good").unwrap();
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Changes by others on the branches while a file moves: by another client of the server, or a program on the disk itself.
+//! Changes on the branches while a file moves, by another client of the server, or a program on the disk itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::num::NonZeroU64;
@@ -20,11 +20,11 @@ use tempfile::TempDir;
 use crate::engine::{Answer, Engine, settings};
 
 pub(crate) const FILM: &str = "d/film";
-/// Copied in three pieces, at two a second.
+/// Copied in three pieces, two a second.
 pub(crate) const SIZE: usize = 3 << 20;
 const SPEED: u64 = 2 << 20;
 
-/// A file system in memory that no list of local disks names: it counts as a remote branch.
+/// A file system in memory that does not count as a local disk: it is treated as a remote branch.
 pub(crate) struct Served {
     pub(crate) path: PathBuf,
     _mount: Entry,
@@ -43,7 +43,7 @@ impl Served {
     }
 }
 
-/// A branch with a file, and another one that it may move to.
+/// A branch with a file, and another one to which the file may move.
 pub(crate) struct MovingFile {
     pub(crate) engine: Engine,
     film: Handle,
@@ -54,13 +54,13 @@ pub(crate) struct MovingFile {
 }
 
 impl MovingFile {
-    /// The file is on a branch that others serve.
+    /// The file is on a remote branch.
     fn served() -> Self {
         let (served, home) = (Served::mount(), tempfile::tempdir().unwrap());
         Self::over(served.path.clone(), home.path().to_owned(), Some(served), vec![home])
     }
 
-    /// Both are disks.
+    /// Both are local disks.
     pub(crate) fn local() -> Result<Self, Skip> {
         let (home, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm"));
         let memory = memory.map_err(|e| Skip::because(format!("needs /dev/shm: {e}")))?;
@@ -85,11 +85,11 @@ impl MovingFile {
         answer.map_err(|error| error.errno())
     }
 
-    /// A write that finds the branch full, so that the file is moved, and meanwhile `act`.
+    /// Writes to the full branch, so that the file moves, and runs `act` meanwhile.
     pub(crate) fn write_and(&self, act: impl FnOnce() + Send) -> Answer<usize> {
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Later than the last time that the file has, and after the first piece of it was copied.
+                // After the file's last timestamp, and after its first piece was copied.
                 thread::sleep(Duration::from_millis(300));
                 act();
             });
@@ -97,7 +97,7 @@ impl MovingFile {
         })
     }
 
-    /// A write that finds the branch full.
+    /// Writes to the full branch.
     pub(crate) fn write_when_full(&self) -> Answer<usize> {
         let (answer, failed) = fault::fail(1, Errno::NOSPC, || self.write());
         assert_eq!(failed, Some(Call::Write));
@@ -109,7 +109,7 @@ impl MovingFile {
         [&self.source, &self.target].map(|branch| branch.join(FILM).exists())
     }
 
-    /// The branches that have the file, and what the first has.
+    /// The branches that have the file, and the first copy's content.
     pub(crate) fn left(&self) -> ([bool; 2], Vec<u8>) {
         let copies = [&self.source, &self.target].map(|branch| fs::read(branch.join(FILM)));
         let holders = copies.each_ref().map(Result::is_ok);
@@ -117,7 +117,7 @@ impl MovingFile {
     }
 }
 
-/// The file that moves, for a program that writes to it on its branch.
+/// The moving file, opened directly on its branch for writing.
 fn opened_past_the_pool(branch: &Path) -> File {
     OpenOptions::new().write(true).open(branch.join(FILM)).unwrap()
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::engine::{Engine, settings};
 use crate::scenario::Scenario;
 
-/// Object that a name shows.
+/// Object under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Dir { mode: u32, xattrs: BTreeMap<CString, Vec<u8>> },
@@ -43,7 +43,7 @@ impl TestBed {
         seen(&self.engine)
     }
 
-    /// The branches that hold `name`, by looking at them.
+    /// Branches that hold `name`, read from the branches.
     pub(crate) fn holders(&self, name: &str) -> Vec<usize> {
         (0..3).filter(|at| self.branches[*at].path().join(name).exists()).collect()
     }
@@ -87,8 +87,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Names on the branches that the pool does not show, files on two branches at once, and copies of directories
-/// that are not like the directory.
+/// Names on the branches that the pool does not show, files on two branches at once, and copies of directories with
+/// different attributes.
 pub(crate) fn dirt(branches: &[&Path], seen: &Tree, scenario: &Scenario) -> Option<String> {
     let mut holders: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for branch in branches {
@@ -115,8 +115,8 @@ pub(crate) fn dirt(branches: &[&Path], seen: &Tree, scenario: &Scenario) -> Opti
             }
         }
     }
-    // Copies that were there before may stay where an operation failed, and a file that was replaced on another
-    // branch where it was interrupted: hidden, and removed with the file.
+    // Earlier copies may remain where an operation failed, and so may a replaced file on another branch where it was
+    // interrupted: hidden, and removed with the file.
     let had_copies = ["duplicates", "hidden_copy", "rename_over_a_file", "exchange_files"];
     let had_copies = had_copies.iter().any(|name| scenario.name.contains(name));
     let twice = holders.into_iter().find(|(_, count)| *count > 1 && !had_copies);

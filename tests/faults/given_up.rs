@@ -31,7 +31,7 @@ fn killed_renames() -> impl Iterator<Item = [TempDir; 3]> {
     })
 }
 
-/// Branches of which the first two have a record that waits for the third.
+/// Three branches; the first two have a record that waits for the third.
 fn waiting_for_the_third() -> [TempDir; 3] {
     let left = killed_renames().find(|branches| {
         let paths = branches.each_ref().map(TempDir::path);
@@ -61,7 +61,7 @@ fn what_waits_for_several_branches_goes_with_the_last_of_them() {
     panic!("nothing was ever left for two branches");
 }
 
-/// Whichever call fails: either no record is left, or the answer names the branch that has it, and another try removes it.
+/// Whichever call fails: either no record is left, or the error names the branch that has it, and a retry removes it.
 #[test]
 fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
     let branches = waiting_for_the_third();
@@ -106,7 +106,7 @@ fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
     assert!(refused > 0, "no call of {calls} was refused");
 }
 
-/// A record that another process works with, and a folder that is somebody else's.
+/// A record that another process is working on, and a folder of another user.
 #[test]
 fn a_record_in_use_is_not_forgotten_and_another_users_folder_is_ignored() {
     let branches = waiting_for_the_third();
@@ -133,7 +133,7 @@ fn a_record_in_use_is_not_forgotten_and_another_users_folder_is_ignored() {
     assert!(other.exists());
 }
 
-/// The rename can be neither finished nor undone: another mount would only say so again.
+/// The rename can be neither finished nor undone; every mount would say so again.
 #[test]
 fn a_rename_whose_names_are_both_in_use_is_settled_once() {
     for branches in killed_renames() {

@@ -1,8 +1,8 @@
 //! Each call that opening a handle makes fails once. An existing object is never reported as gone, and is found
 //! unchanged when the call succeeds again.
 //!
-//! Objects unknown to the daemon, as after a restart, and known ones; on file systems that open objects by number,
-//! and on those that are searched.
+//! Both for objects unknown to the daemon, as after a restart, and for known ones; on file systems that open objects by
+//! number, and on those that are searched.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -27,10 +27,10 @@ use tempfile::TempDir;
 
 use crate::engine::{Engine, settings};
 
-/// Errors that any call of a branch, or of the daemon's own machine, may return.
+/// Errors that any call of a branch, or of the daemon's machine, may return.
 const ERRNOS: [Errno; 5] = [Errno::IO, Errno::ACCESS, Errno::NOMEM, Errno::MFILE, Errno::INTR];
 
-/// Handle and attributes as an NFS client keeps them.
+/// Handle and attributes as kept by an NFS client.
 #[derive(Clone, Debug)]
 struct HeldHandle {
     path: &'static str,
@@ -72,7 +72,7 @@ impl ExportedPool {
         }
     }
 
-    /// None of what failed has left anything.
+    /// Checks that failed calls left nothing behind.
     fn assert_unchanged(&self, held: &[HeldHandle]) {
         let engine = self.mount();
         for held in held {
@@ -85,9 +85,9 @@ impl ExportedPool {
         ["a", "b"].map(|name| self.branches.branch(name).path().to_owned())
     }
 
-    /// One of each sort, and their handles.
+    /// One object of each kind, with their handles.
     fn filled(branches: Pool) -> (Self, Vec<HeldHandle>) {
-        // In memory: it is mounted a thousand times.
+        // In memory, because it is mounted a thousand times.
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
         let test_bed = Self { branches, state };
         let [a, b] = test_bed.roots();
@@ -105,7 +105,7 @@ impl ExportedPool {
             fs::write(b.join(file), file).unwrap();
         }
         let engine = test_bed.mount();
-        // Later copies of directories on `b`, by what is renamed into them.
+        // Later copies of directories on `b`, made by renaming files into them.
         for (from, to) in [("f", "lost/f"), ("g", "parted/g")] {
             engine.rename(Path::new(from), Path::new(to), RenameFlags::empty()).unwrap();
         }
@@ -127,7 +127,7 @@ impl ExportedPool {
         ];
         let mut held: Vec<_> = paths.iter().map(|path| hold(&engine, path)).collect();
         drop(engine);
-        // A directory loses its first copy; another is renamed on its second branch, and is two from then on.
+        // A directory loses its first copy; another is renamed on its second branch, and becomes two.
         fs::remove_dir(a.join("lost")).unwrap();
         fs::rename(b.join("parted"), b.join("parted too")).unwrap();
         let engine = test_bed.mount();
@@ -147,7 +147,7 @@ fn hold(engine: &Engine, path: &'static str) -> HeldHandle {
     HeldHandle { path, id: id(entry), above: entry.attr.stat.is_dir().then_some(above) }
 }
 
-/// Writes at the end until all is written.
+/// Writes at the end until everything is written.
 fn grow(engine: &Engine, path: &str, mut len: usize) {
     let handle = engine.open(Path::new(path), OFlags::WRONLY).unwrap();
     let mut at = 0;
@@ -159,12 +159,12 @@ fn grow(engine: &Engine, path: &str, mut len: usize) {
     engine.union.release(handle);
 }
 
-/// Whether the kernel makes ESTALE of it. (ENOENT that is for sure is passed on, and that is one to it.)
+/// True if the kernel turns the error into ESTALE. A certain ENOENT is passed on and counts as ESTALE.
 fn is_gone(told: &Told) -> bool {
     told.is_err_and(|error| error.errno() == Errno::STALE || error.is_missing_for_sure())
 }
 
-/// Question to the handle, and the expected answer.
+/// Request for the handle, and the expected result.
 struct Question {
     about: &'static str,
     /// Steps before it.
@@ -192,7 +192,7 @@ const QUESTIONS: [Question; 3] = [
     },
 ];
 
-/// Answer to the question, repeated until it is anything else than "not now".
+/// Result of the request, repeated until it is not "not now".
 fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     let began = Instant::now();
     loop {
@@ -204,7 +204,7 @@ fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     }
 }
 
-/// Answer to an NFS client, and the answer when nothing fails any more.
+/// Result for an NFS client, and the result without failures.
 struct Answers {
     told: Told,
     later: Told,
@@ -217,7 +217,8 @@ impl Answers {
     }
 }
 
-/// Each call fails once with each of `errnos`. `asks` makes the `nth` fail, and tells which that was; None: there are no more.
+/// Each call fails once with each of `errnos`. `asks` makes the `nth` fail and returns it; `None` when there are no
+/// more.
 fn every_call_fails_once(
     held: &[HeldHandle],
     errnos: &[Errno],
@@ -249,10 +250,10 @@ fn every_call_fails_once(
     assert!(failures > 500, "{failures}");
 }
 
-/// For a daemon that was just started, and objects where they were seen last.
+/// For a daemon that was just started, and objects at their last known paths.
 fn after_a_mount(branches: Pool) {
     let (test_bed, held) = ExportedPool::filled(branches);
-    // A mount for each is dear: the others are as NOMEM to the engine.
+    // Each case takes a mount: for the engine the other errors are like NOMEM.
     every_call_fails_once(&held, &ERRNOS[..3], |question, held, nth, errno| {
         let engine = test_bed.mount();
         (question.before)(&engine, held);
@@ -263,7 +264,7 @@ fn after_a_mount(branches: Pool) {
     test_bed.assert_unchanged(&held);
 }
 
-/// For objects that were renamed out of band since they were seen last, each time to a name that they never had.
+/// For objects that were renamed out of band to names that they never had.
 fn after_a_rename(branches: Pool) {
     let (test_bed, held) = ExportedPool::filled(branches);
     let engine = test_bed.mount();
@@ -276,7 +277,7 @@ fn after_a_rename(branches: Pool) {
         test_bed.rename(&before, &now);
         let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
         let later = at_last(&engine, |engine| (question.ask)(engine, held));
-        // Expected answers, and answers that are accepted besides.
+        // Expected results, and further accepted ones.
         for (ino, _) in [Some(held.id), held.above].into_iter().flatten().filter(|(ino, _)| *ino != Ino::ROOT)
         {
             (0..100).for_each(|_| engine.union.forget(ino, 1));
@@ -347,7 +348,7 @@ fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
     }
 }
 
-/// An identity that cannot be read at a mount is not replaced by another.
+/// An identity that cannot be read at a mount is not replaced.
 #[test]
 fn a_mount_at_which_a_call_fails_changes_no_number() {
     needs!(root());
@@ -359,7 +360,7 @@ fn a_mount_at_which_a_call_fails_changes_no_number() {
             let (mounted, failed) = fault::fail(nth, errno, || test_bed.try_mount());
             let mounts = mounted.is_some();
             if let Some(union) = mounted {
-                union.destroy(); // (What is left of it has the index open.)
+                union.destroy(); // a remaining reference would keep the index open
             }
             let engine = test_bed.mount();
             let others = held.iter().filter(|held| hold(&engine, held.path).id != held.id).count();
@@ -378,7 +379,7 @@ fn a_mount_at_which_a_call_fails_changes_no_number() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A directory deeper than the kernel tells paths, in one that is moved to and fro.
+/// A directory deeper than the kernel prints paths, in one that is moved to and fro.
 #[test]
 fn a_directory_that_is_moved_far_below_is_never_gone() {
     needs!(root(), loops());

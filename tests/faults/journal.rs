@@ -1,5 +1,5 @@
-//! Records of what is under way, as a crash of the machine may leave them: cut short anywhere, or followed by zeros.
-//! Such a record was never acted on; the next mount clears it and changes nothing else.
+//! Records of changes in progress as a machine crash may leave them: truncated anywhere, or followed by zeros. Such a
+//! record was never acted on; the next mount removes it and changes nothing else.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -30,7 +30,7 @@ pub(crate) fn shown(branches: &[&Path]) -> Tree {
     seen(&Engine::over(branches.iter().copied(), settings("ff")))
 }
 
-/// The first kill after which a whole record lies on a branch: the branches as they are then are `branches`.
+/// Kills until a complete record is on a branch; `branches` are the branches in that state.
 fn killed_with_a_record(
     scenario: &Scenario,
     branches: &[&Path],
@@ -51,7 +51,7 @@ fn killed_with_a_record(
     panic!("{}: never a record", scenario.name);
 }
 
-/// Cuts the record at every byte, with nothing and with zeros after it, and mounts.
+/// Truncates the record at every byte, with nothing and with zeros after it, and mounts.
 fn cut_everywhere(path: &Path, whole: &[u8], check: impl Fn(String)) {
     for at in 0..=whole.len() {
         let mut torn = whole.to_vec();
@@ -98,7 +98,7 @@ fn an_intent_of_a_move_is_cut_at_every_byte() {
     cut_everywhere(&path, &whole, |how| assert_eq!(branches.fault(None), None, "{how}"));
 }
 
-/// A branch of the record is not in the pool when it is mounted again: what is settled without it holds for it too.
+/// A branch of the record is missing at the next mount: what is settled without it applies to it too.
 #[test]
 fn a_branch_that_comes_back_later_follows() {
     let scenario = scenario::named("rename_a_directory_of_three_branches");
@@ -108,7 +108,7 @@ fn a_branch_that_comes_back_later_follows() {
         branches
     };
     let before = shown(&fresh().each_ref().map(TempDir::path));
-    // Never mounted before, like those of the children that are killed: a first mount makes more calls.
+    // Never mounted before, like those of the killed children: a first mount makes more calls.
     let branches = fresh();
     let paths = branches.each_ref().map(TempDir::path);
     let (mounting, calls) = kill::child(scenario, &paths, None).unwrap();
@@ -129,7 +129,7 @@ fn a_branch_that_comes_back_later_follows() {
     assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
 }
 
-/// A branch that is given up follows nobody: what waited for it goes.
+/// No branch that was given up is waited for: its records are removed.
 #[test]
 fn records_that_wait_for_a_branch_that_was_given_up_go() {
     let scenario = scenario::named("rename_a_directory_of_three_branches");
@@ -157,14 +157,14 @@ fn records_that_wait_for_a_branch_that_was_given_up_go() {
     panic!("nothing was ever left for the third branch");
 }
 
-/// The records of changes of names on the branches.
+/// Number of records of name changes on the branches.
 pub(crate) fn records(branches: &[&Path]) -> usize {
     let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());
     let names = folders.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(".names")).count()
 }
 
-/// The process is killed while it settles a record without one of its branches: what it had settled holds for that branch.
+/// The process is killed while it settles a record without one of its branches: what it settled applies to that branch.
 #[test]
 fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
     let scenario = scenario::named("rename_a_directory_of_three_branches");
@@ -188,7 +188,7 @@ fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
         let branches = fresh();
         let paths = branches.each_ref().map(TempDir::path);
         assert!(kill::child(scenario, &paths, first).is_none());
-        // It finds no directory to create in: it mounts.
+        // Without a directory to create in, it only mounts.
         let ended = kill::child(scenario::named("create"), &paths[..2], Some(nth));
         assert!(records(&paths) <= 1, "killed at {nth}");
         let all = shown(&paths);
@@ -202,8 +202,8 @@ fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
     assert!(crashes > 10, "{crashes}");
 }
 
-/// A directory replaced another, and the process was killed before the old one went from the last branch. The pool shows that as
-/// done: it is never taken back, though the old one cannot go any more.
+/// A directory replaced another, and the process was killed before the old one was removed from the last branch. The
+/// pool shows that as done, so it is never undone, though the old one cannot be removed any more.
 #[test]
 fn changes_shown_as_done_are_not_taken_back() {
     let scenario = scenario::named("rename_over_an_empty_directory_elsewhere");
@@ -263,8 +263,8 @@ fn a_record_of_another_version_or_in_use_stays_and_is_not_acted_on() {
     assert!(!path.parent().unwrap().exists(), "settled");
 }
 
-/// The file `to` on the first branch is to go, and the one that takes its place is behind it already: the process was
-/// killed there.
+/// The file `to` on the first branch is to be removed, with its replacement already behind it, when the process is
+/// killed.
 fn killed_before_the_replaced_file_goes(paths: &[&Path; 3]) {
     let scenario = scenario::named("rename_over_a_file_on_an_earlier_branch");
     let reset = || {
@@ -295,7 +295,7 @@ fn text_of(tree: &Tree, name: &str) -> Option<String> {
     }
 }
 
-/// A number that has become free is soon another file's: the record means the one that was there.
+/// A freed number is soon another file's: the record means the earlier file.
 #[test]
 fn a_new_file_with_the_number_of_one_that_was_to_go_stays() {
     needs!(root(), loops());
@@ -305,7 +305,7 @@ fn a_new_file_with_the_number_of_one_that_was_to_go_stays() {
     let to = paths[0].join("to");
     let number = fs::metadata(&to).unwrap().ino();
     fs::remove_file(&to).unwrap();
-    // The file system gives it away again when it has cleared what was there.
+    // The file system reuses it after it has cleaned up the old inode.
     let mut others = Vec::new();
     let began = Instant::now();
     let again = loop {

@@ -1,6 +1,6 @@
-//! The process is killed before each of its calls; the next one finds every file whole, once.
+//! The process is killed before each of its calls; the next one finds every file complete and once.
 //!
-//! A test starts itself again, with the order to die in the environment: see `fsstack_sys::fault`.
+//! A test starts itself again, with the kill order in the environment: see `fsstack_sys::fault`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::check::{Entry, Tree, dirt, seen};
 use crate::engine::{Engine, settings};
 use crate::scenario::{self, Scenario};
 
-/// Arguments of the child: the scenario's name, and then the branches.
+/// Arguments of the child: the scenario's name, then the branches.
 const ORDER: &str = "FSSTACK_TEST_CHILD";
 
-/// Output of a child that was not killed: calls before the act, and with it.
+/// Output of a child that was not killed: calls before the operation, and including it.
 const TOLD: &str = "calls:";
 
-/// The other process: does nothing unless it was given an order.
+/// The child process: does nothing without an order.
 #[test]
 fn a_child() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -31,7 +31,7 @@ fn a_child() {
     println!("{TOLD} {mounting} {calls} {done:?}");
 }
 
-/// Runs the scenario in a child that dies at `kill`: what it wrote if it did not.
+/// Runs the scenario in a child that is killed at `kill`. Returns its output if it was not.
 pub(crate) fn child(scenario: &Scenario, branches: &[&Path], kill: Option<u64>) -> Option<(u64, u64)> {
     let mut order = scenario.name.to_owned();
     branches.iter().for_each(|branch| order = format!("{order}\n{}", branch.display()));
@@ -68,7 +68,7 @@ fn killed_at_every_call(scenario: &Scenario) {
     };
     let shown = |branches: &[&Path]| seen(&Engine::over(branches.iter().copied(), settings("ff")));
     let before = shown(&fresh().each_ref().map(TempDir::path));
-    // Never mounted before, like those of the children that are killed: a first mount makes more calls.
+    // Never mounted before, like those of the killed children: a first mount makes more calls.
     let branches = fresh();
     let branches = branches.each_ref().map(TempDir::path);
     let (mounting, calls) = child(scenario, &branches, None).unwrap();
@@ -110,7 +110,7 @@ fn killed_at_every_call(scenario: &Scenario) {
     );
 }
 
-/// A test a scenario.
+/// One test per scenario.
 macro_rules! killed_in {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() { killed_at_every_call(scenario::named(stringify!($name))); })*

@@ -1,4 +1,4 @@
-//! A branch that is added while another lacks parts: the copies that the other does not show may be there.
+//! A branch is added while another lacks subvolumes: the copies that the other does not show may exist.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::engine::{Engine, settings};
 use crate::kill;
 use crate::scenario::{FILM, MOVE_WITH_ROOM, MOVED};
 
-/// A volume of two bricks: another pool that calls itself one, with the file by which a volume's client tells of its bricks.
+/// A volume of two bricks: another pool with the virtual file by which a volume's client describes its bricks.
 struct Volume(Pool);
 
 impl Volume {
@@ -47,7 +47,7 @@ impl Volume {
         self.brick().with_file_name("lost")
     }
 
-    /// The brick with the film dies.
+    /// Makes the brick with the film fail.
     fn lose(&self) {
         fs::rename(self.brick().join(FILM), self.lost()).unwrap();
         self.say(0);
@@ -59,7 +59,7 @@ impl Volume {
     }
 }
 
-/// Removes all but what the branch is made with.
+/// Removes everything but what the branch is created with.
 fn clear(path: &Path) {
     for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.ends_with(".meta") || entry.ends_with("ballast") {
@@ -73,8 +73,9 @@ fn clear(path: &Path) {
     }
 }
 
-/// A file was moved to the volume, and both copies have its name, for the process was killed between the two steps. A mount
-/// without the first branch shows the volume's copy; then the brick with that copy dies, and the first branch is added.
+/// A file was moved to the volume, and both copies have its name, because the process was killed between the two steps.
+/// A mount without the first branch shows the volume's copy; then the brick with that copy fails, and the first branch
+/// is added.
 #[test]
 fn a_branch_that_is_added_keeps_the_only_copy_that_is_in_reach() {
     needs!(mounting());
@@ -96,7 +97,7 @@ fn a_branch_that_is_added_keeps_the_only_copy_that_is_in_reach() {
     drop(over(&all));
     reset();
     let (mut both, mut wrong) = (0, Vec::new());
-    // Threads that look after the volume make calls as well: the move ends at a call that is not known before.
+    // Threads that check the volume make calls too, so the number of the move's last call varies.
     for nth in 1.. {
         reset();
         if kill::child(&MOVE_WITH_ROOM, &all, Some(nth)).is_some() {

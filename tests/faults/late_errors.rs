@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::beside::Served;
 use crate::engine::{Answer, Engine, settings};
 
-/// A pool of these many branches with a file `d/film` on the first.
+/// A pool with this many branches and a file `d/film` on the first.
 fn pool(branches: usize) -> (Vec<TempDir>, Engine) {
     let homes: Vec<_> = (0..branches).map(|_| tempfile::tempdir().unwrap()).collect();
     homes.iter().for_each(|home| fs::create_dir(home.path().join("d")).unwrap());
@@ -25,12 +25,12 @@ fn open<const N: usize>(engine: &Engine, how: [OFlags; N]) -> [Handle; N] {
     how.map(|how| engine.open(Path::new("d/film"), how).unwrap())
 }
 
-/// Syncs by each.
+/// Syncs through each handle.
 fn sync<const N: usize>(engine: &Engine, handles: [Handle; N]) -> [Answer<()>; N] {
     handles.map(|handle| engine.union.fsync(handle, false).map_err(|error| error.errno()))
 }
 
-/// Does `act`, whose first call of the kind fails with `errno`.
+/// Runs `act`, in which the first call of the given kind fails with `errno`.
 fn failing<T>(call: Call, errno: Errno, act: impl Fn() -> fsstack_engine::Result<T>) -> Answer<T> {
     let mut nth = 0;
     loop {
@@ -56,11 +56,11 @@ fn each_open_file_description_gets_an_error_once() {
     let [late] = open(&engine, [OFlags::RDWR]);
     assert_eq!(sync(&engine, [one, two, reader, late]), [LOST, OK, LOST, OK]);
     assert_eq!(sync(&engine, [one, two, reader, late]), [OK; 4]);
-    // Another error, which is no fault of the branch: all handles get it.
+    // A different error, not a fault of the branch: all handles get it.
     let full = failing(Call::Fsync, Errno::NOSPC, || engine.union.fsync(late, true));
     assert_eq!(full, Err(Errno::NOSPC));
     assert_eq!(sync(&engine, [one, two, late]), [Err(Errno::NOSPC), Err(Errno::NOSPC), OK]);
-    // When nobody has the file open any more, it is over.
+    // When all handles are closed, the error is dropped.
     [one, two, reader, late].into_iter().for_each(|handle| engine.union.release(handle));
     let again = open(&engine, [OFlags::RDWR]);
     assert_eq!(sync(&engine, again), [OK]);
@@ -75,7 +75,7 @@ fn a_synced_write_tells_the_others_of_what_was_lost() {
     let write = |handle| engine.union.write(handle, 0, b"x", WriteTerms::default()).map(drop);
     assert_eq!(failing(Call::Write, Errno::IO, || write(synced)), LOST);
     assert_eq!(sync(&engine, [one, synced]), [LOST, OK]);
-    // What is refused of a write is that write's own.
+    // The error of a refused write belongs to that write.
     assert_eq!(failing(Call::Write, Errno::IO, || write(one)), LOST);
     assert_eq!(failing(Call::Write, Errno::NOSPC, || write(synced)), Err(Errno::NOSPC));
     assert_eq!(sync(&engine, [one, synced]), [OK; 2]);
@@ -88,7 +88,7 @@ fn a_copy_of_a_directory_that_cannot_be_synced_is_reported() {
     let (homes, engine) = pool(3);
     let dir = engine.ino(Path::new("d")).unwrap();
     let sync = || engine.union.fsyncdir(dir, fsstack_pool::Handle(0), false);
-    // One that was removed out of band has nothing to be synced; one that cannot be asked may have.
+    // A copy removed out of band needs no sync; one that cannot be asked may need one.
     fs::remove_dir(homes[1].path().join("d")).unwrap();
     sync().unwrap();
     let (_, calls) = fault::count(sync);
@@ -100,7 +100,7 @@ fn a_copy_of_a_directory_that_cannot_be_synced_is_reported() {
     }
 }
 
-/// A branch that others serve, with the file, and one that has room for it.
+/// A remote branch with the file, and one with room for it.
 fn served_pool() -> (Served, TempDir, Engine) {
     let (served, home) = (Served::mount(), tempfile::tempdir().unwrap());
     fs::write(served.path.join("d/film"), "x").unwrap();
@@ -108,7 +108,7 @@ fn served_pool() -> (Served, TempDir, Engine) {
     (served, home, engine)
 }
 
-/// A process that inherited a descriptor closes it, and looks at no answer.
+/// A process closes an inherited descriptor and ignores the result.
 #[test]
 fn the_fsync_reports_the_error_of_the_close_too() {
     needs!(mounting());
@@ -121,7 +121,7 @@ fn the_fsync_reports_the_error_of_the_close_too() {
     assert_eq!([close(one), close(one)], [LOST; 2]);
     assert_eq!(sync(&engine, [one, two, one]), [LOST, OK, OK]);
     assert_eq!(close(one), OK);
-    // The close itself finds it out.
+    // The close itself reports it.
     write(two);
     assert_eq!(failing(Call::Write, Errno::NOSPC, || engine.union.flush(two)), Err(Errno::NOSPC));
     assert_eq!(sync(&engine, [one, two, one, two]), [Err(Errno::NOSPC), Err(Errno::NOSPC), OK, OK]);
@@ -144,7 +144,7 @@ fn a_file_is_not_moved_without_what_was_acknowledged() {
     let full = Err(Errno::NOSPC);
     let check: Vec<_> = check.collect();
     assert!(check.contains(&(Err(Errno::NOSPC), true, [full, full, OK, OK])), "{check:?}");
-    // If all was stored there is no error.
+    // If everything was stored there is no error.
     let (served, _home, engine) = served_pool();
     let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
     let write = |at| engine.union.write(one, at, b"y", WriteTerms::default()).unwrap();

@@ -28,12 +28,12 @@ use check::Tree;
 use fsstack_sys::{Call, Errno, fault};
 use scenario::{SCENARIOS, Scenario};
 
-/// Errors that a failing branch may return for any call, and the error of a process without descriptors.
+/// Errors of a failing branch for any call, and the error of a process without descriptors.
 const ERRNOS: [Errno; 5] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::MFILE];
 
 fn every_call_fails_once(scenario: &Scenario) {
     let before = scenario.test_bed().seen();
-    // Counted where nothing was looked at yet, as when they fail.
+    // Counted without earlier lookups, as when the calls fail.
     let mut test_bed = scenario.test_bed();
     let (done, calls) = fault::count(|| (scenario.act)(&test_bed.engine));
     assert_eq!(done, Ok(()), "{}: without a fault", scenario.name);
@@ -76,7 +76,7 @@ fn every_call_fails_once(scenario: &Scenario) {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// From each call on, all fail: the branches are out of reach, and the daemon lives on until they are back.
+/// From each call on, all fail: the branches are unreachable, and the daemon runs on until they are back.
 fn every_call_is_the_last(scenario: &Scenario) {
     let before = scenario.test_bed().seen();
     let mut test_bed = scenario.test_bed();
@@ -99,7 +99,7 @@ fn every_call_is_the_last(scenario: &Scenario) {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A branch that reports that it is full, at any call, sends a new object to the next branch.
+/// A branch that is full at any call sends a new object to the next branch.
 #[test]
 fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
     let scenario = scenario::named("create");
@@ -121,7 +121,7 @@ fn branches_go_out_of_reach_at_every_call() {
     SCENARIOS.iter().for_each(every_call_is_the_last);
 }
 
-/// A test for each scenario, so that each is reported alone.
+/// One test per scenario, so that each is reported separately.
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() { every_call_fails_once(scenario::named(stringify!($name))); })*

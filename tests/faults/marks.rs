@@ -1,4 +1,5 @@
-//! The mark of an object's identity cannot be read, at each call once: the object gets no other number, and no other
+//! Each call that reads the mark of an object's identity fails once: the object gets no other number, and no other mark
+//! is written.
 //! mark is written.
 
 use std::fs;
@@ -16,7 +17,7 @@ use crate::engine::{Answer, Engine, settings};
 
 const DIR: &str = "dir";
 
-/// [`DIR`] was made on `a`, and `b` got a copy of it since, by a file that was renamed.
+/// [`DIR`] was made on `a`, and `b` got a copy of it later, by a renamed file.
 fn with_a_later_copy([a, b]: [&Path; 2], mount: &impl Fn() -> Engine) -> Engine {
     fs::create_dir(a.join(DIR)).unwrap();
     fs::write(b.join("f"), "f").unwrap();
@@ -30,7 +31,7 @@ fn known(engine: &Engine) -> Answer<(Ino, u64)> {
     engine.find(Path::new(DIR)).map(|entry| (entry.ino, entry.generation))
 }
 
-/// Each call of a first lookup of [`DIR`] fails once: no caller sees another identity, then or later. `check` looks at
+/// Each call of a first lookup of [`DIR`] fails once: no caller sees another identity, then or later. `check` examines
 /// each failure's result.
 fn stays_itself(mount: &impl Fn() -> Engine, before: (Ino, u64), check: impl Fn(&str)) {
     let engine = mount();
@@ -60,7 +61,7 @@ fn a_directory_whose_mark_cannot_be_read_is_not_another() {
         Engine::over([a, b].into_iter(), settings)
     };
     let before = known(&with_a_later_copy([a, b], &mount)).unwrap();
-    // The copy that the number was made from is gone: the mark on the other has it.
+    // The copy that the number came from is gone: the mark on the other one has it.
     fs::remove_dir(a.join(DIR)).unwrap();
     stays_itself(&mount, before, |_| ());
 }

@@ -1,4 +1,5 @@
-//! An interrupted move of which one side is not the pool's any more: the old copy was renamed out of its branch, or the folder
+//! An interrupted move of which one side is not the pool's any more: the old copy was renamed out of its branch, or the
+//! folder with a record belongs to another user.
 //! with a record is somebody else's.
 
 use std::fs;
@@ -14,7 +15,7 @@ use crate::kill;
 use crate::moves::Branches;
 use crate::scenario::{FILM, MOVE_WITH_ROOM, MOVED};
 
-/// Leaves the disk at `path` so little room that the film does not grow there.
+/// Fills the disk at `path`, so that the film cannot grow there.
 fn fill(path: &Path) {
     let mut full = 0;
     while fs::write(path.join(format!("ballast.{full}")), [1; 64 << 10]).is_ok() {
@@ -57,7 +58,7 @@ fn an_old_copy_outside_of_its_branch_is_not_the_file() {
         both += 1;
         fs::rename(branch.join(FILM), outside.join("film")).unwrap();
         if is_cold {
-            // No path of any file is known to the kernel.
+            // The kernel knows no path of any file.
             disk.branch_mut("a").unmount();
             disk.branch_mut("a").remount();
         }
@@ -71,8 +72,8 @@ fn an_old_copy_outside_of_its_branch_is_not_the_file() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The pool is mounted without the target, and the intent on the other branch says that the old copy is the file. Then the folder
-/// with that intent is somebody else's: what it says does not count.
+/// The pool is mounted without the target, and the intent on the other branch says that the old copy is the file. Then
+/// the folder with that intent belongs to another user and is ignored.
 #[test]
 fn another_users_folder_does_not_count_as_a_record_of_a_move() {
     needs!(root());

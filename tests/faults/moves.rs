@@ -1,5 +1,5 @@
-//! A file that moves to another branch, under its writer: every call fails once, and the process is killed before
-//! each of them. There is one whole file under the name afterwards, and nothing else.
+//! A file that moves while it is written: every call fails once, and the process is killed before each. Afterwards
+//! there is one complete file under the name, and nothing else.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -26,10 +26,10 @@ use crate::{ERRNOS, kill};
 
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 0x01;
-/// Bytes written when the branches are back.
+/// Bytes written after the branches are back.
 const LATER: &str = "written when the branches were back";
 
-/// The first branch has no room for what is written, the second has, the third has not.
+/// The first branch has no room for the write, the second has, the third has not.
 pub(crate) struct Branches(Pool);
 
 impl Branches {
@@ -41,7 +41,7 @@ impl Branches {
             fallocate(ballast.as_fd(), FallocateFlags::empty(), 0, 800 << 10).unwrap();
         }
         let branches = Self(pool);
-        // What a first mount puts on a branch is there from now on: all others make the same calls.
+        // A first mount stores things on a branch that later mounts find: all others make the same calls.
         branches.reset();
         drop(branches.mount());
         branches
@@ -66,8 +66,8 @@ impl Branches {
         MOVE.prepare(&self.paths());
     }
 
-    /// The old copy's space is free again. Not always at once: other tests start processes, which have this one's
-    /// descriptors until they run their program.
+    /// Waits until the old copy's space is free. Other tests start processes, which have this one's descriptors until
+    /// they execute their program.
     fn wait_for_room(&self) {
         let began = std::time::Instant::now();
         while self.0.branch("a").free() < 200 << 10 {
@@ -76,13 +76,13 @@ impl Branches {
         }
     }
 
-    /// The third branch has room for what is written, too.
+    /// Frees space for the write on the third branch too.
     fn with_another_roomy_one(self) -> Self {
         fs::remove_file(self.0.branch("c").path().join("ballast")).unwrap();
         self
     }
 
-    /// Suspect branches were probed, and interrupted operations on them are settled.
+    /// Waits until suspect branches were probed, and interrupted operations on them settled.
     fn wait_until_up(engine: &Engine) {
         let began = Instant::now();
         while engine.union.pool().branches.iter().any(|branch| branch.state() != BranchState::Up) {
@@ -95,14 +95,14 @@ impl Branches {
         Engine::over(self.paths().into_iter(), settings("ff"))
     }
 
-    /// A pool for an NFS server, with an index that lasts.
+    /// A pool for an NFS server with a persistent index.
     fn exported(&self, state: Option<&Path>) -> Engine {
         let state_dir = state.map(Path::to_owned);
         let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
         Engine::over(self.paths().into_iter(), settings)
     }
 
-    /// Differences in what a mount shows and what the branches have; `told` is the writer's answer, if it got one.
+    /// Differences between a mount and the branches; `result` is the writer's, if it got one.
     pub(crate) fn fault(&self, result: Option<Result<(), Errno>>) -> Option<String> {
         let shown: Tree = seen(&self.mount());
         let Some(Seen::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
@@ -123,7 +123,7 @@ impl Branches {
         if !left.is_empty() {
             return Some(format!("a hidden folder is left on {left:?}"));
         }
-        // A directory that was given to a branch is like the directory.
+        // A copy of a directory has the directory's attributes.
         let above = Path::new(FILM).ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
         let copies = above.flat_map(|dir| self.paths().map(|branch| branch.join(dir)));
         let unlike = |copy: &PathBuf| fs::symlink_metadata(copy).is_ok() && !is_like(copy);
@@ -178,7 +178,7 @@ fn writes_after_an_interrupted_move_count() {
     for nth in 1..=calls {
         branches.reset();
         let engine = branches.mount();
-        // Its times tell that it was changed since.
+        // Makes the change visible in its times.
         std::thread::sleep(std::time::Duration::from_millis(10));
         let (result, failed) = fault::cut_off(nth, Errno::NOTCONN, || (MOVE.act)(&engine));
         let later = engine.write(Path::new(FILM), Some(0), LATER.as_bytes());
@@ -203,8 +203,7 @@ fn writes_after_an_interrupted_move_count() {
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
 }
 
-/// The target fails, and fails again when what was done there is to be undone; then it is back, and the file was open all
-/// the time.
+/// The target fails, and fails again when the move is to be undone; then it is back, with the file open all the time.
 fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
     let engine = branches.mount();
     let (_, calls) = fault::count(|| (MOVE.act)(&engine));
@@ -265,8 +264,8 @@ fn calls_of_a_move(branches: &Branches, mount: &impl Fn() -> Engine) -> u64 {
     calls
 }
 
-/// The target fails, and fails again when what was done there is to be undone; the daemon ends before it is back. Whichever
-/// of the copies the next mount takes, it is the file that it was.
+/// The target fails, and fails again when the move is to be undone; the daemon ends before it is back. Whichever copy
+/// the next mount takes, it is the same file.
 #[test]
 fn a_file_whose_move_could_not_be_undone_is_known_by_its_number() {
     needs!(root());
@@ -300,7 +299,7 @@ fn a_file_whose_move_could_not_be_undone_is_known_by_its_number() {
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
 }
 
-/// With an index that does not last only the mark on the file says what it is: without one it is not moved.
+/// With an index in memory only the mark on the file has its number: without a mark it is not moved.
 #[test]
 fn a_file_that_cannot_be_marked_keeps_its_number() {
     needs!(root());
@@ -341,8 +340,8 @@ fn a_move_is_killed_at_every_call() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Both copies of a file have its name, for the process was killed between the two steps; the pool is mounted without the
-/// branch that the file was moved to, and that one is added while the file is written to, or is not.
+/// Both copies of a file have its name, because the process was killed between the two steps. The pool is mounted
+/// without the branch that the file was moved to, and that branch is added while the file is written, or is not.
 #[test]
 fn an_added_branch_changes_nothing_for_open_files() {
     needs!(root());
@@ -379,8 +378,9 @@ fn an_added_branch_changes_nothing_for_open_files() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Both copies of a file have its name, for the process was killed between the two steps. The pool is mounted without one of the
-/// branches, shows the copy on the other, and that is renamed, removed or written to: so it is when the branch is back.
+/// Both copies of a file have its name, because the process was killed between the two steps. The pool is mounted
+/// without one of the branches, shows the other copy, and that is renamed, removed or written. The change stays when
+/// the branch is back.
 #[test]
 fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
     needs!(root());
@@ -442,8 +442,8 @@ fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The old branch goes when the old name was to be removed, and the file is open on the new one; the old copy gets another
-/// mode, out of band, and its branch is back.
+/// The old branch fails when the old name is to be removed, with the file open on the new one. The old copy gets
+/// another mode out of band, and its branch is back.
 #[test]
 fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
     needs!(root());
@@ -458,7 +458,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         let write = |at: usize, text: &str| {
             engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
         };
-        // Space for more, and no change of the content.
+        // Allocates space without changing content.
         let reserve = || engine.union.fallocate(film, KEEP_SIZE, 0, 300 << 10, Caller::DAEMON);
         let (result, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, reserve);
         if result.is_err() || !a.exists() || !b.exists() {
@@ -471,7 +471,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&a, mode).unwrap();
         let hosted = MountWatch::start(&engine.union).unwrap();
-        // Something gives cause to probe the old branch once more.
+        // Gives cause to probe the old branch once more.
         let stat = || engine.find(Path::new("ballast")).map(drop);
         let (_, asked) = fault::fail(1, Errno::NOTCONN, stat);
         assert!(asked.is_some());

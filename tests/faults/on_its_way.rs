@@ -1,4 +1,4 @@
-//! Requests for a file that is on its way to another branch.
+//! Requests for a file that is moving to another branch.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags};
 
 use crate::beside::{FILM, MovingFile, SIZE, moved_with};
 
-/// A file that moves, and what is asked meanwhile.
+/// A moving file, and requests meanwhile.
 struct OnItsWay {
     test_bed: MovingFile,
     union: Arc<Union>,
@@ -40,7 +40,7 @@ impl OnItsWay {
     }
 }
 
-/// Files that were moved off the first branch.
+/// Number of files moved off the first branch.
 fn moved(union: &Union) -> u64 {
     union.status().branches[0].metrics.moved_away
 }
@@ -61,7 +61,7 @@ fn readers_and_the_operator_do_not_wait_for_a_move() {
         it.union.release(reader.handle);
         let status = it.union.status();
         assert_eq!(status.open.stacked, 1);
-        // Nothing of that was answered when the move was over.
+        // The pool answered while the move was in progress.
         assert_eq!((begin, moved(&it.union)), ([b'm'; 4096], 0));
     });
     assert_eq!(check, Ok(4));
@@ -73,7 +73,7 @@ fn a_file_that_is_removed_on_its_way_moves_no_further() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
     let check = it.test_bed.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
-    // It was written where it was.
+    // It was written on its old branch.
     assert_eq!((check, moved(&it.union)), (Ok(4), 0));
     assert_eq!(it.test_bed.holders(), [false, false]);
 }
@@ -123,7 +123,7 @@ fn changes_of_a_moving_file_arrive_with_it() {
     assert_eq!(it.union.getattr(it.film, None).unwrap().stat.mode & 0o7777, 0o604);
 }
 
-/// Its writes are promised to be synced, which the other branch cannot do.
+/// Its writes must be synced, which the other branch cannot do.
 #[test]
 fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
     needs!(root());
@@ -133,7 +133,7 @@ fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
     if sys::ioctl::setflags(film.as_fd(), flags | sys::ioctl::FS_SYNC_FL).is_err() {
         return Skip::because("needs a file system with `chattr +S` in /tmp").announce();
     }
-    // The mark by which a copy would be known is put on it before anything else.
+    // A copy's mark is set before anything else.
     let is_tried = || {
         let (check, counts) = sys::count::scope(|| it.test_bed.write_when_full());
         assert_eq!(check, Err(Errno::NOSPC));

@@ -1,4 +1,4 @@
-//! Two threads at one file: the second does all that it has to do before the n-th call of the first, for every n.
+//! Two threads and one file: the second runs completely before the n-th call of the first, for every n.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -20,11 +20,11 @@ use crate::engine::{Engine, settings};
 use crate::moves::Branches;
 use crate::scenario::{FILM, MOVED, MOVED_MORE};
 
-/// How long the first thread waits for the second, which may have to wait for the first one itself.
+/// How long the first thread waits for the second, which may itself have to wait for the first.
 const HEADSTART: Duration = Duration::from_millis(300);
 
-/// Runs `first`, and `second` on another thread from before its `nth` call on: what `first` answered, after both; None if it
-/// makes fewer calls.
+/// Runs `first`, and `second` on another thread from before its `nth` call. Returns the result of `first`, after both;
+/// `None` if it makes fewer calls.
 fn meet<T>(nth: u64, second: impl FnOnce() + Send + 'static, first: impl FnOnce() -> T) -> Option<T> {
     let started: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
     let slot = started.clone();
@@ -42,7 +42,7 @@ fn meet<T>(nth: u64, second: impl FnOnce() + Send + 'static, first: impl FnOnce(
     reached.then_some(done)
 }
 
-/// Writes behind the end by `handle`, for which the file has to move.
+/// Writes past the end through `handle`, so that the file has to move.
 fn outgrow(union: &Union, handle: Handle) {
     let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
     assert_eq!(union.write(handle, at, more, WriteTerms::default()).unwrap(), more.len());
@@ -96,7 +96,7 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
         let ino = engine.ino(Path::new(FILM)).unwrap();
         let (first, second) = (open(union, ino), open(union, ino));
         let other = union.clone();
-        // The move may be refused for the lock.
+        // The lock may prevent the move.
         let outgrow = move || {
             let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
             let _told = other.write(second, at, more, WriteTerms::default());
@@ -111,7 +111,7 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
     }
 }
 
-/// Whichever call on the new disk hangs: nobody waits for it who has nothing to do with it.
+/// Whichever call on the new disk hangs, unrelated requests do not wait for it.
 #[test]
 fn a_setting_changes_while_a_new_branch_is_asked() {
     for nth in 1.. {

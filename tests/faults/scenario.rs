@@ -19,18 +19,18 @@ pub(crate) struct Scenario {
     /// Fills the branches.
     prepare: fn(&[&Path; 3]),
     pub(crate) act: fn(&Engine) -> Answer<()>,
-    /// Leftovers that an error may cause, besides the tree as before and the tree as after.
+    /// Leftovers that an error may cause, other than the trees before and after.
     pub(crate) leaves: Leaves,
 }
 
-/// Effects that an operation may have had although it returned an error.
+/// Effects of an operation that returned an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
     /// All or nothing.
     Nothing,
-    /// A file whose content is half written, as after any failed write.
+    /// A partly written file, as after any failed write.
     HalfWritten(&'static str),
-    /// The file under its new name, which may have been another's, and still under this one too.
+    /// The file under its new name, which may have been another's, and still under this one.
     BothNames(&'static str),
 }
 
@@ -45,7 +45,7 @@ fn put(branch: &Path, name: &str, text: &str) {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
 }
 
-/// A directory that a plain `mkdir` would not make so: with a mode and an attribute of its own.
+/// Makes a directory with unusual attributes: a mode and an xattr of its own.
 fn put_dir(branch: &Path, name: &str) {
     for dir in Path::new(name).ancestors().collect::<Vec<_>>().into_iter().rev() {
         if dir.as_os_str().is_empty() || branch.join(dir).exists() {
@@ -76,12 +76,12 @@ impl Scenario {
         TestBed::fresh(self.prepare)
     }
 
-    /// Fills branches that somebody else will mount.
+    /// Fills branches for a mount by the caller.
     pub(crate) fn prepare(&self, branches: &[&Path; 3]) {
         (self.prepare)(branches);
     }
 
-    /// Whether an error may leave `seen`.
+    /// True if an error may leave `seen`.
     pub(crate) fn between(&self, before: &Tree, after: &Tree, seen: &Tree) -> bool {
         let but = |tree: &Tree, name: &str| {
             let mut tree = tree.clone();
@@ -113,7 +113,7 @@ pub(crate) fn named(name: &str) -> &'static Scenario {
 /// The file that is moved.
 pub(crate) const FILM: &str = "d/deep/er/film";
 
-/// Content of a file that is moved, and a later write that its branch has no room for.
+/// Content of a file that is moved, and a later write for which its branch has no room.
 pub(crate) const MOVED: &str = text::<{ 100 << 10 }>(&[b'm'; 100 << 10]);
 pub(crate) const MOVED_MORE: &str = text::<{ 150 << 10 }>(&[b'n'; 150 << 10]);
 
@@ -124,7 +124,7 @@ const fn text<const LEN: usize>(bytes: &[u8; LEN]) -> &str {
     }
 }
 
-/// A write that finds the branch full, and the file is moved: for branches that are prepared for that.
+/// A write finds the branch full, and the file is moved; for branches prepared for that.
 pub(crate) static MOVE: Scenario = Scenario {
     name: "move",
     prepare: |branches| put(branches[0], FILM, MOVED),
@@ -132,7 +132,7 @@ pub(crate) static MOVE: Scenario = Scenario {
     leaves: Leaves::HalfWritten(FILM),
 };
 
-/// Space is taken that the branch has not, of which some is left.
+/// An allocation exceeds the branch's free space, of which some is left.
 pub(crate) static MOVE_WITH_ROOM: Scenario = Scenario {
     name: "move with room",
     prepare: |branches| put(branches[0], FILM, MOVED),
@@ -146,7 +146,7 @@ pub(crate) static MOVE_WITH_ROOM: Scenario = Scenario {
     leaves: Leaves::Nothing,
 };
 
-/// The first branch is emptied of a symbolic link, a fifo and a directory.
+/// Empties the first branch of a symbolic link, a fifo and a directory.
 pub(crate) static DRAIN: Scenario = Scenario {
     name: "drain",
     prepare: |branches| {
@@ -166,7 +166,7 @@ pub(crate) static DRAIN: Scenario = Scenario {
     leaves: Leaves::Nothing,
 };
 
-/// One that does all or nothing.
+/// A scenario that does everything or nothing.
 const fn whole(name: &'static str, prepare: fn(&[&Path; 3]), act: fn(&Engine) -> Answer<()>) -> Scenario {
     Scenario { name, prepare, act, leaves: Leaves::Nothing }
 }
@@ -181,7 +181,7 @@ fn dir_on_three(branches: &[&Path; 3]) {
     }
 }
 
-/// All of them.
+/// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     whole("create", dir_on_the_second, |pool| pool.create(path("d/new"), 0o644)),
     whole("mkdir", dir_on_the_second, |pool| pool.make(path("d/new"), New::Dir(0o755))),

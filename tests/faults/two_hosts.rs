@@ -1,4 +1,4 @@
-//! Two hosts at one branch: another one's mount clears the hidden folder while this one works in it.
+//! Two hosts with one branch: another host's mount clears the hidden folder while this one works in it.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::journal::FOLDER;
 use crate::moves::Branches;
 use crate::scenario::MOVE;
 
-/// Takes the lock of a copy in `folder` that nobody has the lock of yet, as a mount does that is about to clear it.
+/// Takes the lock of an unlocked copy in `folder`, like a mount that is about to clear it.
 fn take_lock(folder: PathBuf, held: &Rc<RefCell<Option<File>>>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut copies = entries.map(|entry| entry.unwrap().path());
@@ -28,7 +28,7 @@ fn take_lock(folder: PathBuf, held: &Rc<RefCell<Option<File>>>) {
     }
 }
 
-/// A branch without nameless files; another host's mount finds the copy between its first moment and its lock.
+/// A branch without O_TMPFILE: another host's mount finds the copy before it is locked.
 #[test]
 fn a_copy_that_another_host_is_about_to_clear_is_made_again_under_another_name() {
     needs!(root());

@@ -1,4 +1,4 @@
-//! `cargo xtask lab` as an operator types it: each errand, each fault and each ground, in labs of its own beside the tests'.
+//! `cargo xtask lab` as operators run it: each command, fault and test bed, in labs separate from the tests'.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use fsstack_lab::shell::{Finished, command, which};
 use fsstack_lab::{Skip, daemon, mounts, needs};
 use serde_json::Value;
 
-/// The program that `cargo xtask` runs: it lies beside the daemon.
+/// The program behind `cargo xtask`, in the daemon's directory.
 fn xtask() -> Option<PathBuf> {
     Some(daemon::helper().ok()?.with_file_name("xtask")).filter(|program| program.exists())
 }
 
-/// A lab of this name; nothing of it is left when this drops.
+/// A lab of this name; removed completely on drop.
 struct Lab {
     program: PathBuf,
     name: &'static str,
 }
 
 impl Lab {
-    /// None, and a skip, where `cargo xtask` is not built.
+    /// `None`, and a skip, if `cargo xtask` is not built.
     fn named(name: &'static str) -> Option<Self> {
         match xtask() {
             Some(program) => {
                 let lab = Self { program, name };
-                // What a killed run has left may be of other sizes.
+                // Leftovers of a killed run may have other sizes.
                 lab.does(&["down", "--purge"]);
                 Some(lab)
             }
@@ -60,7 +60,7 @@ impl Lab {
         serde_json::from_str(&self.does(&["status", "--json"])).unwrap()
     }
 
-    /// How many bricks of a volume live.
+    /// Number of running bricks of a volume.
     #[track_caller]
     fn alive(&self, volume: &str) -> u64 {
         let status = self.status();
@@ -104,11 +104,11 @@ fn a_lab_is_made_looked_at_and_taken_down() {
     let listed = lab.does(&["exec", "--", "gluster", "volume", "list"]);
     assert!(listed.contains("dt2") && listed.contains("rp2"), "{listed}");
     lab.refuses(&["exec", "--", "false"], "false ended with 1");
-    // All is there already.
+    // Everything exists already.
     let server = &status["server"];
     lab.does(&UP);
     assert_eq!(lab.status()["server"], *server);
-    // Clients at the other end of a slow link, and back.
+    // Clients behind a slow link, and back.
     lab.does(&[&UP[..], &["--wan", "200mbit"]].concat());
     assert_eq!(lab.status()["wan"], true);
     lab.does(&UP);
@@ -119,7 +119,7 @@ fn a_lab_is_made_looked_at_and_taken_down() {
     lab.refuses(&["pool", "--volumes", "dt2,rp2"], "pool --down");
     lab.does(&["pool", "--down"]);
     assert_eq!(mounts::at(&pool).unwrap(), None);
-    // Down, twice; what was on the volumes is there when it is up again.
+    // Down twice; the volumes' content is there when it is up again.
     assert!(lab.does(&["down"]).contains("nothing is left"));
     assert!(lab.does(&["down"]).contains("nothing is left"));
     assert!(lab.status()["server"].is_null());
@@ -171,12 +171,12 @@ fn each_fault_is_made_and_ended() {
     assert!(lab.status()["server"].is_null());
     lab.does(&["fault", "heal"]);
     assert_eq!((lab.alive("dt2"), lab.alive("rp2")), (2, 2));
-    // Whatever is broken, it can be taken down.
+    // A lab with any fault can be taken down.
     lab.does(&["fault", "freeze"]);
     assert!(lab.does(&["down"]).contains("nothing is left"));
 }
 
-/// The last resort elsewhere: neither podman nor docker.
+/// The fallback without podman and docker.
 #[test]
 fn a_server_runs_without_a_container_engine() {
     needs!(mounting(), gluster());
@@ -193,13 +193,13 @@ fn a_server_runs_without_a_container_engine() {
     }
 }
 
-/// Whenever it is killed, the next one goes on where it was, or takes away what is there.
+/// Killed at any moment, the next command continues or removes what is there.
 #[test]
 fn an_up_that_was_killed_half_way_is_repaired_by_the_next() {
     needs!(mounting(), gluster());
     let Some(lab) = Lab::named("killed") else { return };
     for (n, after) in [50, 200, 500, 900, 1500, 2500].into_iter().enumerate() {
-        // The signal is for the errand alone: what it has started goes on or ends by itself.
+        // Only the command gets the signal; what it has started goes on or ends by itself.
         let killed = "\"$@\" > /dev/null 2>&1 & sleep $AFTER; kill -9 $!; wait $! || :";
         let up = command("sh").args(["-c", killed, "sh"]).arg(&lab.program);
         let up = up
@@ -226,7 +226,7 @@ fn every_ground_is_made_and_taken_down() {
     for test_bed in disks.into_iter().chain(["zfs-raidz", "zfs-raidz-lzjb", "zfs-raidz-gzip"]) {
         let told = lab.told(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
         if told.code != 0 {
-            // A machine whose distribution does not have it.
+            // A machine whose distribution lacks it.
             let why = told.stderr.lines().last().unwrap_or_default().to_owned();
             assert!(why.contains(&format!("{test_bed} needs the program")), "{}", told.stderr);
             Skip::because(why).announce();
@@ -242,7 +242,7 @@ fn every_ground_is_made_and_taken_down() {
             assert!(told.stdout.contains(at.to_str().unwrap()), "{}", told.stdout);
             std::fs::write(at.join("file"), test_bed).unwrap();
         }
-        // Once more changes nothing; down leaves nothing mounted.
+        // A second `up` changes nothing; `down` leaves nothing mounted.
         lab.does(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
         assert_eq!(std::fs::read(mounted[0].join("file")).unwrap(), test_bed.as_bytes());
         lab.does(&["down"]);

@@ -1,4 +1,4 @@
-//! Bricks and servers that die: at once an error, never "does not exist".
+//! Bricks and servers that die: an error at once, never ENOENT.
 
 use std::fs::{self, OpenOptions};
 
@@ -27,7 +27,7 @@ fn a_dead_brick_of_a_redundant_volume_shows_nowhere() {
     }
 }
 
-/// Bricks without which a part of a volume is out of reach.
+/// Bricks whose loss makes a part of a volume unreachable.
 fn lost_bricks(kind: &str) -> &'static [usize] {
     if kind == "dt4" { &[2] } else { &[1, 2] }
 }
@@ -60,7 +60,7 @@ fn a_name_that_a_volume_without_a_brick_does_not_find_is_an_error() {
         assert!(there > 0 && lost > 0, "{kind}: {there} and {lost}");
         assert_eq!(errno(listing(&pool.at("d"))), EIO, "{kind}");
         assert_eq!(errno(fs::symlink_metadata(pool.at("d/nowhere"))), EIO, "{kind}");
-        // Mounted anew, nothing is remembered of what was whole.
+        // A new mount has no memory of the complete volume.
         let mut pool = pool;
         pool.unmount();
         pool.remount();

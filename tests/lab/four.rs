@@ -1,4 +1,4 @@
-//! Each fault of a server under a pool over volumes of four kinds: what befalls one volume, and what befalls all.
+//! Each server fault under a pool over four kinds of volumes: faults of one volume, and of all.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use crate::scenario::{
     volume,
 };
 
-/// Nothing is answered by the kernel's caches.
+/// The kernel's caches answer nothing.
 const UNCACHED: [&str; 3] = ["create=ff", "attr-timeout=0", "entry-timeout=0"];
 
 const ENOSPC: Option<i32> = Some(28);
 
-/// Files on each volume: enough that each of its bricks has some.
+/// Files on each volume, enough for each of its bricks to have some.
 const FILES: usize = 32;
 
 /// Callers that wait for a silent brick.
@@ -32,12 +32,12 @@ fn all() -> impl Iterator<Item = (&'static str, usize)> {
     KINDS.iter().flat_map(|kind| (0..FILES).map(|n| (*kind, n)))
 }
 
-/// File content: more than a client caches of small files.
+/// File content, larger than what a client caches of small files.
 fn content(kind: &str) -> Vec<u8> {
     kind.as_bytes().repeat(32 << 10)
 }
 
-/// A pool with files on every volume, which nobody has read yet.
+/// A pool with files on every volume, not read yet.
 fn with_files() -> Pool {
     let pool = over_all_kinds(&UNCACHED);
     for (kind, n) in all() {
@@ -47,7 +47,7 @@ fn with_files() -> Pool {
     pool
 }
 
-/// All is there again, by the same mount, and goes on.
+/// Checks that everything is available again through the same mount.
 #[track_caller]
 fn assert_whole(pool: &Pool) {
     for (kind, n) in all() {
@@ -64,7 +64,7 @@ fn assert_whole(pool: &Pool) {
     fs::remove_file(pool.at("afterwards")).unwrap();
 }
 
-/// Lookups fail with an error, and nothing is made.
+/// Checks that lookups fail with an error, and creates do too.
 #[track_caller]
 fn assert_out_of_reach(pool: &Pool) {
     for kind in KINDS {
@@ -92,7 +92,7 @@ fn a_dead_brick_of_each_redundant_volume_shows_nowhere() {
     assert_eq!(listing(pool.path()).unwrap().len(), all().count());
     for (kind, n) in all() {
         assert!(pool.read(name(kind, n)) == content(kind), "{kind} {n}");
-        // On the same volume: that is where the directory is.
+        // On the same volume, because the directory is there.
         fs::rename(pool.at(name(kind, n)), pool.at(format!("{kind}-renamed-{n}"))).unwrap();
         pool.write(name(kind, n), b"new");
     }
@@ -114,7 +114,7 @@ fn parts_that_volumes_lost_are_errors_and_all_else_goes_on() {
     needs!(mounting(), gluster());
     let pool = with_files();
     let lab = Breakable::new();
-    // A part of each volume that has parts; the dispersed one has one, and bears this.
+    // A subvolume of each volume that has several; the dispersed one has one, and survives this.
     for (kind, brick) in
         [("dt4", 2), ("dt2rp2", 1), ("dt2rp2", 2), ("dt2dp3rd1", 1), ("dt2dp3rd1", 3), ("dp3rd1", 1)]
     {
@@ -128,7 +128,7 @@ fn parts_that_volumes_lost_are_errors_and_all_else_goes_on() {
         assert_eq!(lost.is_empty(), kind == "dp3rd1", "{kind}: {} are lost", lost.len());
         assert!(lost.into_iter().all(is_out_of_reach), "{kind}");
     }
-    // Nobody knows whether these are on what is lost.
+    // These names may be on the lost part.
     assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
     assert_eq!(errno(make_new(&pool.at("nowhere"))), EIO);
     assert_eq!(errno(listing(pool.path())), EIO);
@@ -143,7 +143,7 @@ fn a_volume_that_is_dead_takes_its_files_alone() {
     needs!(mounting(), gluster());
     let pool = with_files();
     let lab = Breakable::new();
-    // More bricks than it bears: nothing of it can be reached.
+    // More bricks than it can lose: all of it is unreachable.
     (1..=2).for_each(|brick| lab.kill_brick(volume("dp3rd1"), brick).unwrap());
     for (kind, n) in all() {
         let check = fs::read(pool.at(name(kind, n)));
@@ -173,7 +173,7 @@ fn a_dead_server_of_all_volumes_is_an_error() {
     assert_whole(&pool);
 }
 
-/// Requests while no server answers end with an error, each within the time that a client gives a server; then all goes on.
+/// Requests while no server answers fail, each within the client's timeout; afterwards everything works.
 fn while_all_are_silent(silence: impl FnOnce(&Breakable)) {
     let pool = with_files();
     let lab = Breakable::new();
@@ -215,7 +215,7 @@ fn a_frozen_brick_of_one_volume_does_not_block_the_others() {
     let (tell, check) = channel();
     for path in paths {
         let tell = tell.clone();
-        // Those of other bricks are served or not: the whole client may wait.
+        // Files on other bricks may or may not be served: the whole client may wait.
         thread::spawn(move || tell.send(fs::read(path)));
     }
     for (kind, n) in all().filter(|(kind, _)| *kind != "dt4") {
@@ -265,7 +265,7 @@ fn full_bricks_under_all_volumes_refuse_and_lose_nothing() {
     let lab = Breakable::new();
     let bytes = |n: usize| n.to_le_bytes().repeat(128 << 10);
     let save = |name: &str, n: usize| fs::write(pool.at(name), bytes(n)).map(|()| n);
-    // One is full, for each volume: most names go to another brick or to another volume.
+    // One brick is full, in each volume: most names go to another brick or volume.
     lab.fill(1, MiB(0)).unwrap();
     let check: Vec<_> = (0..24).map(|n| save(&name("one", n), n)).collect();
     let (saved, refused): (Vec<_>, Vec<_>) = check.into_iter().partition(Result::is_ok);
@@ -274,7 +274,7 @@ fn full_bricks_under_all_volumes_refuse_and_lose_nothing() {
     assert!(refused.into_iter().all(|check| errno(check) == ENOSPC));
     let all_there = || saved.iter().all(|n| pool.read(name("one", *n)) == bytes(*n));
     assert!(all_there());
-    // All are: an error, and what was there before is there still.
+    // All are full: an error, and earlier content is intact.
     (1..=6).for_each(|brick| lab.fill(brick, MiB(0)).unwrap());
     let refused: Vec<_> = (0..24).map(|n| errno(save(&name("all", n), n))).filter(Option::is_some).collect();
     assert!(!refused.is_empty() && refused.iter().all(|check| *check == ENOSPC), "{refused:?}");

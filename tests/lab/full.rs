@@ -1,4 +1,4 @@
-//! Full bricks: what GlusterFS says at create, at write and only at close, and what the pool makes of it.
+//! Full bricks: GlusterFS's errors at create, write and close, and the pool's answers.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +24,7 @@ fn assert_mibs(pool: &Pool, name: &str, count: u64) {
 #[test]
 fn names_that_one_full_brick_refuses_go_to_the_next_branch() {
     needs!(mounting(), gluster());
-    // The lab's own branch is nearly as large as the machine's disk: no floor keeps anybody away.
+    // The lab's own branch nearly fills the machine's disk, so there is no floor.
     let pool = beside_a_local_branch("dt4", &["minfreespace=0"]);
     let lab = Breakable::new();
     pool.mkdir("dir");
@@ -57,7 +57,7 @@ fn a_file_that_outgrows_its_volume_moves() {
     assert_mibs(&pool, "film", 48);
 }
 
-/// Writes until it is refused, then closes: the numbers of the errors, or 0.
+/// Writes until an error, then closes. Prints both errnos, or 0.
 const WRITE_AND_CLOSE: &str = "
 import os
 fd = os.open('film', os.O_WRONLY | os.O_CREAT)

@@ -1,4 +1,4 @@
-//! Pools over a real GlusterFS, and what they answer while it is broken.
+//! Pools over a real GlusterFS, and their answers while it is broken.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 

@@ -1,4 +1,4 @@
-//! Shared parts of the scenarios with broken servers: a lab that is whole again afterwards, and checks of errors.
+//! Shared parts of scenarios with broken servers: a lab that is repaired afterwards, and checks of errors.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,13 +12,13 @@ use fsstack_lab::{self as lab, Pool};
 
 pub(crate) const EIO: Option<i32> = Some(5);
 
-/// Errors of the branch itself, for reads and writes that go past the daemon.
+/// Errno of the branch itself, for passthrough reads and writes.
 const ENOTCONN: Option<i32> = Some(107);
 
-/// Longer than a client takes to give a silent server up, twice.
+/// Longer than twice a client's timeout for a silent server.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lab in which things get broken; whole again when this drops. Made after the pool, so that it drops first.
+/// A lab for causing faults; repaired on drop. Made after the pool, so that it is dropped first.
 pub(crate) struct Breakable(Gluster);
 
 impl Breakable {
@@ -26,7 +26,7 @@ impl Breakable {
         Self(gluster::lab_of_tests().unwrap())
     }
 
-    /// Ends all faults, and waits until every volume is as it was.
+    /// Ends all faults, and waits until every volume is complete.
     #[track_caller]
     pub(crate) fn mend(&self) {
         self.0.thaw().unwrap();
@@ -60,7 +60,7 @@ pub(crate) fn beside_a_local_branch(volume: &str, options: &[&str]) -> Pool {
     caches.iter().chain(options).fold(pool, |pool, option| pool.option(option)).mount()
 }
 
-/// A pool with a branch on each kind of volume, called as the volume is.
+/// A pool with a branch on each kind of volume, named after the volume.
 pub(crate) fn over_all_kinds(options: &[&str]) -> Pool {
     let pool = KINDS.iter().fold(lab::pool(), |pool, kind| pool.gluster_branch(kind, kind));
     options.iter().fold(pool, |pool, option| pool.option(option)).mount()
@@ -70,22 +70,22 @@ pub(crate) fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Whether the answer to the reading of a whole file is that it is out of reach: the pool's own at the open, or the branch's
-/// at the read, should its client have answered the open from memory.
+/// True if reading a whole file fails as unreachable: with the pool's errno at the open, or the branch's at the read,
+/// if its client answered the open from memory.
 pub(crate) fn is_out_of_reach<T>(result: io::Result<T>) -> bool {
     let errno = errno(result);
     errno == EIO || errno == ENOTCONN
 }
 
-/// True if the answer to creating an existing file is honest: the branch cannot be asked, or the client remembers that
-/// the file is there.
+/// True if creating an existing file fails correctly: the branch cannot be asked, or the client remembers that the file
+/// exists.
 pub(crate) fn is_not_made<T>(result: io::Result<T>) -> bool {
     const EEXIST: Option<i32> = Some(17);
     let errno = errno(result);
     errno == EIO || errno == EEXIST
 }
 
-/// The names in a directory, or why the listing is incomplete.
+/// Names in a directory, or the error of an incomplete listing.
 pub(crate) fn listing(path: &Path) -> io::Result<Vec<OsString>> {
     let mut names =
         fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;

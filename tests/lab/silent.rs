@@ -1,4 +1,4 @@
-//! Servers that stand still, and cables that are cut: who waits, for how long, and who does not.
+//! Frozen servers and cut links: which callers wait, how long, and which do not.
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -12,12 +12,12 @@ use crate::scenario::{
     Breakable, EIO, PATIENCE, beside_a_local_branch, errno, eventually, is_out_of_reach, volume,
 };
 
-/// While a call on the silent branch waits, others are served; then it is an error; afterwards all is well.
+/// While a call on the silent branch waits, others are served; then it fails; afterwards everything works.
 fn others_are_served(pool: &Pool, lab: &Breakable, silence: impl FnOnce()) {
     pool.write("here", b"on a");
     fs::write(pool.branch("b").path().join("there"), "on b").unwrap();
     assert_eq!(pool.read("there"), b"on b");
-    // A file that is open on the other branch needs nobody's leave.
+    // A file open on the other branch needs no request to the silent one.
     let open = fs::File::open(pool.at("there")).unwrap();
     silence();
     let (tell, answer) = channel();

@@ -1,4 +1,4 @@
-//! A pool over volumes of four kinds, nothing broken.
+//! A pool over four kinds of volumes without faults.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -40,7 +40,7 @@ fn a_bulk_copy_reaches_volumes_of_every_kind() {
     let operator = daemon::helper().unwrap().with_file_name("fsstack");
     command(operator).arg("copy").arg(from.path().join(".")).arg(pool.at("copied")).run().unwrap();
     (0..16).for_each(|n| assert_eq!(pool.read(format!("copied/{n}")), bytes(n)));
-    // Nothing is taken away, by a copy or by a rename that must not.
+    // A copy, or a rename that must not replace, removes nothing.
     assert_eq!(pool.list("copied").len(), 16);
     let rename = |to: &str| {
         let (from, to) = (pool.at("copied/0"), pool.at(to));
@@ -63,7 +63,7 @@ fn a_volume_mounted_again_is_used_again() {
     });
 }
 
-/// For a second after a change of the root of a mounted subdirectory its client says another inode number of it.
+/// For a second after a change of a mounted subdirectory's root, its client reports another inode number for it.
 #[test]
 fn a_volume_given_away_a_moment_ago_is_mounted_and_known_again() {
     needs!(mounting(), gluster());
@@ -77,7 +77,7 @@ fn a_volume_given_away_a_moment_ago_is_mounted_and_known_again() {
     pool.remount_with(&["create=ff", "attr-timeout=0", "entry-timeout=0"]);
     pool.write("film", b"frames");
     pool.unmount();
-    // Now its root has the mark by which it is known, and is not changed by the mount.
+    // Now its root has the id, and the mount does not change it.
     given_away(&pool);
     pool.remount();
     pool.branch_mut("a").unmount_lazily();
@@ -87,7 +87,7 @@ fn a_volume_given_away_a_moment_ago_is_mounted_and_known_again() {
     });
 }
 
-/// The mode that an ACL gives is not remembered as it was.
+/// The mode set by an ACL is not cached in its old value.
 #[test]
 fn an_acl_lets_in_at_once_on_volumes_of_every_kind() {
     const STRANGER: u32 = 65534;

@@ -1,4 +1,4 @@
-//! Acts that always mean something: they carry indices, taken modulo what exists when they are done.
+//! Operations that are always meaningful: they contain indices, taken modulo the number of existing objects.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use rustix::fs::RenameFlags;
 
 use crate::tree::Tree;
 
-/// An act as it is drawn: small, independent of the tree, so that it shrinks well.
+/// An operation as generated: small and independent of the tree, so that it shrinks well.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
     Create(u8, u8),
@@ -32,7 +32,7 @@ pub(crate) enum Act {
     Remount,
 }
 
-/// An act on paths that are there.
+/// An operation on paths.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Create(PathBuf),
@@ -42,7 +42,7 @@ pub(crate) enum Step {
     Write(PathBuf, u64, u8),
     Append(PathBuf, u8),
     Truncate(PathBuf, u64),
-    /// All of one file over the beginning of another.
+    /// Copies one file over the beginning of another.
     Copy(PathBuf, PathBuf),
     Rename(PathBuf, PathBuf, RenameFlags),
     Unlink(PathBuf),
@@ -50,9 +50,9 @@ pub(crate) enum Step {
     Chmod(PathBuf, u32),
     SetXattr(PathBuf, &'static CStr, u8),
     RemoveXattr(PathBuf, &'static CStr),
-    /// Lists a directory, closed and opened again after every so many names.
+    /// Lists a directory, reopened after every so many names.
     List(PathBuf, usize),
-    /// The daemon is killed and the pool mounted again; nothing for a plain directory.
+    /// Kills the daemon and mounts the pool again; no effect on a plain directory.
     Crash,
     /// The pool is unmounted and mounted again.
     Remount,
@@ -60,10 +60,10 @@ pub(crate) enum Step {
 
 const NAMES: [&str; 6] = ["a", "b", "c", "dir", "e f", "\u{fc}"];
 const XATTRS: [&CStr; 2] = [c"user.one", c"user.two"];
-/// The owner keeps all rights: the tests may run as somebody who needs them.
+/// The owner keeps all rights, because the tests may run as an ordinary user.
 const MODES: [u32; 5] = [0o755, 0o700, 0o751, 0o1777, 0o744];
 
-/// Sequences of acts.
+/// Sequences of operations.
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         6 => any::<(u8, u8)>().prop_map(|(d, n)| Act::Create(d, n)),
@@ -90,7 +90,7 @@ pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 impl Act {
-    /// The step it means in this tree. Where nothing fits, a name that is not there is used.
+    /// Resolves to a step in this tree. If nothing fits, a missing name is used.
     pub(crate) fn choose(self, tree: &Tree) -> Step {
         let entry = |n: u8| pick(&tree.entries(), n).unwrap_or_else(|| "nothing".into());
         let file = |n: u8| pick(&tree.files(), n).unwrap_or_else(|| "nothing".into());

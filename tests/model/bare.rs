@@ -1,4 +1,4 @@
-//! Where steps are taken without a mount: the engine on three temporary directories.
+//! Test bed without a mount: the engine on three temporary directories.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) struct Bare {
 }
 
 impl Bare {
-    /// Three empty branches; new things are placed as `create` says.
+    /// Three empty branches with the placement `create`.
     pub(crate) fn fresh(create: &str) -> Self {
         let branches = std::array::from_fn(|_| tempfile::tempdir().unwrap());
         let engine = Engine::over(branches.iter().map(TempDir::path), settings(create));

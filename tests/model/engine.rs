@@ -1,5 +1,5 @@
-//! The engine on temporary directories, asked by path: names are looked up and the rules that the kernel keeps
-//! itself are kept here, so that it answers as a mounted pool would.
+//! The engine on temporary directories, with requests by path. It looks names up and applies the kernel's own rules, so
+//! that it answers like a mounted pool.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ use fsstack_pool::{BranchSpec, EntryNameBuf, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, Kind, OFlags, identity};
 
-/// Answer to a request.
+/// Result of a request.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// A pool and the kernel's side of it.
+/// A pool, and the state that the kernel would keep.
 pub(crate) struct Engine {
     pub(crate) union: Arc<Union>,
     specs: Vec<BranchSpec>,
@@ -30,7 +30,7 @@ pub(crate) struct Engine {
     lookups: RefCell<BTreeMap<u64, u64>>,
 }
 
-/// Placement `create`, no floors; every change out of band is noticed at once.
+/// Placement `create`, no floors; out-of-band changes are noticed at once.
 pub(crate) fn settings(create: &str) -> Settings {
     Settings {
         create: create.parse().unwrap(),
@@ -57,21 +57,21 @@ impl Engine {
         Self { union, specs, settings, lookups: RefCell::default() }
     }
 
-    /// The daemon dies and another takes its place.
+    /// Replaces the daemon, as after a crash.
     pub(crate) fn crash(&mut self) {
         self.lookups.take();
         self.union.destroy();
         self.union = mount(&self.specs, &self.settings);
     }
 
-    /// The kernel forgets all that it knows.
+    /// Forgets all lookups.
     pub(crate) fn forget_all(&self) {
         for (ino, count) in self.lookups.take() {
             self.union.forget(Ino(ino), count);
         }
     }
 
-    /// The kernel forgets all that it knows: nothing may be left in the tables. Then as [`Self::crash`].
+    /// Forgets all lookups, checks that the tables are empty, then acts like [`Self::crash`].
     pub(crate) fn remount(&mut self) {
         self.forget_all();
         identity::become_daemon().unwrap();
@@ -98,7 +98,7 @@ impl Engine {
         self.lookup(parent, &name)
     }
 
-    /// The number of what is at `path`; empty for the root.
+    /// Number of the object at `path`; empty for the root.
     pub(crate) fn ino(&self, path: &Path) -> Answer<Ino> {
         if path.as_os_str().is_empty() { Ok(Ino::ROOT) } else { self.find(path).map(|entry| entry.ino) }
     }
@@ -108,7 +108,7 @@ impl Engine {
         Ok((self.ino(path.parent().unwrap())?, name))
     }
 
-    /// Where something new is to be: its parent and name.
+    /// Parent and name for a new object.
     fn vacant(&self, path: &Path) -> Answer<(Ino, EntryNameBuf)> {
         let (parent, name) = self.split(path)?;
         match self.lookup(parent, &name) {
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// Target of a path that may end in a symlink: the links of these tests lead nowhere.
+    /// Target of a path that may end in a symlink: these tests' links are dangling.
     fn followed(&self, path: &Path) -> Answer<Entry> {
         let entry = self.find(path)?;
         if entry.attr.stat.kind() == Kind::Symlink { Err(Errno::NOENT) } else { Ok(entry) }
@@ -152,7 +152,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Opens a file: its handle, to be released.
+    /// Opens a file. The handle must be released.
     pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Answer<Handle> {
         let entry = self.followed(path)?;
         if entry.attr.stat.is_dir() {
@@ -162,14 +162,14 @@ impl Engine {
         opened.map(|opened| opened.handle).map_err(|e| e.errno())
     }
 
-    /// Opens, writes at `offset` (None: at the end), closes.
+    /// Opens, writes at `offset` (`None` appends), closes.
     pub(crate) fn write(&self, path: &Path, offset: Option<u64>, bytes: &[u8]) -> Answer<()> {
         let handle = self.open(path, OFlags::WRONLY)?;
         let written = offset
             .map_or_else(|| self.find(path).map(|entry| entry.attr.stat.size), Ok)
             .and_then(|at| self.union.write(handle, at, bytes, WriteTerms::default()).map_err(|e| e.errno()));
         self.union.release(handle);
-        // A short write is followed by another, which tells why.
+        // After a short write, another one returns the reason.
         if written? == bytes.len() { Ok(()) } else { Err(Errno::NOSPC) }
     }
 
@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// chmod(2), truncate(2) and the like.
+    /// chmod(2), truncate(2) and others.
     pub(crate) fn setattr(&self, path: &Path, change: Change) -> Answer<()> {
         let entry = self.followed(path)?;
         if change.size.is_some() && entry.attr.stat.is_dir() {
@@ -233,7 +233,7 @@ impl Engine {
         self.union.rmdir(parent, name.as_name()).map_err(|e| e.errno())
     }
 
-    /// renameat2(2): tried once more with fresh lookups after ESTALE, as the kernel does.
+    /// renameat2(2), repeated with fresh lookups after ESTALE, as the kernel does.
     pub(crate) fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> Answer<()> {
         match self.rename_once(from, to, flags) {
             Err(Errno::STALE) => self.rename_once(from, to, flags),
@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// With the checks of the kernel in its order.
+    /// With the kernel's checks in their order.
     fn rename_once(&self, from: &Path, to: &Path, flags: RenameFlags) -> Answer<()> {
         let (from_dir, from_name) = self.split(from)?;
         let source = self.lookup(from_dir, &from_name)?;
@@ -311,7 +311,7 @@ impl Engine {
         Ok(OsStr::from_bytes(&target).into())
     }
 
-    /// The names in a directory, which is closed after every `room` of them and opened again where it was.
+    /// Lists a directory, which is closed and reopened after every `room` names.
     pub(crate) fn list(&self, path: &Path, room: usize) -> Answer<Vec<PathBuf>> {
         let ino = self.ino(path)?;
         let mut names = Vec::new();
@@ -335,7 +335,7 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Closes what the end of a process would.
+    /// Closes handles, as the end of a process would.
     fn drop(&mut self) {
         self.union.destroy();
     }
@@ -345,7 +345,7 @@ fn mount(specs: &[BranchSpec], settings: &Settings) -> Arc<Union> {
     Arc::new(Union::new(Pool::open(specs, settings.clone()).unwrap(), Arc::new(NoBackings)))
 }
 
-/// One answer of a listing.
+/// One reply of a listing.
 struct Part {
     room: usize,
     names: Vec<(CString, u64)>,

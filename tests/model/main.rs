@@ -1,7 +1,7 @@
-//! Random acts on a pool of three branches, on a plain directory and in an in-memory model: every answer of
-//! every act, and the whole tree after it, is the same on all three.
+//! Random operations on a pool of three branches, a plain directory and an in-memory model: every result, and the whole
+//! tree after every operation, must agree.
 //!
-//! `PROPTEST_RNG_SEED` replays a run; a failed run prints its seed, and its acts are shrunk.
+//! `PROPTEST_RNG_SEED` replays a run. A failed run prints its seed, and its operations are shrunk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -19,7 +19,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use test_bed::{Directory, PoolGround, TestBed};
 use tree::Tree;
 
-/// Does the acts everywhere, and compares after each.
+/// Runs the operations everywhere, and compares after each.
 fn agree(acts: &[Act], pool: &mut dyn TestBed) -> Result<(), TestCaseError> {
     let (mut model, mut plain) = (Tree::default(), Directory::fresh());
     for (n, act) in acts.iter().enumerate() {
@@ -33,9 +33,9 @@ fn agree(acts: &[Act], pool: &mut dyn TestBed) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Runs `cases` random sequences of acts, each on a fresh pool.
+/// Runs `cases` random sequences, each on a fresh pool.
 fn pools_agree<G: TestBed>(cases: u32, fresh: impl Fn() -> G) {
-    // The same modes everywhere, whatever this process inherited.
+    // The same modes everywhere, whatever umask this process inherited.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     if config.rng_seed == RngSeed::Random {

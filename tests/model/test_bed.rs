@@ -1,4 +1,4 @@
-//! Where steps are really taken by path: a plain directory, or a mounted pool.
+//! Real test beds, with steps by path: a plain directory, or a mounted pool.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -19,15 +19,15 @@ use tempfile::TempDir;
 use crate::act::Step;
 use crate::tree::{DIR_MODE, FILE_MODE, NOWHERE, Node, SPAN, Seen, Told, VALUE, Xattrs};
 
-/// A file system that steps are taken on.
+/// A file system for steps.
 pub(crate) trait TestBed {
-    /// Takes a step.
+    /// Runs a step.
     fn take(&mut self, step: &Step) -> Told;
     /// The whole tree.
     fn seen(&self) -> Seen;
 }
 
-/// A directory of whatever file system the machine's temporary files are on.
+/// A directory on the file system of the machine's temporary files.
 pub(crate) struct Directory(TempDir);
 
 impl Directory {
@@ -46,7 +46,7 @@ impl TestBed for Directory {
     }
 }
 
-/// A mounted pool, whose daemon dies at `Step::Crash`.
+/// A mounted pool, whose daemon is killed at `Step::Crash`.
 pub(crate) struct PoolGround(Pool);
 
 impl PoolGround {
@@ -126,7 +126,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// The names in a directory, which is closed after every `room` of them and opened again where it was.
+/// Lists a directory, which is closed and reopened after every `room` names.
 fn list(dir: &Path, room: usize) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     let mut at = 0;

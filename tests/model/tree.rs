@@ -1,4 +1,4 @@
-//! The model: a tree small enough to be obviously right, with Linux's answers for every step.
+//! The model: a simple tree with Linux's result for every step.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -9,16 +9,16 @@ use rustix::io::Errno;
 
 use crate::act::Step;
 
-/// Answer of a step: the sorted names if it lists some.
+/// Result of a step: the sorted names if it lists any.
 pub(crate) type Told = Result<Vec<PathBuf>, Errno>;
 
-/// A whole tree as it is seen from outside.
+/// A whole tree as seen by programs.
 pub(crate) type Seen = BTreeMap<PathBuf, Node>;
 
 /// Extended attributes: names and values.
 pub(crate) type Xattrs = BTreeMap<CString, Vec<u8>>;
 
-/// Object that a name shows.
+/// Object under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory { mode: u32, xattrs: Xattrs },
@@ -26,7 +26,7 @@ pub(crate) enum Node {
     Symlink { target: PathBuf, links: u64 },
 }
 
-/// Object of a name: by number, so that hard links share one.
+/// Object of a name, by number, so that hard links share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Is {
     kind: Kind,
@@ -40,7 +40,7 @@ enum Kind {
     Symlink,
 }
 
-/// Attributes of an object, whatever its names are.
+/// Attributes of an object.
 #[derive(Clone, Debug, Default)]
 struct Object {
     mode: u32,
@@ -48,23 +48,23 @@ struct Object {
     bytes: Vec<u8>,
 }
 
-/// Names and what they are; objects by number.
+/// Names with their objects; objects by number.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     names: BTreeMap<PathBuf, Is>,
     objects: Vec<Object>,
 }
 
-/// Where every symlink of the model points: nowhere.
+/// Target of every symlink of the model, which does not exist.
 pub(crate) const NOWHERE: &str = "no/where";
 
-/// Bytes of `Step::Write` and `Step::Append`: the byte, that many times.
+/// Length of the data in `Step::Write` and `Step::Append`.
 pub(crate) const SPAN: usize = 300;
 
 /// Length of a value that `Step::SetXattr` sets.
 pub(crate) const VALUE: usize = 20;
 
-/// Modes of what is made.
+/// Modes of new objects.
 pub(crate) const FILE_MODE: u32 = 0o644;
 pub(crate) const DIR_MODE: u32 = 0o755;
 
@@ -88,7 +88,7 @@ impl Tree {
         self.names.iter().filter(move |(_, is)| is.kind == kind).map(|(path, _)| path.clone())
     }
 
-    /// The tree as a walk would find it.
+    /// The tree as a walk finds it.
     pub(crate) fn seen(&self) -> Seen {
         self.names.iter().map(|(path, is)| (path.clone(), self.shown(*is))).collect()
     }
@@ -103,7 +103,7 @@ impl Tree {
         }
     }
 
-    /// Takes a step.
+    /// Runs a step.
     pub(crate) fn take(&mut self, step: &Step) -> Told {
         if let Step::List(path, _) = step {
             return self.children(path);
@@ -165,7 +165,7 @@ impl Tree {
         Ok(())
     }
 
-    /// In the order in which the kernel asks.
+    /// With the kernel's checks in their order.
     fn rename(&mut self, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
         let moved = self.get(from)?;
         let there = self.names.get(to).copied();
@@ -203,7 +203,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Objects at and below `path`, with the paths from there.
+    /// Removes and returns the objects at and below `path`, with their paths from there.
     fn cut(&mut self, path: &Path) -> Vec<(PathBuf, Is)> {
         let taken = self.names.extract_if(.., |other, _| other.starts_with(path));
         taken.map(|(other, is)| (other.strip_prefix(path).unwrap().to_owned(), is)).collect()
@@ -211,7 +211,7 @@ impl Tree {
 
     fn paste(&mut self, what: Vec<(PathBuf, Is)>, path: &Path) {
         for (rest, is) in what {
-            // `join` of an empty rest would end in a slash.
+            // `join` with an empty rest would add a slash.
             let path = if rest.as_os_str().is_empty() { path.to_owned() } else { path.join(rest) };
             self.names.insert(path, is);
         }
@@ -221,7 +221,7 @@ impl Tree {
         self.names.get(path).copied().ok_or(Errno::NOENT)
     }
 
-    /// Target of a path: a symlink of the model leads nowhere.
+    /// Target of a path: symlinks of the model are dangling.
     fn followed(&mut self, path: &Path) -> Result<&mut Object, Errno> {
         let is = self.get(path)?;
         if is.kind == Kind::Symlink { Err(Errno::NOENT) } else { Ok(&mut self.objects[is.number]) }
