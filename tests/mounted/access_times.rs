@@ -1,10 +1,10 @@
-//! Reading leaves an access time alone where that was asked for.
+//! Reads that must not change access times.
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::script::{python, sh};
 
-/// A file and a directory whose access times any reading changes, and what tells them.
+/// A file and a directory whose access times any read changes, and a script that shows them.
 fn pool(options: &[&str]) -> Pool {
     let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
     sh(pool.branch("a").path(), "mkdir d; echo x > d/film");
@@ -12,12 +12,12 @@ fn pool(options: &[&str]) -> Pool {
     pool
 }
 
-/// Makes both old again, on the branch.
+/// Makes both access times old, on the branch.
 fn age(pool: &Pool) {
     sh(pool.branch("a").path(), "touch -a -d 2001-02-03 d/film d");
 }
 
-/// Which of both were read: their access times are not old any more.
+/// Returns which of both were read, by their access times.
 fn seen(pool: &Pool) -> String {
     sh(pool.branch("a").path(), "find d -newerat 2020-01-01 | sort | tr '\\n' ' '")
 }
@@ -36,7 +36,7 @@ fn a_handle_that_asks_for_it_leaves_no_trace() {
         ("read(without_atime())", ""),
         ("read(without_atime(os.O_RDWR))", ""),
         ("read(os.open('d/film', os.O_RDONLY))", "d/film "),
-        // Beside others, who came before or after it, and wrote in between.
+        // Together with other handles, opened before or after it, and with writes in between.
         ("plain = os.open('d/film', os.O_RDONLY); read(without_atime())", ""),
         (
             "noatime = without_atime(); plain = os.open('d/film', os.O_RDWR); os.pwrite(plain, b'x', 0); read(noatime)",

@@ -1,10 +1,10 @@
-//! A tree goes into a pool and comes back the same: rsync, cp, tar.
+//! Archiving tools copy a tree into a pool and back unchanged: rsync, cp, tar.
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::script::{sh, ways};
 
-/// A tree with all that a file can be and carry.
+/// A tree with all kinds of files and metadata.
 const TREE: &str = r#"
 mkdir -p tree/dir/deep tree/other; cd tree
 head -c 300000 /dev/urandom > dir/bytes
@@ -23,7 +23,7 @@ touch -h -d '2003-03-04 05:06:07.25' dangling fifo device dir/bytes
 touch -d '1999-12-31 23:59:59.5' dir/deep dir other .
 "#;
 
-/// Properties that must be equal: type, mode, owner, size, times, links' groups, ACLs, xattrs, bytes.
+/// Properties that must be equal: type, mode, owner, size, times, hard links, ACLs, xattrs, content.
 const LOOK: &str = r#"
 find . -printf '%P %y %m %U %G %l %T@ ' -a \( -type d -printf '\n' -o -printf '%n %s\n' \) | sort
 find . -type f | sort | xargs sha256sum
@@ -65,7 +65,7 @@ fn tar_keeps_attributes_and_acls() {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     sh(home(&pool), TREE);
     let before = sh(home(&pool).join("tree"), LOOK);
-    // A volume tells another time of change a moment later, also without a pool: tar calls that changed while it reads (1).
+    // A volume's time of change may change a moment later, also without a pool: tar reports that the file changed (1).
     let bears = if lab::test_bed::is_gluster() { "|| [ $? = 1 ]" } else { "" };
     let round = format!(
         "tar -C tree --xattrs --xattrs-include='*' --acls --sparse -cf in.tar .

@@ -1,4 +1,4 @@
-//! A pool holds what is put into it, in plain sight on one branch.
+//! A pool stores files visibly on one branch.
 
 use std::fs;
 

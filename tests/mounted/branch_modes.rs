@@ -56,7 +56,7 @@ fn a_branch_that_turns_read_only_is_treated_so() {
     assert_eq!(pool.holders("new"), ["b"]);
     assert!(refused(pool.path(), "rm old").contains("Read-only"));
     pool.branch("a").remount_rw();
-    // That it was read-only is remembered for a second.
+    // That it was read-only is cached for a second.
     std::thread::sleep(std::time::Duration::from_millis(1200));
     sh(pool.path(), "rm old");
     assert_eq!(pool.list(""), ["new"]);

@@ -1,7 +1,7 @@
 //! A large C build in the pool: OpenSSL's own, with its generated files, archives and dependencies.
 //!
-//! `cargo xtask test` runs a part of it (some 280 compilation units); `--tier long` all thousand, and the
-//! library made in the pool is then linked and run.
+//! `cargo xtask test` builds a part (some 280 compilation units); `--tier long` all thousand, and then links and runs
+//! the library made in the pool.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use fsstack_lab::{self as lab, Pool, Skip, needs};
 
 use crate::script::sh;
 
-/// The sources, which `cargo xtask test` takes from the registry.
+/// The sources, downloaded by `cargo xtask test` from the registry.
 fn sources() -> Result<PathBuf, Skip> {
-    // We are <target>/<profile>/deps/mounted-*.
+    // This program is <target>/<profile>/deps/mounted-*.
     let me = std::env::current_exe().unwrap();
     let sources = me.ancestors().nth(3).unwrap().join("suites/sources/vendor/openssl-src/openssl");
     let missing =
@@ -30,7 +30,7 @@ fn build(sources: &Path, targets: &str, limit: Duration) -> Pool {
         .option("create=rand")
         .limit(limit)
         .mount();
-    // `no-legacy`, `no-module`: the published sources lack what those are linked with.
+    // `no-legacy`, `no-module`: the published sources lack parts of those.
     let script = format!(
         "cp -r {} src; cd src
          ./Configure linux-x86_64 -O0 no-asm no-shared no-module no-legacy no-tests no-docs no-apps no-engine no-dso
@@ -38,18 +38,18 @@ fn build(sources: &Path, targets: &str, limit: Duration) -> Pool {
         sources.display()
     );
     command("bash").args(["-euc", &script]).dir(pool.path()).limit(limit).run().unwrap();
-    // Times are what they were after a remount: nothing is built anew.
+    // Times are unchanged by a remount: nothing is rebuilt.
     pool.remount();
     sh(pool.at("src"), &format!("make -q {targets}"));
     pool
 }
 
-/// A library, and the objects of two directories, whose names the makefile has.
+/// A library, and the objects of two directories, by their names in the makefile.
 const PART: &str = "libssl.a $(grep -oE '^crypto/(x509|evp)/libcrypto-lib-[^:]*[.]o' Makefile)";
 
 #[test]
 fn hundreds_of_units_build_with_two_jobs() {
-    // `prove` comes with the whole of perl, which the build is configured by.
+    // `prove` is in the full perl package, which the build's configuration needs.
     needs!(mounting(), program("gcc"), program("make"), program("prove"));
     let sources = match sources() {
         Ok(sources) => sources,

@@ -1,4 +1,4 @@
-//! Calls that few programs make and that a native file system has.
+//! Rare system calls that native file systems support.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom as StdFrom, Write};
@@ -80,7 +80,7 @@ fn an_open_file_outlives_its_name_without_a_hidden_one() {
         file.read_to_string(&mut text).unwrap();
         let space = file.metadata().unwrap();
         assert_eq!((text.as_str(), space.len(), space.nlink()), ("before af", 9, 0), "{way:?}");
-        // Another file may have the name at once, and is another file.
+        // Another file may get the name at once, and is another file.
         pool.write("file", b"new");
         assert_ne!(fs::metadata(pool.at("file")).unwrap().ino(), space.ino());
         file.write_at(b"BEFORE", 0).unwrap();
@@ -119,7 +119,7 @@ fn holes_are_punched_found_and_zeroed() {
         file.sync_all().unwrap();
         fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 256 << 10, 256 << 10)
             .unwrap();
-        // In the FUSE layer's page cache all is data: a page may not be on the branch yet.
+        // In the FUSE layer's page cache everything is data: a page may not be on the branch yet.
         let cached = way.iter().any(|option| option.starts_with("page-cache="));
         let (hole, data) = if cached { (1 << 20, 256 << 10) } else { (256 << 10, 512 << 10) };
         assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(hole), "{way:?}");
@@ -136,7 +136,7 @@ fn holes_are_punched_found_and_zeroed() {
         assert_eq!(file.metadata().unwrap().len(), 1 << 20, "{way:?}");
         fallocate(&file, FallocateFlags::empty(), 1 << 20, 1 << 20).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 2 << 20, "{way:?}");
-        // The kernel's FUSE has no more modes.
+        // The kernel's FUSE supports no other modes.
         let collapsed = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 512 << 10);
         assert_eq!(collapsed, Err(Errno::OPNOTSUPP), "{way:?}");
     }

@@ -1,5 +1,5 @@
-//! Requests for working branches while callers are stuck in a frozen one: every answer that can be had without the
-//! frozen branch is given.
+//! Requests for working branches while callers are stuck in a frozen one: everything that does not need the frozen
+//! branch is answered.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, lasting_a_second, until};
 
-/// The directories on the way are on the frozen branch too. A stuck caller waits, and then gets what the other branch
-/// has: names and attributes that were known, and names that were not.
+/// The parent directories are on the frozen branch too. A stuck caller waits, and then gets the other branch's data:
+/// names and attributes that were known, and names that were not.
 fn names_of_other_branches_are_answered_while_callers_are_stuck(builder: Builder) {
     let mut pool = filled(builder);
     pool.unmount();
@@ -28,7 +28,7 @@ fn names_of_other_branches_are_answered_while_callers_are_stuck(builder: Builder
     }
     for round in 0..4 {
         pool.remount();
-        // Where the first is, is remembered; where the others are, is not.
+        // The first one's location is cached, the others' are not.
         assert_eq!(pool.read("both/0"), b"on b");
         assert_eq!(pool.read("on-b/0"), b"on-b/0");
         let caught: Vec<_> = {
@@ -82,8 +82,8 @@ fn names_of_another_branch_are_answered_if_the_first_is_frozen() {
     names_of_other_branches_are_answered_while_callers_are_stuck(lasting_a_second(first));
 }
 
-/// More callers are caught than the branch lets in: those who do not need it are not kept in front of it. (By the
-/// device: the kernel gives what came while a queue of the ring had no entry to no entry that is added.)
+/// More callers are stuck than the branch admits: callers that do not need it are not blocked. Over /dev/fuse, because
+/// the kernel does not pass requests that arrived while a ring queue had no entry to an entry that is added later.
 #[test]
 fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_taken() {
     needs!(mounting(), program("mergerfs"));
@@ -104,12 +104,12 @@ fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_
     assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
 }
 
-/// New objects go to a working branch: the space of the frozen one need not be known for that.
+/// New objects go to a working branch without knowing the frozen one's space.
 #[test]
 fn files_are_made_on_another_branch_while_callers_are_stuck() {
     needs!(mounting(), program("mergerfs"));
     let pool = filled(described());
-    // What was known of its space is too old to be used unasked.
+    // The cached space is too old to be used.
     sleep(Duration::from_millis(1500));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     for n in 0..5 {
@@ -120,7 +120,7 @@ fn files_are_made_on_another_branch_while_callers_are_stuck() {
     assert_eq!(pool.holders("on-b/new-4"), ["b"]);
 }
 
-/// Copied from the one branch to the other, the frozen one being the source or the target.
+/// Copies between the branches, with the frozen one as source or target.
 #[test]
 fn a_copy_between_branches_ends_if_either_hangs() {
     needs!(mounting(), program("mergerfs"));

@@ -1,4 +1,4 @@
-//! Many threads in one tree, and nothing left over.
+//! Many threads in one tree, and no leftovers.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::script::{files_held, sh};
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 1500;
 
-/// A small generator: the same acts on every run.
+/// A small generator: the same operations in every run.
 fn next(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -21,7 +21,7 @@ fn next(seed: &mut u64) -> u64 {
     *seed >> 20
 }
 
-/// Random acts on few names, so that threads meet; their errors are expected, but only those of a race.
+/// Random operations on few names, so that threads meet. Errors are expected, but only those of a race.
 fn act(root: &Path, mut seed: u64, strange: &AtomicU64) {
     for _ in 0..ROUNDS {
         let mut name = || root.join(format!("d{}/e{}", next(&mut seed) % 3, next(&mut seed) % 4));
@@ -46,15 +46,15 @@ fn act(root: &Path, mut seed: u64, strange: &AtomicU64) {
     }
 }
 
-/// Sizes of a pool: descriptors on its branches, and inodes, open files and directories, directory descriptors in its
-/// tables.
+/// Resources of a pool: descriptors on its branches, and inodes, open files and directories, and directory descriptors
+/// in its tables.
 fn held(pool: &Pool) -> Vec<usize> {
     let tables = &json("status", &["status", &at(pool)])["pools"][0]["tables"];
     let table = |name: &str| usize::try_from(tables[name].as_u64().unwrap()).unwrap();
     [files_held(pool)].into_iter().chain(["inodes", "files", "dirs", "dir_fds"].map(table)).collect()
 }
 
-/// Churns; how many errors no race explains.
+/// Runs the operations; returns the number of errors that no race explains.
 fn churn(pool: &Pool) -> u64 {
     let before = {
         sh(
@@ -73,7 +73,7 @@ fn churn(pool: &Pool) -> u64 {
             scope.spawn(move || act(root, n.wrapping_mul(0x9e37_79b9_7f4a_7c15), strange));
         }
     });
-    // What is listed is there, and is listed once.
+    // Listed names exist and are listed once.
     sh(pool.path(), "find . | sort | uniq -d | wc -l | grep -qx 0; find . -exec stat {} + > /dev/null");
     sh(pool.path(), "rm -rf d0 d1 d2");
     assert!(pool.list("").is_empty());
@@ -110,7 +110,7 @@ fn threads_in_one_tree_without_any_cache() {
 #[test]
 fn a_race_is_answered_as_by_a_local_disk() {
     needs!(mounting(), not_on_gluster("its own races end in ESTALE"));
-    // ext4 uses an inode number again at once, and the kernel calls what it still knows by it bad: EIO.
+    // ext4 reuses inode numbers at once, and the kernel calls a cached inode with such a number bad: EIO.
     assert_eq!(churn(&lab::pool().tmp_branch("a").mount()), 0, "errors that no race explains");
 }
 

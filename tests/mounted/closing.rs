@@ -1,4 +1,4 @@
-//! Files that are closed on a branch that hangs: a few threads close them, however many there are. On both transports.
+//! Files closed on a hung branch: a few threads close them, whatever their number. On both transports.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use crate::hung_branches::{FrozenDaemon, described, filled, lasting_a_second, un
 
 const FILES: usize = 300;
 
-/// All threads of the daemon, and those of them that do nothing but close files.
+/// Number of the daemon's threads, and of those that only close files.
 fn threads(daemon: Process) -> (usize, usize) {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -22,7 +22,7 @@ fn threads(daemon: Process) -> (usize, usize) {
     (names.len(), names.iter().filter(|name| name.trim() == "branch-close").count())
 }
 
-/// The threads of the daemon that are in close(2), by name.
+/// Names of the daemon's threads that are in close(2).
 fn stuck_in_close(daemon: Process) -> Vec<String> {
     let close = if cfg!(target_arch = "x86_64") { "3" } else { "57" };
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().flatten();
@@ -46,11 +46,12 @@ fn a_few_threads_close_all_files(builder: Builder) {
     until("all files are closed", || {
         operator::json("status", &["status", &at])["pools"][0]["tables"]["files"] == 0
     });
-    // With those of the transport, whose places others take. What more a burst of requests starts is not for the branch.
+    // Including the transport's threads, which others replace. Further threads that a burst of requests starts are not
+    // for the branch.
     let (all, stuck) = (threads(daemon).0, stuck_in_close(daemon));
     println!("{before} threads before, {all} after, {stuck:?} close a file");
     assert!(!stuck.is_empty() && stuck.len() <= 3, "{stuck:?} close files");
-    // The branch can be looked for, and others are served.
+    // The branch can be probed, and requests for others are served.
     fs::write(pool.branch("b").path().join("on-b"), "text").unwrap();
     until("other branches are served", || fs::read(pool.at("on-b")).is_ok());
     drop(frozen);
@@ -72,7 +73,7 @@ fn a_few_threads_close_all_files_of_a_branch_that_hangs_by_the_ring() {
     a_few_threads_close_all_files(lab::pool().option("transport=ring"));
 }
 
-/// A service with `TasksMax=`: few threads are to be had for what is to be closed on the branch that hangs.
+/// A service with `TasksMax=`: few threads are available for closing files on the hung branch.
 fn others_are_served_though_few_threads_can_start(transport: &str) {
     let builder = lab::pool().option(transport).option("max-threads=8");
     let group = lab::PidsGroup::new(&transport.replace('=', "-")).unwrap();
@@ -93,7 +94,7 @@ fn others_are_served_though_few_threads_can_start(transport: &str) {
     let path = pool.path().to_owned();
     let asker = std::thread::spawn(move || {
         for _ in 0..5 {
-            // What may be on the branch that hangs is an error.
+            // Names that may be on the hung branch are errors.
             let _listed = fs::read_dir(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             let _stat = fs::metadata(path.join("missing"));
             tell.send(fs::read(path.join("on-b")).is_ok()).unwrap();
@@ -128,7 +129,7 @@ fn others_are_served_though_few_threads_can_start_by_the_ring() {
     others_are_served_though_few_threads_can_start("transport=ring");
 }
 
-/// Files whose closes wait are no reason for the daemon to stay.
+/// Queued closes do not keep the daemon from ending.
 #[test]
 fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {
     needs!(mounting(), program("mergerfs"));
@@ -159,7 +160,7 @@ fn a_branch_that_hangs_goes_whatever_is_stuck_there(transport: &str) {
     assert_eq!(read.read_at(&mut [0; 8], 0).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(operator::run(&["branch", "remove", &at, &a]).code, 1, "files are open there");
     drop(files);
-    // They are closed some moments after their programs went on.
+    // Files are closed some moments after their programs have continued.
     until("the branch goes", || operator::run(&["branch", "remove", &at, &a]).code == 0);
     assert!(!operator::told(&["status", &at]).contains(&a));
     assert_eq!(pool.read("on-b/1"), b"on-b/1");

@@ -1,5 +1,5 @@
-//! Short reads and writes: a branch that breaks in the middle, or a request without room. The answer is an error, never
-//! zeros, a shorter file or a lost write.
+//! Short reads and writes: a branch that fails midway, or a request without space. The result is an error, never zeros,
+//! a shorter file or a lost write.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,10 +9,10 @@ use fsstack_lab::{self as lab, MiB, needs};
 use crate::relocate::mib;
 use crate::script::{python, sh, ways};
 
-/// Where the page is that cannot be read: in the middle of what is read ahead.
+/// Offset of the unreadable page, in the middle of readahead.
 const BROKEN: usize = 512 << 10 | 64 << 10;
 
-/// A file system that notices what its disk has got wrong.
+/// A file system that detects wrong data on its disk.
 #[test]
 fn unreadable_bytes_are_an_error_wherever_they_lie() {
     needs!(mounting(), loops(), drop_caches(), program("mkfs.btrfs"));
@@ -34,7 +34,7 @@ fn unreadable_bytes_are_an_error_wherever_they_lie() {
         assert_eq!(read.map_err(|error| error.raw_os_error()), Err(Some(5)), "{way:?}");
         let file = File::open(pool.at("film")).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1 << 20, "{way:?}");
-        // All the rest is there, before it and behind it.
+        // All the rest is readable, before and after it.
         for (from, to) in [(0, BROKEN), (BROKEN + page, 1 << 20)] {
             let mut piece = vec![0; to - from];
             file.read_exact_at(&mut piece, from as u64).unwrap();
@@ -43,7 +43,7 @@ fn unreadable_bytes_are_an_error_wherever_they_lie() {
     }
 }
 
-/// Where a page lies in an image.
+/// Offset of a page in an image.
 fn found(image: &File, page: &[u8]) -> u64 {
     let mut piece = vec![0; 4096];
     let pages = image.metadata().unwrap().len() / 4096;
@@ -51,7 +51,7 @@ fn found(image: &File, page: &[u8]) -> u64 {
     at.find(|at| image.read_exact_at(&mut piece, *at).is_ok() && piece == page).unwrap()
 }
 
-/// One write of the page cache has room for a part of it.
+/// One write-back of the page cache has space for a part.
 #[test]
 fn pages_that_cannot_be_written_back_are_an_error() {
     needs!(mounting(), program("python3"));

@@ -10,7 +10,7 @@ fn two_processes_share_a_database_in_wal_mode() {
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
         pool.remount_with(&[&["create=rand"], way].concat());
-        // The -shm file is mapped shared by both.
+        // Both processes map the -shm file.
         let work = r#"
           sqlite3 db 'pragma journal_mode=wal; create table t(who, n);'
           for who in 1 2; do

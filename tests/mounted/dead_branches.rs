@@ -1,5 +1,5 @@
-//! Branches that die under the pool: killed, aborted, unmounted, taken away and brought back. What they have is an error,
-//! never missing; what the others have works on; and they come back by themselves.
+//! Branches that fail under the pool: killed, aborted, unmounted, removed and restored. Their names are errors, never
+//! missing; the other branches work; and they recover by themselves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -31,7 +31,7 @@ fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Waits until `done`, for as long as a slow machine may need.
+/// Waits until `done`, with a generous limit.
 #[track_caller]
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -41,7 +41,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// `a` is served by another daemon and comes first, `b` is a plain directory; nothing is remembered by the kernel.
+/// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing.
 fn pool_of_two() -> Pool {
     let pool = lab::pool()
         .served_branch("a")
@@ -80,7 +80,7 @@ fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     assert_eq!(errno(listed(&pool.at(""))), EIO);
     assert_eq!(errno(listed(&pool.at("both"))), EIO);
     assert_eq!(errno(fs::create_dir(pool.at("new"))), EIO);
-    // What is known to be on branches in reach only.
+    // Names known to be on reachable branches only.
     assert_eq!(pool.read("both/on-b"), b"both/on-b");
     assert_eq!(listed(&pool.at("alone")).unwrap(), ["on-b"]);
     pool.write("alone/new", b"new");
@@ -88,7 +88,7 @@ fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     fs::remove_file(pool.at("alone/newer")).unwrap();
     assert_eq!(errno(fs::read(pool.at("alone/nowhere"))), Some(2));
     assert!(!pool.branch("b").path().join("new").exists());
-    // Down is known by now, and statfs counts the other.
+    // The branch is known to be down, and statfs counts the other.
     let told = rustix::fs::statvfs(pool.path()).unwrap();
     assert!(told.f_blocks > 0);
 }
@@ -121,11 +121,11 @@ fn with_degraded_read_what_can_be_reached_is_served() {
     assert_eq!(listed(&pool.at("both")).unwrap(), ["on-b"]);
     assert_eq!(errno(fs::read(pool.at("top-a"))), Some(2));
     assert_eq!(pool.read("top-b"), b"top-b");
-    // Nothing is made under a name that may be taken.
+    // A name that may be taken cannot be created.
     assert_eq!(errno(create_new(&pool.at("top-a"))), EIO);
     pool.branch_mut("a").unmount_by_force();
     pool.branch_mut("a").remount();
-    // That it was missing is not remembered.
+    // That it was missing is not cached.
     until("the branch comes back", || fs::read(pool.at("top-a")).is_ok());
 }
 
@@ -153,7 +153,7 @@ fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
     pool.branch("a").daemon().kill().unwrap();
     assert_eq!(errno(open.read(&mut [0; 4])), EIO);
     assert_eq!(errno(fs::read(pool.at("both/on-a"))), EIO);
-    // The bare directory below is nobody's branch.
+    // The bare directory below is not used as the branch.
     pool.branch_mut("a").unmount_by_force();
     assert_eq!(errno(fs::write(pool.at("both/on-a"), "lost")), EIO);
     assert_eq!(errno(create_new(&pool.at("fresh"))), EIO);
@@ -182,7 +182,7 @@ fn interrupted_operations_are_cleared_when_the_branch_is_back() {
     let folder = pool.branch("a").below().join(".fsstack.moving");
     pool.branch("a").daemon().kill().unwrap();
     assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
-    // As a move leaves it that was under way.
+    // As left by an interrupted move.
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(folder.join("0123456789abcdef.part"), "half").unwrap();
@@ -222,7 +222,7 @@ fn a_directory_that_a_branch_brings_back_with_it_is_merged() {
     assert_eq!(listed(&pool.at("d")).unwrap(), ["here"]);
     pool.branch("a").daemon().kill().unwrap();
     until("the branch is down", || errno(fs::read(pool.at("kept"))) == EIO);
-    // Somebody works on it while the pool cannot see it.
+    // Another program works on it while the pool cannot see it.
     fs::create_dir(pool.branch("a").below().join("d")).unwrap();
     fs::write(pool.branch("a").below().join("d/brought"), b"brought").unwrap();
     pool.branch_mut("a").unmount_by_force();
@@ -246,7 +246,7 @@ fn a_disk_that_is_unmounted_is_down_until_it_is_mounted_again() {
     pool.write("kept", b"kept");
     let number = fs::metadata(pool.at("kept")).unwrap().ino();
     pool.branch_mut("a").unmount_lazily();
-    // The descriptors still answer: that the mount is gone is seen in the mount table.
+    // The descriptors still work: only the mount table shows that the mount is gone.
     until("the branch is down", || errno(fs::read(pool.at("kept"))) == EIO);
     assert_eq!(errno(create_new(&pool.at("new"))), EIO);
     assert_eq!(listed(pool.branch("a").path()).unwrap(), [""; 0]);
@@ -296,7 +296,7 @@ fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
     crate::script::sh("/", &format!("xfs_io -x -c shutdown '{home}'"));
     assert_eq!(errno(fs::read(pool.at("kept"))), EIO);
     pool.branch_mut("a").unmount_lazily();
-    // Until the pool has noticed and let go of the old mount, the kernel mounts the dead file system again.
+    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
     until("the disk is mounted anew", || {
         pool.branch_mut("a").remount();
         let anew = fs::read_dir(pool.branch("a").path()).is_ok();
@@ -309,8 +309,8 @@ fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
     assert_eq!(pool.read("kept"), b"kept");
 }
 
-/// The device number of a file system that is gone is given to the next one: it keeps nobody out, though what is where it was
-/// does not answer.
+/// The device number of a vanished file system is reused by the next one: that must not block a mount, though the old
+/// path does not answer.
 #[test]
 fn the_number_of_a_branch_that_is_gone_is_free() {
     needs!(mounting());
@@ -321,12 +321,12 @@ fn the_number_of_a_branch_that_is_gone_is_free() {
     let over = |branch: &Pool| lab::pool().tmp_branch("b").over(&[branch.path().to_str().unwrap()]);
     let pool = over(&branch).option("attr-timeout=0").option("entry-timeout=0").mount();
     branch.kill_daemon();
-    // In use by the pool over it, it does not come down else.
+    // The pool over it uses it, so it is unmounted lazily.
     command("umount").arg("-l").arg(branch.path()).run().unwrap();
     branch.remount();
     until("the branch is found again", || fs::read(pool.at("film")).is_ok());
     branch.kill_daemon();
-    // Nobody but the tests beside this one takes numbers.
+    // Only the tests beside this one take device numbers.
     let others: Vec<_> = (0..4).map(|_| lab::pool().tmp_branch("a").no_others().mount()).collect();
     let Some(other) = others.iter().find(|other| device(other) == first) else {
         return Skip::because("the number of what is gone was given to somebody else").announce();

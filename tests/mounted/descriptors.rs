@@ -1,4 +1,4 @@
-//! The daemon is out of file descriptors: programs get ENFILE, and all is well after.
+//! The daemon runs out of descriptors: programs get ENFILE, and everything works afterwards.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use crate::script::sh;
 
 const ENFILE: Option<i32> = Some(23);
 
-/// Opens until it is refused: what was opened, and the errno.
+/// Opens until an error. Returns the open files and the errno.
 fn as_many_as_there_are(open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<File>, Option<i32>) {
     let mut held = Vec::new();
     loop {
@@ -23,7 +23,7 @@ fn as_many_as_there_are(open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<F
 }
 
 fn programs_get_enfile(pool: &Pool) {
-    // The limit of this test's own process is another one.
+    // This test process's own limit is separate.
     fsstack_sys::thread::raise_nofile_limit();
     sh("/", &format!("prlimit --pid {} --nofile=300", pool.daemon().pid));
     let new = |n: usize| File::create_new(pool.at(format!("file-{n}")));
@@ -55,7 +55,7 @@ fn the_status_tells_how_near_the_limit_is() {
     needs!(mounting(), program("prlimit"));
     let pool = lab::pool().tmp_branch("a").mount();
     let asked = || json("status", &["status", &at(&pool)])["pools"][0]["descriptors"].clone();
-    // This process may raise its own as far as the daemon may.
+    // This process may raise its limit as far as the daemon.
     let most = fsstack_sys::thread::raise_nofile_limit();
     assert_eq!(asked()["limit"], most, "the daemon has raised it as far as it goes");
     sh("/", &format!("prlimit --pid {} --nofile=200", pool.daemon().pid));

@@ -1,4 +1,4 @@
-//! Listing, and removing what is listed, on one branch and on several.
+//! Listing, and removing listed names, on one branch and on several.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn rm_of_three_thousand_files_leaves_none() {
 fn a_hundred_thousand_entries_are_listed_while_some_are_removed() {
     needs!(mounting(), program("python3"), not_on_gluster("it makes a few thousand files a minute"));
     let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").unmounted();
-    // Made on the branches: what is tested is the listing.
+    // Made on the branches, because only listing is tested.
     let dirs: Vec<_> = pool.branches().iter().map(|branch| branch.path().join("d")).collect();
     for (n, dir) in dirs.iter().enumerate() {
         fs::create_dir(dir).unwrap();
@@ -93,7 +93,7 @@ fn a_listing_that_the_kernel_keeps_is_of_the_branches_as_they_are() {
     needs!(mounting());
     let pool = spread();
     sh(pool.path(), "mkdir d; touch d/old");
-    // Kept from the second time on; then changed in the pool, and behind its back.
+    // Cached from the second listing on; then changed in the pool, and out of band.
     let kept = || {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let _fills = pool.list("d");
@@ -109,7 +109,7 @@ fn a_listing_that_the_kernel_keeps_is_of_the_branches_as_they_are() {
     assert_eq!(kept(), ["old", "own", "past"]);
     fs::remove_file(holder.join("old")).unwrap();
     assert_eq!(pool.list("d"), ["own", "past"]);
-    // A new copy of the directory out of band shows when all branches are asked for copies again.
+    // A new copy of the directory made out of band shows when all branches are searched for copies again.
     sh(pool.path(), "rm d/own; mkdir d/sub");
     assert_eq!(pool.list("d"), ["past", "sub"]);
 }
@@ -126,7 +126,7 @@ fn a_directory_on_several_branches_is_one() {
     pool.remount();
     assert_eq!(pool.list("d"), ["one", "two"]);
     assert_eq!(pool.read("d/two"), b"b");
-    // No copy comes back to light.
+    // No hidden copy is uncovered.
     fs::remove_file(pool.at("d/two")).unwrap();
     assert_eq!(pool.list("d"), ["one"]);
     assert!(refused(pool.path(), "rmdir d").contains("not empty"));
@@ -173,7 +173,7 @@ fn no_rename_and_no_link_crosses_devices() {
     let numbers: BTreeSet<u64> =
         (1..=12).map(|i| fs::metadata(pool.at(format!("from/f{i}"))).unwrap().ino()).collect();
     assert_eq!(numbers.len(), 12);
-    // A rename and a link are no copies.
+    // A rename and a link make no copies.
     assert_eq!(sh(pool.path(), "stat -c %h from/f*; ls to/1").lines().filter(|l| *l == "2").count(), 12);
 }
 

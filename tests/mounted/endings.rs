@@ -1,4 +1,4 @@
-//! However a pool ends, under load or a thousand times over: nobody hangs, and nothing is left.
+//! Every kind of end of a pool, under load or a thousand times: no caller hangs, and nothing is left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn pool() -> Pool {
     lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount()
 }
 
-/// Programs that make, write, rename, read, list and remove, until something fails, or there is a file `stop`.
+/// Programs that make, write, rename, read, list and remove, until something fails, or a file `stop` exists.
 struct Load(Vec<JoinHandle<i32>>);
 
 impl Load {
@@ -35,7 +35,7 @@ impl Load {
             std::thread::spawn(run)
         };
         let load = Self((0..4).map(start).collect());
-        // All of them are at work.
+        // All of them are working.
         let began = Instant::now();
         while !(0..4).all(|n| pool.at(format!("d{n}/g1")).exists()) {
             assert!(began.elapsed() < SOON, "the load does not begin");
@@ -43,7 +43,7 @@ impl Load {
         load
     }
 
-    /// They have all come to an end.
+    /// Waits until all have ended.
     fn has_ended(self) {
         for worker in self.0 {
             assert_ne!(worker.join().unwrap(), 0);
@@ -51,7 +51,7 @@ impl Load {
     }
 }
 
-/// Every file is on one branch, and whole.
+/// Checks that every file is complete and on one branch.
 fn nothing_is_twice(pool: &Pool) {
     let twice = "cd branches; (cd a; find . -type f ! -name stop; cd ../b; find . -type f ! -name stop) | sort | uniq -d";
     assert_eq!(sh(pool.path().parent().unwrap(), twice), "");
@@ -79,7 +79,7 @@ fn a_lazy_unmount_under_load_ends_with_its_last_user() {
     let pool = pool();
     let (load, daemon) = (Load::on(&pool), pool.daemon());
     sh("/", &format!("! umount {0} 2> /dev/null; umount -l {0}", pool.path().display()));
-    // A program inside works on.
+    // A program in the pool continues.
     assert!(daemon.lives());
     sh("/", "sleep 0.2");
     assert!(daemon.lives());
@@ -132,7 +132,7 @@ fn a_storm_of_processes_leaves_nothing_behind() {
     let held = files_held(&pool);
     sh(pool.path(), storm);
     assert!(files_held(&pool) <= held, "{held} descriptors became {}", files_held(&pool));
-    // Threads that were added are gone, or few.
+    // Added threads are gone, or few.
     let threads = || fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap().count();
     let began = Instant::now();
     while 64 < threads() {
@@ -140,7 +140,7 @@ fn a_storm_of_processes_leaves_nothing_behind() {
     }
 }
 
-/// Mounts, works, and unmounts, so many times.
+/// Mounts, works and unmounts that many times.
 fn cycles(count: usize) {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let _mount = lab::cleanup::Entry::mount(pool.path()).unwrap();
@@ -149,7 +149,7 @@ fn cycles(count: usize) {
     for _ in 0..count.div_ceil(25) {
         let work =
             format!("for i in $(seq 25); do {mount}; echo $i > file; umount {0}; done", target.display());
-        // `file` is in the directory where it is run: the helper's own, which must not hold the mount up.
+        // `file` is in the current directory, the helper's own, which must not keep the mount busy.
         command("bash")
             .args(["-euc", &work])
             .dir(pool.branch("a").path())
@@ -164,7 +164,7 @@ fn cycles(count: usize) {
     }
 }
 
-/// Daemons of the pool, mounts there, and what the daemons write down while they live.
+/// Daemons of the pool, mounts at its path, and the daemons' files at run time.
 fn left(target: &Path) -> (usize, usize, Vec<PathBuf>) {
     let noted = fs::read_dir("/run/fsstack").into_iter().flatten().map(|entry| entry.unwrap().path());
     let ours = |path: &PathBuf| {
@@ -190,7 +190,7 @@ fn a_thousand_mounts_leave_nothing_behind() {
     cycles(1000);
 }
 
-/// A CPU that a test switches off, switched on when it drops.
+/// A CPU switched off by a test, switched on again on drop.
 struct Switched(&'static Path);
 
 impl Switched {
@@ -226,7 +226,7 @@ fn a_cpu_goes_and_comes_back_under_load() {
         }
         sh(pool.path(), "mkdir -p more; for i in $(seq 50); do echo > more/$i; done; rm -r more");
     }
-    // Mounted while one is away, too.
+    // Mounted while one is off, too.
     let other = lab::pool().tmp_branch("a").unmounted();
     switch.to("0").unwrap();
     let mut other = other;

@@ -1,5 +1,5 @@
-//! Callers that are interrupted or killed while their requests are in a branch that hangs: each is answered once, and the
-//! pool goes on. On both transports.
+//! Callers that are interrupted or killed while their requests are in a hung branch: each is answered once, and the
+//! pool works on. On both transports.
 
 use std::fs;
 use std::path::Path;
@@ -24,14 +24,14 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A program at work on a file of the branch that hangs.
+/// A program working on a file of the hung branch.
 struct Caller {
     pid: i32,
     end: JoinHandle<()>,
 }
 
 impl Caller {
-    /// The `n`-th; where it is to say which process it is, in `place`.
+    /// The `n`-th one; it writes its process id to a file in `place`.
     fn new(pool: &Pool, place: &Path, n: usize) -> Self {
         let (file, note) = (pool.at(format!("a{n}")), place.join(n.to_string()));
         let work = match n % 3 {
@@ -47,7 +47,7 @@ impl Caller {
         Self { pid: fs::read_to_string(&note).unwrap().trim().parse().unwrap(), end }
     }
 
-    /// Whether it waits for an answer of the pool.
+    /// True if it waits for a reply of the pool.
     fn waits(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/wchan", self.pid))
             .is_ok_and(|at| at.contains("request_wait_answer"))
@@ -69,11 +69,11 @@ fn callers_give_up(builder: Builder) {
             (0..CALLERS).filter(|n| pool.branch("a").path().join(format!("a{n}")).exists()).collect();
         let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let callers: Vec<Caller> = kept.iter().map(|n| Caller::new(&pool, notes.path(), *n)).collect();
-        // Some are inside the branch, others find no thread or no place in it.
+        // Some are inside the branch, others have no thread or no permit.
         let answered = || callers.iter().all(|caller| caller.end.is_finished());
         until("a caller waits", || callers.iter().any(Caller::waits) || answered());
         sleep(Duration::from_millis(200));
-        // One that was refused has ended already, and its number may be another's.
+        // One that was refused has ended, and its process id may be reused.
         for caller in callers.iter().filter(|caller| !caller.end.is_finished()) {
             let pid = Pid::from_raw(caller.pid).unwrap();
             let _ended = kill_process(pid, signal);
@@ -89,7 +89,7 @@ fn callers_give_up(builder: Builder) {
         }
     }
     pool.unmount();
-    // An answer that the kernel has no use for, a second one above all, is an error in the log.
+    // A reply that the kernel does not expect, such as a second one, is an error in the log.
     let said = fs::read_to_string(log.path()).unwrap();
     assert!(!said.contains(" ERROR "), "{said}");
 }

@@ -1,4 +1,4 @@
-//! File handles, as an NFS server holds them: over whatever happens they mean the object that they were made of.
+//! File handles held by an NFS server: after every event they lead to their original objects.
 
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
@@ -16,7 +16,7 @@ use crate::command as operator;
 use crate::hung_branches::until;
 use crate::script::sh;
 
-/// Held objects of each test: a file, a directory, a symlink, one of two hard links, and deeper ones.
+/// Objects held in each test: a file, a directory, a symlink, one of two hard links, and deeper ones.
 const HELD: [&str; 6] = ["d/file", "d", "d/link", "d/hard", "d/sub", "d/sub/deep"];
 
 fn pool() -> Pool {
@@ -45,7 +45,7 @@ pub(crate) fn fill(pool: &Pool) {
     pool.write("other", b"other");
 }
 
-/// A handle, and what it must lead to.
+/// A handle with its expected object.
 #[derive(Debug)]
 pub(crate) struct HeldHandle {
     path: String,
@@ -81,7 +81,7 @@ pub(crate) fn open(pool: &Pool, held: &HeldHandle, flags: OFlags) -> Result<Owne
     open_handle(root.as_fd(), &held.handle, flags).map_err(|error| error.errno)
 }
 
-/// The handle leads to its object, and to nothing else.
+/// Checks that the handle leads to its object and to no other.
 #[track_caller]
 pub(crate) fn check(pool: &Pool, held: &HeldHandle) {
     let fd = match open(pool, held, OFlags::PATH | OFlags::NOFOLLOW) {
@@ -98,7 +98,8 @@ pub(crate) fn check(pool: &Pool, held: &HeldHandle) {
     }
 }
 
-/// The handle leads nowhere: at once, or when all marks of directories are known (ENOMEM until then, docs/dev/decisions/0026).
+/// Checks that the handle is stale: at once, or when all marks of directories are known (ENOMEM until then,
+/// docs/dev/decisions/0026).
 #[track_caller]
 pub(crate) fn check_stale(pool: &Pool, held: &HeldHandle) {
     let began = std::time::Instant::now();
@@ -112,12 +113,12 @@ pub(crate) fn check_stale(pool: &Pool, held: &HeldHandle) {
     }
 }
 
-/// The kernel forgets all that nobody uses.
+/// Makes the kernel forget everything unused.
 pub(crate) fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// Like [`forget`], and the daemon has forgotten it too: FORGET may reach it after later requests.
+/// Like [`forget`], and waits for the daemon, which FORGET may reach after later requests.
 fn forget_everywhere(pool: &Pool) {
     let at = operator::at(pool);
     until("the daemon has forgotten all objects", || {
@@ -126,7 +127,7 @@ fn forget_everywhere(pool: &Pool) {
     });
 }
 
-/// `event` happens to the pool while handles are held.
+/// Runs `event` on the pool while handles are held.
 #[track_caller]
 pub(crate) fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
     let held = hold_all(pool);
@@ -135,7 +136,7 @@ pub(crate) fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
         check(pool, held);
     }
     forget();
-    // The other way round, so that each is the first one once.
+    // In reverse too, so that each is the first one once.
     for held in held.iter().rev() {
         check(pool, held);
         forget();
@@ -150,7 +151,7 @@ fn handles_outlive_what_the_kernel_forgets() {
     over(&mut pool, |_| ());
 }
 
-/// Nothing has named it since the kernel forgot it, so no path tells where it is.
+/// It was not looked up since the kernel forgot it, so no path locates it.
 #[test]
 fn what_lies_in_the_hidden_folder_is_not_reached_by_a_handle() {
     needs!(mounting(), loops(), drop_caches());
@@ -246,7 +247,7 @@ fn a_handle_of_what_was_removed_is_stale_for_good() {
         for held in &held {
             check_stale(&pool, held);
         }
-        // Their inode numbers are used again.
+        // Their inode numbers are reused.
         sh(pool.path(), "rm -rf d more");
         fill(&pool);
         sh(pool.path(), "for i in $(seq 40); do mkdir -p more/$i; echo > more/$i/f; ln -s x more/$i/l; done");
@@ -254,8 +255,8 @@ fn a_handle_of_what_was_removed_is_stale_for_good() {
     }
 }
 
-/// A pool whose first branch is nearly full, with a file `film` that was moved to the second; and its handle from
-/// before the move.
+/// A pool with a nearly full first branch and a file `film` that was moved to the second; and its handle from before
+/// the move.
 pub(crate) fn moved() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").mount();
@@ -268,7 +269,7 @@ pub(crate) fn moved() -> (Pool, HeldHandle) {
     (pool, held)
 }
 
-/// Writes until the file is larger than what its branch had left.
+/// Writes until the file exceeds its branch's free space.
 pub(crate) fn grow(pool: &Pool, name: &str) {
     fs::write(pool.at(name), lab::zeros(MiB(24))).unwrap();
     assert_eq!(pool.holders(name), ["y"]);
@@ -307,8 +308,8 @@ fn a_lost_index_is_made_anew_from_the_marks() {
         pool.unmount();
         sh(pool.state_dir(), &format!("cd */; {damage}"));
         pool.remount();
-        // Its name knows the number at once; the number leads to it as soon as its mark was found, and is out of reach,
-        // never stale, until then.
+        // A lookup by name knows the number at once. The number leads to it as soon as its mark is found; until then it
+        // is unreachable, never stale.
         assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino, "{damage}");
         forget();
         let began = std::time::Instant::now();
@@ -328,7 +329,7 @@ fn a_directory_is_found_when_its_first_copy_is_gone() {
     needs!(mounting(), loops(), drop_caches());
     let mut pool =
         lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export").unmounted();
-    // Two copies that were there before the pool, and one that the pool makes.
+    // Two copies from before the pool, and one that the pool makes.
     for branch in ["x", "y"] {
         fs::create_dir(pool.branch(branch).path().join("both")).unwrap();
     }
@@ -364,7 +365,7 @@ fn a_directory_is_found_when_its_first_copy_is_gone() {
     again(&pool);
 }
 
-/// Beyond what the kernel tells as a path.
+/// Deeper than paths that the kernel prints.
 #[test]
 fn handles_of_a_tree_that_is_deeper_than_a_path() {
     needs!(mounting(), loops(), drop_caches());
@@ -396,13 +397,13 @@ fn handles_of_a_tree_that_is_deeper_than_a_path() {
     }
 }
 
-/// The daemon has no descriptor left for what is asked: the object is not gone for that.
+/// The daemon has no descriptor left: that does not make the object stale.
 #[test]
 fn a_handle_is_never_stale_for_want_of_descriptors() {
     needs!(mounting(), loops(), drop_caches());
     let pool = pool();
     let held = hold_all(&pool);
-    // What was used just now is spared once.
+    // Recently used entries survive one drop.
     (0..3).for_each(|_| forget());
     let daemon = rustix::process::Pid::from_raw(pool.daemon().pid);
     let limit = |current| {

@@ -1,5 +1,5 @@
-//! File handles of what lies on other file systems than ext4 and XFS: btrfs, which opens objects by number too, and those
-//! that do not, where they are looked for.
+//! File handles on file systems other than ext4 and XFS: btrfs, which opens objects by number too, and others, which
+//! are searched.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use fsstack_sys::{Errno, OFlags};
 use crate::handles::{check, check_stale, fill, forget, hold, hold_all, open, over};
 use crate::script::sh;
 
-/// All that may happen to the objects of the first branch.
+/// Runs all events on the objects of the first branch.
 fn whatever_happens(mut pool: Pool) {
     fill(&pool);
     over(&mut pool, |_| forget());
@@ -32,7 +32,7 @@ fn whatever_happens(mut pool: Pool) {
             check(&pool, held);
         }
     }
-    // Out of band, and while there is no pool.
+    // Out of band, while the pool is not mounted.
     let branch = pool.branches()[0].path().to_owned();
     pool.unmount();
     sh(&branch, "mkdir new; mv moved new/file; mv e new/d; mv 'sub too' new/d/s");
@@ -62,7 +62,7 @@ fn handles_of_what_is_on_btrfs() {
     whatever_happens(first(lab::pool().btrfs_branch("b", MiB(200))));
 }
 
-/// On a tmpfs, or on a volume of GlusterFS where that is what the tests' branches are on.
+/// On a tmpfs, or on a GlusterFS volume if that is the test bed.
 #[test]
 fn handles_of_what_must_be_looked_for() {
     needs!(mounting(), drop_caches());
@@ -83,13 +83,13 @@ fn a_handle_is_found_among_many_names() {
         pool.remount();
         held.iter().for_each(|held| check(&pool, held));
     }
-    // What was remembered leads elsewhere now.
+    // The cached location is wrong now.
     fs::rename(pool.at("d"), pool.at("m/100/d")).unwrap();
     pool.remount();
     held.iter().rev().for_each(|held| check(&pool, held));
 }
 
-/// Runs `act` again and again in another thread while `scenario` goes on.
+/// Repeats `act` in another thread during `scenario`.
 fn beside(act: impl Fn() + Sync, scenario: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
     let held = hold(&pool, "a/film");
     let turns = || {
         for name in ["film", "dir"] {
-            // Into directories that no look has seen, too.
+            // Into directories that no search has seen, too.
             fs::create_dir_all(pool.at("z/new/er")).unwrap();
             fs::rename(pool.at("a").join(name), pool.at("z/new/er").join(name)).unwrap();
             fs::rename(pool.at("z/new/er").join(name), pool.at("a").join(name)).unwrap();
@@ -160,7 +160,7 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
     check(&pool, &held);
 }
 
-/// How the index does, as `fsstack nfs check` tells.
+/// State of the index as shown by `fsstack nfs check`.
 pub(crate) fn index(pool: &Pool) -> String {
     let mut answer = vec![0; 100];
     let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut answer[..]).unwrap();
@@ -168,7 +168,7 @@ pub(crate) fn index(pool: &Pool) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// The index has what exists: of removed objects that cannot be opened by number, nothing is left.
+/// The index has existing objects: removed ones that cannot be opened by number leave nothing behind.
 #[test]
 fn the_index_forgets_what_is_removed_where_handles_are_looked_for() {
     needs!(mounting(), drop_caches());
@@ -191,7 +191,7 @@ fn the_index_forgets_what_is_removed_where_handles_are_looked_for() {
     fs::remove_file(pool.at("d/linked")).unwrap();
     fs::remove_file(pool.at("d/removed")).unwrap();
     objects(&pool, 4);
-    // By what is on its own branch, and by what is on another.
+    // By an object on its own branch, and by one on another.
     fs::write(pool.branch("y").path().join("d/new"), "new").unwrap();
     fs::rename(pool.at("d/new"), pool.at("d/replaced")).unwrap();
     objects(&pool, 3);
@@ -207,7 +207,7 @@ fn the_index_forgets_what_is_removed_where_handles_are_looked_for() {
     check(&pool, &linked);
     fs::remove_file(pool.at("linked")).unwrap();
     objects(&pool, 0);
-    // Directories that take the place of another.
+    // Directories that replace another.
     sh(pool.branch("x").path(), "mkdir e f; echo > e/one");
     sh(pool.branch("y").path(), "mkdir f; echo > two");
     fs::rename(pool.at("two"), pool.at("e/two")).unwrap();

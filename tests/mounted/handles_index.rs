@@ -1,4 +1,4 @@
-//! The index of an exported pool fails while the pool is in use.
+//! The index of an exported pool fails during use.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use crate::handles::{check, forget, grow, hold, moved, open};
 use crate::handles_elsewhere::index;
 use crate::script::sh;
 
-/// Waits until the handle opens; until then it is out of reach, never stale.
+/// Waits until the handle opens; until then it is unreachable, never stale.
 #[track_caller]
 pub(crate) fn comes_back(pool: &fsstack_lab::Pool, held: &crate::handles::HeldHandle) {
     let began = Instant::now();
@@ -31,7 +31,7 @@ fn a_database_that_is_emptied_under_the_pool_is_made_anew() {
     sh(pool.state_dir(), "truncate -s 0 */index.redb");
     forget();
     comes_back(&pool, &held);
-    // What is moved now is found too, and the daemon is the same all the while.
+    // A file moved now is found too, by the same daemon.
     let daemon = pool.daemon();
     pool.write("d/reel", b"");
     let mut other = hold(&pool, "d/reel");
@@ -47,8 +47,8 @@ fn a_database_that_is_emptied_under_the_pool_is_made_anew() {
     }
 }
 
-/// A branch that is looked through for the first time, for directories' marks: there was no file's yet. Then there is one, and
-/// the daemon is killed and the index lost before the look is over.
+/// A branch is scanned for the first time, for directories' marks, when no file is marked yet. Then one is, and the
+/// daemon is killed and the index lost before the scan ends.
 #[test]
 fn a_file_that_is_moved_to_a_branch_that_is_being_looked_through_keeps_its_number() {
     needs!(mounting(), loops(), drop_caches());

@@ -1,4 +1,4 @@
-//! An index that lacks marks, while branches are searched, come and go: no handle becomes stale, and no number changes,
+//! An incomplete index while branches are searched, added and removed: no handle becomes stale and no number changes,
 //! unless the object is known to be gone.
 
 use std::fs;
@@ -16,8 +16,7 @@ use crate::handles_index::comes_back;
 use crate::handles_numbers::{in_its_place, with_its_number};
 use crate::script::sh;
 
-/// `d/film` on `x`, which is nearly full, and on `y` 120 000 directories that are looked through before `d`; none of it
-/// mounted yet.
+/// `d/film` on `x`, which is nearly full, and on `y` 120 000 directories that are scanned before `d`; not mounted yet.
 fn long_to_look_through() -> Pool {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").unmounted();
@@ -47,7 +46,7 @@ fn is_complete(pool: &Pool) -> bool {
     index(pool).starts_with("complete")
 }
 
-/// Until all branches are looked through the object is found, or out of reach.
+/// Until all branches are scanned, the object is found or unreachable.
 #[track_caller]
 fn never_stale(pool: &Pool, held: &HeldHandle) {
     let began = Instant::now();
@@ -81,7 +80,7 @@ fn a_file_made_before_another_is_found_has_another_number_for_good() {
     for make in makes {
         let (mut pool, film) = moved_far();
         lose_the_index(&mut pool);
-        // All numbers that XFS would rather give are taken.
+        // All numbers that XFS would prefer are taken.
         pool.branch("x").drop_ballast();
         let x = pool.branch("x").path().to_owned();
         let before = with_its_number(&pool, &film, "before", |path| make(path).unwrap());
@@ -106,7 +105,7 @@ fn a_file_made_before_another_is_found_has_another_number_for_good() {
     }
 }
 
-/// Two servers in turn, each with an index of its own.
+/// Two servers in turn, each with its own index.
 #[test]
 fn marks_that_were_put_by_way_of_another_index_are_found() {
     needs!(mounting(), loops(), drop_caches());
@@ -120,7 +119,7 @@ fn marks_that_were_put_by_way_of_another_index_are_found() {
     for ending in [Pool::unmount, |pool: &mut Pool| pool.kill_daemon()] {
         pool.remount_with(&[&ours[..], &[&theirs]].concat());
         let name = if pool.holders("d/film") == ["x"] { "d/film" } else { "d/first" };
-        // Nothing is written, and the look goes on.
+        // Nothing is written, and the scan continues.
         sh(pool.path(), &format!("fallocate -l 24M {name}"));
         assert_eq!(pool.holders(name), ["y"]);
         let first = held(&pool, "d/first");
@@ -150,7 +149,7 @@ fn two_on_x() -> (Pool, HeldHandle, HeldHandle) {
     (pool, film, reel)
 }
 
-/// From a backup, or a snapshot of the disk that it is on.
+/// From a backup, or a snapshot of its disk.
 #[test]
 fn an_index_from_before_a_move_is_found_out() {
     needs!(mounting(), loops(), drop_caches());
@@ -159,7 +158,7 @@ fn an_index_from_before_a_move_is_found_out() {
         pool.kill_daemon();
         pool.unmount();
     });
-    // The copy was taken while nobody had it open; then the daemon ended in order, or not.
+    // The copy was taken while the index was closed; then the daemon ended in order, or was killed.
     for (ended, end) in [("in order", closed), ("killed", killed)] {
         let (mut pool, film, reel) = two_on_x();
         grow(&pool, "d/film");
@@ -182,7 +181,7 @@ fn an_index_from_before_a_move_is_found_out() {
     }
 }
 
-/// The index is lost, or fails, and so is the branch that the file was moved to.
+/// The index is lost, or fails, and so does the branch that the file was moved to.
 #[test]
 fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
     needs!(mounting(), loops(), drop_caches());
@@ -202,7 +201,7 @@ fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
             assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM), "{lost}");
             forget();
         }
-        // It is known that a branch is away, and what is made meanwhile keeps out of its way.
+        // The pool knows that a branch is missing, and new numbers avoid those of that branch.
         let at = pool.path().display().to_string();
         assert!(told(&["nfs", "check", &at]).contains("is not in the pool"), "{lost}");
         let make =
@@ -229,7 +228,7 @@ fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
     }
 }
 
-/// An operator who gives a branch up makes the handles of missing objects stale.
+/// Declaring a branch gone makes the handles of missing objects stale.
 #[test]
 fn a_branch_that_only_the_others_remember_can_be_given_up() {
     needs!(mounting(), loops(), drop_caches());
@@ -243,7 +242,7 @@ fn a_branch_that_only_the_others_remember_can_be_given_up() {
     let id = away.split_whitespace().last().unwrap().to_owned();
     told(&["branch", "forget", &at, &id]);
     check_stale(&pool, &film);
-    // Also when the index is lost once more.
+    // Also after another loss of the index.
     lose_the_index(&mut pool);
     pool.remount();
     check_stale(&pool, &film);

@@ -1,4 +1,4 @@
-//! Listings by the raw cookies, as NFS servers read them: each request by a new handle.
+//! Listings by raw cookies, as read by NFS servers: each request with a new handle.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use fsstack_sys::{Errno, SysError};
 
 use crate::script::sh;
 
-/// A name, and the cookie that leads to what comes after it.
+/// A name, and the cookie of the position after it.
 type Entry = (String, u64);
 
-/// The first `most` entries after `cookie`, by a new handle; and what comes instead of more, if that is an error.
+/// The first `most` entries after `cookie`, with a new handle; and the error that ends them, if any.
 fn listed(dir: &Path, cookie: u64, most: usize) -> (Vec<Entry>, Option<Errno>) {
     let mut entries = Dirents::new(OwnedFd::from(File::open(dir).unwrap()), 1 << 10);
     let mut all = Vec::new();
@@ -52,7 +52,7 @@ fn a_listing_without_a_branch_has_the_rest_and_ends_with_an_error() {
         sh("/", &format!("xfs_io -x -c shutdown '{}'", pool.branch("x").path().display()));
         let (all, end) = listed(&pool.at("d"), 0, usize::MAX);
         assert_eq!((all.len(), names(&all).len(), end), (300, 300, Some(Errno::IO)), "{order:?}");
-        // Nobody else goes on from there as if it were whole, not even when the branch is back.
+        // Other handles cannot continue from there, not even when the branch is back.
         for (name, cookie) in all.iter().step_by(50).chain(all.last()) {
             assert_eq!(listed(&pool.at("d"), *cookie, usize::MAX).1, Some(Errno::IO), "{order:?} {name}");
         }
@@ -64,7 +64,7 @@ fn a_listing_without_a_branch_has_the_rest_and_ends_with_an_error() {
     }
 }
 
-/// The branch is another pool, which calls itself a volume: its places take more bits than a cookie has.
+/// The branch is another pool that looks like a volume: its positions have more bits than a cookie.
 #[test]
 fn a_listing_that_goes_on_at_a_removed_entry_leaves_none_out() {
     needs!(mounting());
@@ -76,7 +76,7 @@ fn a_listing_that_goes_on_at_a_removed_entry_leaves_none_out() {
     sh(&branch, "touch $(seq 200)");
     let mut seen = BTreeSet::new();
     let (mut cookie, mut rounds) = (0, 0);
-    // As rm -r by NFS: what was listed is removed, and the listing goes on.
+    // Like rm -r over NFS: listed names are removed, and the listing continues.
     loop {
         let (some, end) = listed(&pool.at("d"), cookie, 17);
         assert_eq!(end, None);

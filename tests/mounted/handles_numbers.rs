@@ -1,5 +1,5 @@
-//! The numbers that handles have: names and listings tell the same, a moved file keeps its own under all its names, and what
-//! uses the number again on the branch that it was moved from has another.
+//! Numbers in handles: lookups and listings agree, a moved file keeps its number under all its names, and an object
+//! that reuses the number on the old branch has another.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,13 +12,13 @@ use fsstack_sys::{Errno, OFlags};
 use crate::handles::{HeldHandle, check, check_stale, forget, hold, moved, open};
 use crate::script::sh;
 
-/// The name of what `make` makes on `x` in the place of the moved file: with its inode number there.
+/// Name of an object that `make` makes on `x` with the moved file's old inode number there.
 pub(crate) fn in_its_place(pool: &Pool, held: &HeldHandle, make: impl Fn(&Path)) -> Option<String> {
     pool.branch("x").drop_ballast();
     with_its_number(pool, held, "n", make)
 }
 
-/// Like [`in_its_place`], where there is space; names begin with `begin`.
+/// Like [`in_its_place`], in a given directory; names begin with `begin`.
 pub(crate) fn with_its_number(
     pool: &Pool,
     held: &HeldHandle,
@@ -28,7 +28,7 @@ pub(crate) fn with_its_number(
     let number = held.ino & ((1 << 48) - 1);
     let mut names = (0..2000).map(|n| format!("{begin}{n}"));
     let found = names.find(|name| {
-        // XFS frees inodes some time after their last name is gone.
+        // XFS frees inodes some time after their last name is removed.
         std::thread::sleep(Duration::from_millis(1));
         let path = pool.branch("x").path().join(name);
         make(&path);
@@ -85,7 +85,7 @@ fn a_new_directory_never_has_the_number_of_a_file_that_was_moved_away() {
     is_found_without_the_index(&mut pool, &new);
 }
 
-/// By `d_ino` of the whole tree, before anything was looked up: path and number.
+/// Paths and numbers of the whole tree by `d_ino`, before any lookup.
 fn listed(pool: &Pool) -> Vec<(String, u64)> {
     let listed = sh(pool.path(), "ls -iURN1 .");
     let mut dir = String::new();
@@ -120,7 +120,8 @@ fn listings_tell_the_numbers_that_names_and_handles_have() {
     let [x, y] = ["x", "y"].map(|branch| pool.branch(branch).path().to_owned());
     let Some(again) = in_its_place(&pool, &film, |path| fs::write(path, "new").unwrap()) else { return };
     sh(&x, "find . -name 'n*' ! -name NAME -delete".replace("NAME", &again).as_str());
-    // A directory with copies on both, one of which is renamed out of band: it is two. Links, and a symbolic one.
+    // A directory with copies on both branches, one of which is renamed out of band, is two. Also hard links and a
+    // symlink.
     sh(&x, "mkdir parted both; touch parted/one both/one; ln both/one both/too; ln -s one both/link");
     sh(&y, "touch two three");
     sh(pool.path(), "mv two parted/two; mv three both/three; stat parted/* both/*");
@@ -177,7 +178,7 @@ fn a_moved_file_has_its_number_under_each_name_that_it_is_given() {
         pool.kill_daemon();
         pool.remount();
     }
-    // As long as one of them is left; and a name more is no reason to be moved back or to another.
+    // As long as one of them exists; and a further name does not move it back.
     for name in names {
         check(&pool, &held);
         fs::remove_file(pool.at(name)).unwrap();
@@ -186,7 +187,7 @@ fn a_moved_file_has_its_number_under_each_name_that_it_is_given() {
     check_stale(&pool, &held);
 }
 
-/// A new file that has just been given another number than its branch says, and the daemon is killed.
+/// A new file was just given another number than its branch's, and the daemon is killed.
 #[test]
 fn another_number_outlives_a_crash_at_once() {
     needs!(mounting(), loops(), drop_caches());
@@ -199,7 +200,7 @@ fn another_number_outlives_a_crash_at_once() {
     check(&pool, &held);
 }
 
-/// The index is lost and made anew: until then the object is out of reach, never stale.
+/// The index is lost and rebuilt: until then the object is unreachable, never stale.
 #[track_caller]
 fn is_found_without_the_index(pool: &mut Pool, held: &HeldHandle) {
     pool.unmount();

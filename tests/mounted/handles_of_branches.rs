@@ -1,4 +1,4 @@
-//! File handles when branches come, go, change their places or do not answer.
+//! File handles when branches are added, removed, reordered or do not answer.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::handles_elsewhere::index;
 use crate::hung_branches::{FrozenDaemon, lasting_a_second, until};
 use crate::script::{passthrough, sh};
 
-/// Error for a handle that cannot be followed now: the kernel makes ESTALE of most errors, not of this one.
+/// Error for a handle that cannot be resolved now: the kernel turns most errors into ESTALE, but not this one.
 const OUT_OF_REACH: Option<Errno> = Some(Errno::NOMEM);
 
 /// Objects on both branches: those of `fill` on `x`.
@@ -35,7 +35,7 @@ fn handles_outlive_another_order_and_further_branches() {
         over(&mut pool, |pool| pool.remount_of(order));
         check(&pool, &elsewhere);
     }
-    // Live: a branch is added, and taken away again.
+    // At run time: a branch is added and removed again.
     let new = pool.branch("new").path().display().to_string();
     let at = pool.path().display().to_string();
     over(&mut pool, |_| {
@@ -69,7 +69,7 @@ fn a_handle_of_a_branch_that_is_not_in_the_pool_is_an_error_until_it_is() {
     held.iter().for_each(|held| check(&pool, held));
 }
 
-/// A file that was moved is on another branch than its number tells: that one is away, and the index is whole.
+/// A moved file is on another branch than its number says: that branch is missing, and the index is complete.
 #[test]
 fn a_handle_of_a_moved_file_is_an_error_while_its_branch_is_not_in_the_pool() {
     needs!(mounting(), loops(), drop_caches());
@@ -84,13 +84,13 @@ fn a_handle_of_a_moved_file_is_an_error_while_its_branch_is_not_in_the_pool() {
         pool.remount_of(&["x", "y"]);
         check(&pool, &held);
     }
-    // The branch that its number tells is no matter.
+    // The branch in its number does not matter.
     pool.remount_of(&["y"]);
     forget();
     check(&pool, &held);
 }
 
-/// Nobody waits for longer than the branch may take. (It is another pool: its numbers last.)
+/// No request waits longer than the branch's timeout. The branch is another pool, so its numbers are stable.
 #[test]
 fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
     needs!(mounting(), drop_caches());
@@ -119,7 +119,7 @@ fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
     }
 }
 
-/// Handles of a branch that was given up are stale: after a remount too, until the branch is back.
+/// Handles of a branch that was given up are stale, after a remount too, until the branch is back.
 #[test]
 fn a_handle_of_a_branch_that_was_given_up_is_stale() {
     needs!(mounting(), loops(), drop_caches());
@@ -147,14 +147,14 @@ fn a_handle_of_a_branch_that_was_given_up_is_stale() {
     }
     check(&pool, &elsewhere);
     assert!(!told(&["nfs", "check", &at]).contains("away:"));
-    // It is on disk.
+    // That is stored on disk.
     pool.kill_daemon();
     pool.remount();
     check_stale(&pool, &held[0]);
-    // Who is there again is there.
+    // A branch that is back is used again.
     told(&["branch", "add", &at, &x]);
     held.iter().for_each(|held| check(&pool, held));
-    // By its id; and it may be one that is not known, as after the index was lost.
+    // By its id, which may be unknown, as after a loss of the index.
     pool.remount_of(&["e"]);
     told(&["branch", "forget", &at, &id]);
     check_stale(&pool, &held[0]);
@@ -172,7 +172,7 @@ fn a_pool_that_is_not_exported_has_no_branch_to_forget() {
     assert!(code == 2 && why.contains("without nfs-export"), "{code}: {why}");
 }
 
-/// A file system that was shut down under the pool, and one that is there again.
+/// A file system that was shut down under the pool, and one that is back.
 #[test]
 fn a_handle_of_a_dead_branch_is_an_error_until_it_is_back() {
     needs!(mounting(), loops(), drop_caches(), program("xfs_io"));
@@ -190,7 +190,7 @@ fn a_handle_of_a_dead_branch_is_an_error_until_it_is_back() {
     held.iter().for_each(|held| check(&pool, held));
 }
 
-/// The kernel looks for the name of a directory whose handle is opened: in a listing of the one above, which is short.
+/// The kernel finds the name of a directory whose handle is opened in its parent's listing, which is short.
 #[test]
 fn a_handle_of_a_directory_is_good_while_another_branch_is_dead() {
     needs!(mounting(), loops(), drop_caches(), program("xfs_io"));
@@ -210,7 +210,7 @@ fn a_handle_of_a_directory_is_good_while_another_branch_is_dead() {
     }
 }
 
-/// A connection that was cut (ENOTCONN, ECONNABORTED of another FUSE) is an I/O error for clients.
+/// A broken connection (ENOTCONN, ECONNABORTED of another FUSE) is an I/O error for clients.
 #[test]
 fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
     needs!(mounting(), drop_caches(), program("mergerfs"));
@@ -226,8 +226,8 @@ fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
     }
 }
 
-/// Reads and writes of the kernel itself have the errno of the branch's file system: an error, and never that the file is
-/// gone. Requests to the daemon are answered as ever.
+/// Passthrough reads and writes return the errno of the branch's file system: an error, never that the file is gone.
+/// Requests to the daemon are answered as usual.
 #[test]
 fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     needs!(mounting(), drop_caches(), program("mergerfs"));
@@ -246,7 +246,7 @@ fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     let mut bytes = [0; 4096];
     let read = told(file.read_exact_at(&mut bytes, 0));
     let written = told(file.write_all_at(&bytes, 1 << 15).and_then(|()| file.sync_all()));
-    assert!(read.is_none() || dead.contains(&read), "{read:?}"); // (It may be in memory.)
+    assert!(read.is_none() || dead.contains(&read), "{read:?}"); // it may be cached
     assert!(dead.contains(&written), "{written:?}");
     assert_eq!(told(file.metadata().map(drop)), Some(Errno::IO.raw_os_error()));
     drop(file);
@@ -254,7 +254,7 @@ fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     assert_eq!(open(&pool, &held, OFlags::PATH).err(), OUT_OF_REACH);
 }
 
-/// Numbers that fill 64 bits tell no branch: GlusterFS has such, and here another pool that calls itself a volume.
+/// 64-bit numbers do not contain the branch: GlusterFS has such, and here another pool that looks like a volume.
 #[test]
 fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_until_it_is() {
     needs!(mounting(), drop_caches());
@@ -272,7 +272,7 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
         assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
     }
     check(&pool, &here);
-    // Its number does not tell where the object was: what was given up is not searched for.
+    // Its number does not say where the object was: a branch that was given up is not searched.
     told(&["branch", "forget", pool.path().to_str().unwrap(), volume]);
     held.iter().for_each(|held| check_stale(&pool, held));
     told(&["branch", "add", pool.path().to_str().unwrap(), volume]);
@@ -282,7 +282,7 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
     check_stale(&pool, &gone);
 }
 
-/// Two directories of one file system that keep no attributes: their order must not be what distinguishes them.
+/// Two directories of one file system without xattrs: they must not be distinguished by their order.
 #[test]
 fn handles_outlive_another_order_of_branches_that_cannot_be_written() {
     needs!(mounting(), drop_caches());

@@ -1,5 +1,5 @@
-//! File handles of directories that have copies on several branches: of two that were there before the pool, of what joins
-//! later, and of what is parted out of band.
+//! File handles of directories with copies on several branches: copies from before the pool, on branches that join
+//! later, and separated out of band.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,14 +12,14 @@ use crate::command::told;
 use crate::handles::{HeldHandle, check, forget, hold, open};
 use crate::script::sh;
 
-/// Over the branch `x` of `x` and `z`, both with a directory `d` that was there before; `z` has the older one.
+/// A pool of `x`, of the branches `x` and `z` that both have a directory `d` from before; `z` has the older one.
 fn joined_later() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("z", MiB(300)).option("nfs-export");
     let mut pool = pool.unmounted();
     for branch in ["z", "x"] {
         fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
         fs::write(pool.branch(branch).path().join("d").join(branch), branch).unwrap();
-        // The clock that births are read from may stand still for milliseconds.
+        // The clock of birth times may not advance for milliseconds.
         std::thread::sleep(Duration::from_millis(20));
     }
     pool.remount_of(&["x"]);
@@ -27,7 +27,7 @@ fn joined_later() -> (Pool, HeldHandle) {
     (pool, held)
 }
 
-/// The handle is good whether the directory is known by its name or not, now and after remounts.
+/// Checks that the handle is valid whether the directory is known by name or not, now and after remounts.
 #[track_caller]
 fn check_always(pool: &mut Pool, held: &HeldHandle) {
     for turn in 0..3 {
@@ -48,7 +48,7 @@ fn a_directory_keeps_its_number_when_a_branch_with_an_older_one_joins() {
         check_always(&mut pool, &held);
     }
     let beside = hold(&pool, "d/z");
-    // The number lives on when the copy that it was made from is gone.
+    // The number survives the removal of the copy that it came from.
     pool.unmount();
     fs::remove_dir_all(pool.branch("x").path().join("d")).unwrap();
     pool.remount();
@@ -56,7 +56,7 @@ fn a_directory_keeps_its_number_when_a_branch_with_an_older_one_joins() {
     check(&pool, &beside);
 }
 
-/// One that is made by hand on the first branch, while there is no pool, is not the first copy for that.
+/// A copy made by hand on the first branch, while the pool is not mounted, does not become the first copy.
 #[test]
 fn a_directory_keeps_its_number_when_a_copy_is_made_on_an_earlier_branch() {
     needs!(mounting(), loops(), drop_caches());
@@ -91,7 +91,7 @@ fn a_directory_keeps_its_number_when_its_branch_goes_that_another_joined_live() 
     }
 }
 
-/// A copy that appears out of band beside one that is known: by a lookup, or found where one was to be made.
+/// A copy that appears out of band beside a known one: by a lookup, or found where one was to be made.
 #[test]
 fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
     needs!(mounting(), loops(), drop_caches());
@@ -122,8 +122,8 @@ fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
     }
 }
 
-/// A directory that has copies on `x` and `y`, with `one` and `two` in it, is renamed to `part` on `y` only, while there is no
-/// pool.
+/// A directory with copies on `x` and `y` and with `one` and `two` in it, renamed to `part` on `y` only, while the pool
+/// is not mounted.
 fn parted() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export");
     let mut pool = pool.unmounted();
@@ -149,7 +149,7 @@ fn a_handle_of_a_directory_that_was_parted_leads_to_the_first_half() {
             order.iter().map(|name| fs::metadata(pool.at(name)).unwrap().ino()).collect()
         };
         match order {
-            // Before anything is looked up.
+            // Before any lookup.
             None => {
                 let dir = open(&pool, &held, OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
                 let mut entries = fsstack_sys::dirents::Dirents::new(dir, 4096);
@@ -172,7 +172,7 @@ fn a_handle_of_a_directory_that_was_parted_leads_to_the_first_half() {
             check(&pool, &part);
             pool.remount();
         }
-        // Each half goes its own way from now on.
+        // The halves are independent directories from now on.
         fs::remove_dir_all(pool.at("made")).unwrap();
         for _ in 0..2 {
             forget();

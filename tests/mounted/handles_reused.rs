@@ -1,4 +1,4 @@
-//! File handles where an inode number is used again for another object: the old handle is stale, whatever the objects are.
+//! File handles when an inode number is reused for another object: the old handle is stale, for all kinds of objects.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -25,7 +25,7 @@ enum Sort {
 const SORTS: [Sort; 4] = [Sort::File, Sort::Dir, Sort::Symlink, Sort::HardLink];
 
 impl Sort {
-    /// Makes one with an inode number of its own; `text` is what can be read of it.
+    /// Makes one with its own inode number; `text` is its readable content.
     fn make(self, at: &Path, text: &str) {
         match self {
             Self::File => fs::write(at, text).unwrap(),
@@ -54,22 +54,23 @@ fn ino(at: &Path) -> u64 {
     fs::symlink_metadata(at).unwrap().ino()
 }
 
-/// Makes objects in `dir` until one has the inode number `number`: its name. What has not is left, so that the next has another.
+/// Makes objects in `dir` until one has the inode number `number`; returns its name. Others are kept, so that the next
+/// one gets another number.
 fn again(dir: &Path, sort: Sort, number: u64) -> Option<String> {
     (0..100).map(|n| format!("n{n}")).find(|name| {
-        // XFS frees inodes some time after their last name is gone.
+        // XFS frees inodes some time after their last name is removed.
         std::thread::sleep(Duration::from_millis(1));
         sort.make(&dir.join(name), "new");
         ino(&dir.join(name)) == number
     })
 }
 
-/// btrfs uses none twice.
+/// btrfs never reuses a number.
 fn reuses(kind: Kind) -> bool {
     !matches!(kind, Kind::Btrfs(_))
 }
 
-/// Tries `attempt` until the file system has used a number again, if it ever does.
+/// Repeats `attempt` until the file system has reused a number, if it ever does.
 fn until_reused(reuses: bool, what: &str, attempt: impl FnMut() -> bool) {
     let reused = std::iter::repeat_with(attempt).take(if reuses { 20 } else { 1 }).any(|reused| reused);
     assert!(reused || !reuses, "{what}");
@@ -106,10 +107,10 @@ fn numbers_used_again(kind: Kind) {
     }
 }
 
-/// The new object has the old one's name, too, and the kernel has forgotten nothing.
+/// The new object has the old one's name too, and the kernel has forgotten nothing.
 fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
     let branch = pool.branch("b").path().join("d");
-    // A directory that the pool knows it holds open, and its number is not free.
+    // The pool holds a known directory open, so its number is not free.
     let may_reuse = reuses(kind) && !matches!(sort, Sort::Dir);
     until_reused(may_reuse, &format!("{kind:?} {sort:?}, the same name"), || {
         sort.make(&branch.join("f"), "old");
@@ -122,14 +123,15 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
         }
         match sort {
             Sort::Symlink => {
-                // What has no name any more may be looked at through the kernel's memory, and tells nothing of another.
+                // An object without a name may be accessed through the kernel's cache, and shows nothing of another
+                // one.
                 let opened = open(pool, &old, OFlags::PATH | OFlags::NOFOLLOW);
                 let answer_of =
                     opened.map(|fd| fsstack_sys::at::readlink(std::os::fd::AsFd::as_fd(&fd), c""));
                 assert!(!matches!(&answer_of, Ok(Ok(target)) if target == b"new"), "{answer_of:?}");
             }
             Sort::Dir => {
-                // An empty one, by the kernel's memory of it: nothing of the new one's.
+                // An empty one, from the kernel's cache: nothing of the new directory.
                 fs::create_dir(branch.join("f/in the new one")).unwrap();
                 let opened = open(pool, &old, OFlags::RDONLY | OFlags::DIRECTORY);
                 let names = opened.map(names);
@@ -147,7 +149,7 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
     });
 }
 
-/// Names that a directory lists; nothing if it cannot be read.
+/// Names in a directory; none if it cannot be read.
 fn names(dir: std::os::fd::OwnedFd) -> Vec<String> {
     let mut entries = fsstack_sys::dirents::Dirents::new(dir, 1 << 10);
     let mut names = Vec::new();
@@ -176,7 +178,7 @@ fn a_file_removed_from_btrfs_is_stale() {
     numbers_used_again(Kind::Btrfs(MiB(200)));
 }
 
-/// A removed name is none of the object's end while it has another.
+/// Removing one of several names does not end the object.
 #[test]
 fn a_handle_is_good_for_as_long_as_a_link_is_left() {
     needs!(mounting(), loops(), drop_caches());

@@ -1,4 +1,4 @@
-//! A branch whose daemon is frozen: its requests cost a deadline, everybody else's nothing; and all is as before when it
+//! A branch whose daemon is frozen: its requests cost a timeout, other requests nothing; and everything works when it
 //! is thawed. On both transports.
 
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +26,7 @@ fn errno<T>(told: io::Result<T>) -> Option<i32> {
     told.err().and_then(|error| error.raw_os_error())
 }
 
-/// A daemon that stands still until this drops.
+/// A daemon that is frozen until this is dropped.
 pub(crate) struct FrozenDaemon(pub(crate) Process);
 
 impl FrozenDaemon {
@@ -42,7 +42,7 @@ impl FrozenDaemon {
 
 impl Drop for FrozenDaemon {
     fn drop(&mut self) {
-        // A process that has ended is thawed enough.
+        // A process that has ended needs no thaw.
         let _thawed = self.0.signal(Signal::CONT);
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Threads of this test that wait for an answer of a FUSE file system.
+/// Number of this test's threads that wait for a reply of a FUSE file system.
 pub(crate) fn callers_waiting() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("wchan"));
     tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
@@ -86,7 +86,7 @@ pub(crate) fn filled(builder: Builder) -> Pool {
         }
     }
     pool.remount();
-    // Known to be on one branch each.
+    // Their locations are cached, one branch each.
     assert_eq!(pool.read("on-a/0"), b"on-a/0");
     assert_eq!(pool.read("on-b/0"), b"on-b/0");
     pool
@@ -109,7 +109,7 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     let opened = OpenOptions::new().read(true).write(true).open(pool.at("on-a/1")).unwrap();
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
 
-    // Many at once, of every kind, and all come back with an error.
+    // Many calls of every kind at once: all return an error.
     let back = Arc::new(AtomicUsize::new(0));
     let ask = |what: Box<dyn FnOnce() -> Option<i32> + Send>| {
         let back = back.clone();
@@ -131,15 +131,15 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     }
     until("all are told", || back.load(SeqCst) == asked.len());
     asked.into_iter().for_each(|asked| asked.join().unwrap());
-    // From now on callers are refused at once: more than a timeout each would let through here.
+    // From now on calls fail at once: a timeout for each would exceed the limit here.
     let before = waiting(pool.branch("a").path());
     for _ in 0..200 {
         assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     }
-    // Nothing of that went to the branch, except one probe at a time.
+    // None of these calls reached the branch, except one probe at a time.
     let after = waiting(pool.branch("a").path());
     assert!(after <= before + 1, "{before} requests, then {after}");
-    // The rest goes on.
+    // The other branch works.
     works(pool.path());
 
     drop(frozen);
@@ -192,19 +192,19 @@ fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
     let pool = filled(described());
     let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
-    // What has to ask the branch waits for it.
+    // A request that needs the branch waits for it.
     let stuck = {
         let at = at.clone();
         thread::spawn(move || operator::run(&["write-path", &at, "passthrough"]))
     };
     until("the change is asked for", || stuck.is_finished() || asks(pool.daemon().pid));
-    // Nobody else does, and the branch can be put out of use.
+    // No other request waits, and the branch can be set read-only.
     operator::told(&["get", &at, "create"]);
     operator::told(&["status", &at]);
     operator::told(&["set", &at, "create=mfs"]);
     assert_eq!(operator::told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
     operator::told(&["branch", "floor", &at, &a, "1G"]);
-    // A call that came before stays inside.
+    // An earlier call stays inside.
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     operator::told(&["branch", "remove", &at, &a]);
     assert!(!operator::told(&["status", &at]).contains(&a));
@@ -214,14 +214,14 @@ fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
     assert!(told.code == 0 || told.stderr.lines().count() == 1, "{}", told.stderr);
 }
 
-/// Whether a thread of the daemon is at work for its operator.
+/// True if a thread of the daemon serves an operator's request.
 fn asks(daemon: i32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
     tasks.flatten().any(|task| name(task).starts_with("control-ask"))
 }
 
-/// Requests that the branch's daemon has not answered.
+/// Number of requests that the branch's daemon has not answered.
 fn waiting(branch: &Path) -> usize {
     let minor = lab::mounts::at(branch).unwrap().unwrap().minor;
     let told = fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).unwrap();
@@ -248,7 +248,7 @@ fn nothing_is_left_behind(builder: Builder) {
         drop(frozen);
         until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
     }
-    // The kernel forgets; what it never heard of must be gone too.
+    // The kernel forgets; objects that it never received must be gone too.
     let at = operator::at(&pool);
     until("all is forgotten", || {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
@@ -302,7 +302,7 @@ fn the_daemon_ends_with_a_branch_hung_by_the_ring() {
     the_daemon_ends_with_a_branch_hung(described().option("transport=ring"));
 }
 
-/// The same by umount(8), once the stuck callers have their answers.
+/// The same by umount(8), once the stuck callers have their errors.
 fn a_pool_is_unmounted_with_a_branch_hung(builder: Builder) {
     let mut pool = filled(builder);
     let daemon = pool.daemon();
@@ -327,7 +327,7 @@ fn a_pool_is_unmounted_with_a_branch_hung_by_the_ring() {
     a_pool_is_unmounted_with_a_branch_hung(described().option("transport=ring"));
 }
 
-/// No call is inside when it freezes; only the daemon's own closing of an open file goes there.
+/// No call is inside when it freezes; only the daemon's own close of a file goes there.
 #[test]
 fn the_daemon_ends_with_a_file_open_on_a_hung_branch() {
     needs!(mounting(), program("mergerfs"));
@@ -355,22 +355,22 @@ fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     pool.branch_mut("a").remount();
     until("the branch comes back", || fs::read(pool.at("on-a/2")).is_ok());
     works(pool.path());
-    // An open file is opened anew below; but not while a call is stuck in it, on the old mount: that is an error.
+    // An open file is opened anew below, but not while a call is stuck in it on the old mount: that is an error.
     assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
     frozen.0.kill().unwrap();
 }
 
-/// A caller stuck in the old mount makes a name that others ask for: they are answered, and do not wait for it.
+/// A caller stuck in the old mount creates a name that others look up: they are answered without waiting for it.
 #[test]
 fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     needs!(mounting(), program("mergerfs"));
     let branches = lab::pool().tmp_branch("b").served_branch("a").option("create=ff");
     let kept = branches.option("entry-timeout=60").option("attr-timeout=60").option("negative-timeout=60");
     let mut pool = filled(kept.option("write-path=stacked").option("branch-timeout=1"));
-    // The kernel knows it to be missing, and asks for it to be made.
+    // The kernel has cached that it is missing, and requests its creation.
     assert!(!pool.at("on-a/new").exists());
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
-    // With O_EXCL it would ask for it first, and it is that which would hang.
+    // With O_EXCL it would look it up first, and that would hang.
     let create = |path: &Path| errno(OpenOptions::new().append(true).create(true).open(path));
     assert_eq!(create(&pool.at("on-a/new")), EIO);
     pool.branch_mut("a").unmount_lazily();
@@ -389,11 +389,12 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     pool.write("on-a/another", b"another");
     works(pool.path());
     frozen.0.kill().unwrap();
-    // Who was stuck is back.
+    // The stuck caller is back.
     until("the name is free", || create(&pool.at("on-a/new")).is_none());
 }
 
-/// Interrupted operations are settled with the other branches when a branch is back, and one of those may hang unnoticed.
+/// Interrupted operations are settled with the other branches when a branch is back, and one of those may hang
+/// unnoticed.
 #[test]
 fn a_branch_recovers_while_another_one_hangs_unnoticed() {
     needs!(mounting(), program("mergerfs"));
@@ -412,7 +413,8 @@ fn a_branch_recovers_while_another_one_hangs_unnoticed() {
     until("all is well", || fs::read(pool.at("on-a/1")).is_ok_and(|bytes| bytes == b"on-a/1"));
 }
 
-/// An open file is read again when its branch is back, though another one hangs for longer than this test lasts. (The
+/// An open file is read again when its branch is back, though another one hangs for longer than this test. The branches
+/// are pools themselves, so their files keep their numbers.
 /// branches are pools themselves: their files keep their numbers.)
 #[test]
 fn an_open_file_is_read_again_while_another_branch_hangs() {
@@ -441,7 +443,8 @@ fn an_open_file_is_read_again_while_another_branch_hangs() {
     assert_eq!(fs::read(at(2)).unwrap(), b"behind");
 }
 
-/// The branch answers while the pool's daemon stands still, for longer than calls may stay in the branch: none of them did.
+/// The branch answers while the pool's daemon is stopped, for longer than calls may stay in the branch: none has
+/// overstayed.
 fn a_daemon_that_was_paused_gives_no_call_up(builder: Builder) {
     let pool = filled(builder.option("branch-timeout=3"));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());

@@ -1,4 +1,4 @@
-//! Inode flags (`chattr`), on any branch and beside any opener.
+//! Inode flags (`chattr`) on any branch, with other openers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -27,7 +27,7 @@ fn inode_flags_are_seen_set_and_felt() {
     sh(pool.path(), "chattr +a file; echo y >> file; ! (echo z > file) 2>/dev/null; chattr -a file; rm file");
 }
 
-/// Two XFS branches; new files go wherever chance says.
+/// Two XFS branches; new files are placed at random.
 fn spread() -> Pool {
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
     pool.option("create=rand").option("entry-timeout=0").mount()
@@ -44,7 +44,7 @@ fn a_directory_that_may_not_be_added_to_gets_no_copy_that_may() {
             let said = refused(pool.path(), &format!("{what} fixed/new{n} {kind}"));
             assert!(said.contains("not permitted"), "{said}");
         }
-        // It may be added to, and nothing be taken away.
+        // It may be appended to, but not truncated.
         sh(pool.path(), &format!("echo {n} > log/{n}"));
         let said = refused(pool.path(), &format!("rm -f log/{n}"));
         assert!(said.contains("not permitted"), "{said}");
@@ -63,7 +63,7 @@ fn below_a_directory_that_may_not_be_added_to_files_go_where_it_can() {
     }
     sh(pool.path(), "sleep 1; ls fixed; chattr +i fixed");
     assert!(refused(pool.branch("b").path(), "touch fixed/x").contains("not permitted"));
-    // On either branch, one of which lacks the inner directory and cannot be given it.
+    // On either branch, one of which lacks the inner directory and cannot get it.
     for n in 0..12 {
         sh(pool.path(), &format!("echo {n} > fixed/open/{n}; mkdir fixed/open/dir{n}"));
     }
@@ -139,15 +139,15 @@ fn opens_after_an_out_of_band_flag_is_gone_do_not_honour_it() {
     }
 }
 
-/// An append-only file is mapped and stored into, and written at its beginning by a handle that gave O_APPEND up.
+/// An append-only file is mapped and stored into, and written at its beginning through a handle that dropped O_APPEND.
 #[test]
 fn append_only_files_are_not_overwritten() {
     needs!(mounting(), loops(), program("chattr"), program("python3"));
     for way in ways() {
         let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
         pool.remount_with(way);
-        // On the branch: the kernel tells the daemon of a close when it comes to it, and what is opened before that goes the
-        // way of the first open, by which the kernel maps the branch's file.
+        // Set on the branch: the kernel notifies the daemon of a close with a delay, and an open before that uses the
+        // first open's path, on which the kernel maps the branch's file.
         sh(pool.branch("a").path(), "printf '0123456789%.0s' $(seq 1000) > file; chattr +a file");
         let work = "
 import fcntl, mmap, os, subprocess
@@ -194,7 +194,7 @@ fn an_appending_handle_goes_on_when_the_branch_is_mounted_again() {
     log.write_all(b"more\n").unwrap();
     assert_eq!(fs::metadata(pool.at("log")).unwrap().len(), 10);
     assert_eq!(pool.read("log"), b"some\nmore\n");
-    // It cannot be opened for writing any more: who reads it does not mind.
+    // It cannot be opened for writing any more; readers are not affected.
     let mut text = [0; 5];
     fixed.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"kept\n");
@@ -204,7 +204,7 @@ fn an_appending_handle_goes_on_when_the_branch_is_mounted_again() {
     assert_eq!(pool.read("fixed"), b"xept\n");
 }
 
-/// Each copy of the directory `d` as `lsattr` shows its flags, in the order of these branches.
+/// The flags of each copy of the directory `d`, as printed by `lsattr`, in the order of these branches.
 fn flags_of_copies(pool: &Pool, branches: [&str; 2]) -> [String; 2] {
     branches.map(|branch| sh(pool.branch(branch).path(), "lsattr -d d | cut -d' ' -f1 | tr -d -"))
 }
@@ -224,12 +224,12 @@ fn a_directorys_flags_change_on_copies_on_other_file_systems() {
         sh(pool.branch("e").path(), "chattr +A d");
         pool.remount();
         sh(pool.path(), "chattr +d d");
-        // Its own stay as they are: on ext4 how the blocks are found.
+        // Its own flags stay: on ext4 the type of block mapping.
         assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["dAe", "d"], "{order:?}");
         sh(pool.path(), "chattr -d d; chattr +S d");
         assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["SAe", "S"], "{order:?}");
         if order[0] == "x" {
-            // This ext4 has no projects.
+            // This ext4 has no project ids.
             sh(pool.path(), "chattr -p 7 d");
             assert!(sh(pool.branch("x").path(), "lsattr -pd d").trim_start().starts_with("7 "));
             assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["SAe", "S"]);
@@ -240,8 +240,8 @@ fn a_directorys_flags_change_on_copies_on_other_file_systems() {
     }
 }
 
-/// Flags that the shown copy takes and a hidden copy's file system lacks are left out there; a flag that the shown copy
-/// refuses changes none.
+/// Flags that the shown copy accepts and a hidden copy's file system lacks are left out there; a flag that the shown
+/// copy refuses changes none.
 #[test]
 fn a_hidden_copy_leaves_out_flags_that_it_cannot_have() {
     needs!(mounting(), loops(), program("chattr"));
@@ -256,7 +256,7 @@ fn a_hidden_copy_leaves_out_flags_that_it_cannot_have() {
     assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["sde", "d"]);
 }
 
-/// ext4 keeps that to those with CAP_SYS_RESOURCE, which the daemon gives up.
+/// ext4 restricts that to CAP_SYS_RESOURCE, which the daemon drops.
 #[test]
 fn users_cannot_set_the_journal_flag_through_the_daemon() {
     needs!(mounting(), loops(), program("chattr"), program("setpriv"));

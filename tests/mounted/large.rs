@@ -1,4 +1,4 @@
-//! A directory of a million entries: listed as it is read, not read to its end first.
+//! A directory of a million entries: listed incrementally, not read to its end first.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,9 +10,9 @@ use crate::script::{python, sh};
 
 const ENTRIES: u32 = 1_000_000;
 
-/// Makes the names from `first` on, one in `step`, in the branch's directory `d`: links of one file, by two threads.
+/// Makes the names from `first` on, every `step`-th, in the branch's directory `d`: links to one file, by two threads.
 fn make(branch: &Path, first: u32, step: u32) {
-    // Each name counts as an inode there; a machine with little memory gives a tmpfs too few.
+    // Each name counts as an inode there; with little memory a tmpfs has too few.
     sh("/", &format!("mount -o remount,nr_inodes={} {}", ENTRIES + 1000, branch.display()));
     let dir = branch.join("d");
     fs::create_dir(&dir).unwrap();
@@ -31,9 +31,9 @@ fn make(branch: &Path, first: u32, step: u32) {
     });
 }
 
-/// Bytes that the daemon grew by at most while a program lists `d`, and looks at every 1000th entry.
+/// Maximum growth of the daemon in bytes while a program lists `d` and stats every 1000th entry.
 fn growth(pool: &Pool) -> u64 {
-    // What a first listing needs anyhow is not counted.
+    // Memory for a first listing is not counted.
     sh(pool.path(), "ls -f | wc -l");
     let before = pool.daemon().most_resident().unwrap();
     let list = format!(
@@ -70,6 +70,6 @@ fn a_million_entries_on_two_branches_are_listed_in_little_memory() {
     make(pool.branch("a").path(), 0, 2);
     make(pool.branch("b").path(), 1, 2);
     let grown = growth(&pool);
-    // 8 bytes a name of the first branch, in a table that doubles.
+    // 8 bytes per name of the first branch, in a table that doubles.
     assert!(grown < 32 << 20, "the daemon grew by {grown} bytes");
 }

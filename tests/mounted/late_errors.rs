@@ -1,4 +1,4 @@
-//! Acknowledged writes that are lost on their way to the disk.
+//! Acknowledged writes that fail later.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::hung_branches::until;
 use crate::script::{python, sh, ways};
 
-/// A disk that has room for what is on it, and for nothing more: its image is in a memory that is full.
+/// A disk with a full image behind it: it has space for its content and nothing more.
 struct Leaky {
     disk: PathBuf,
     _mounts: [Entry; 2],
@@ -20,7 +20,7 @@ struct Leaky {
 }
 
 impl Leaky {
-    /// With a file `film` on it, and lets the disk tell that nothing more fits only when it is to be stored.
+    /// With a file `film`, on a disk that reports lack of space only at write-back.
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let [disk, memory] = ["disk", "memory"].map(|name| home.path().join(name));
@@ -38,7 +38,7 @@ impl Leaky {
     }
 }
 
-/// Two writers, a reader and a late opener: all of them get the others' errors.
+/// Two writers, a reader and a late opener: all get the others' errors.
 const LOSE: &str = "
 import os
 def sync(fd):
@@ -56,7 +56,7 @@ print(answer)";
 #[test]
 fn each_open_file_gets_an_error_once() {
     needs!(mounting(), root(), loops(), program("python3"), program("mkfs.ext4"));
-    // The twin is the first one's description.
+    // The duplicate shares the first one's open file description.
     let expected = "[[0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0]]";
     assert_eq!(python(&Leaky::new().disk, LOSE), expected, "on the disk itself");
     for way in ways() {
@@ -81,7 +81,7 @@ fn sync<const N: usize>(files: [&File; N]) -> [i32; N] {
     files.map(|file| errno(file.sync_all()))
 }
 
-/// A mount is gone, and with it maybe what was acknowledged on it.
+/// A mount vanishes, perhaps with acknowledged writes.
 #[test]
 fn losses_of_a_dead_mount_are_reported() {
     needs!(mounting(), program("mergerfs"));
@@ -101,7 +101,7 @@ fn losses_of_a_dead_mount_are_reported() {
     assert_eq!(sync([&one, &two, &late, &reader, &reader]), [0, 0, 0, 5, 0]);
 }
 
-/// The mount left the tree, and its disk is there as before.
+/// The mount was detached, and its disk is unchanged.
 #[test]
 fn a_disk_that_still_stores_all_says_so() {
     needs!(mounting(), loops());
@@ -117,7 +117,7 @@ fn a_disk_that_still_stores_all_says_so() {
     assert_eq!(pool.read("film"), b"x");
 }
 
-/// A small volume that holds writes back, or does not, and what is over it and a roomy branch.
+/// A small volume with or without write-behind, and a pool of it and a branch with space.
 fn over_a_volume(holds_back: bool) -> (Pool, Pool) {
     let volume = lab::pool().tmpfs_branch("brick", MiB(8)).option("subtype=glusterfs").no_others();
     let mut volume = volume.option("write-path=stacked").option("minfreespace=0").unmounted();
@@ -135,7 +135,7 @@ fn over_a_volume(holds_back: bool) -> (Pool, Pool) {
     (volume, pool)
 }
 
-/// A volume that answers writes before they are stored says at a later one that they did not fit.
+/// A volume that acknowledges writes before they are stored reports at a later one that they did not fit.
 #[test]
 fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
     needs!(mounting());
@@ -150,7 +150,7 @@ fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
             assert!(answer.len() < 8, "it was moved");
             assert_eq!(sync([&one, &two, &one, &two]), [28, 28, 0, 0]);
             assert!(film.exists());
-            // What is stored now is known to be: it goes on elsewhere.
+            // Everything is known to be stored now, so it moves on.
             assert_eq!(write(8), 0);
         }
         assert!(!film.exists() && pool.branch("b").path().join("film").exists());

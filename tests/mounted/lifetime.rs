@@ -1,4 +1,4 @@
-//! A pool comes, goes, dies and comes back.
+//! Start, end, crash and restart of a pool.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(5);
 fn the_helper_returns_when_the_mount_answers() {
     needs!(mounting());
     for _ in 0..5 {
-        // Nothing is waited for in between: the first look must find the pool.
+        // Without waiting: the first access must find the pool.
         let mut pool = lab::pool().tmp_branch("a").mount();
         pool.write("at once", b"x");
         assert_eq!(pool.holders("at once"), ["a"]);
@@ -68,7 +68,7 @@ fn the_limit_on_file_sizes_is_the_callers_own() {
     let large = format!("head -c 1M /dev/zero > {target}/file");
     sh("/", &format!("(ulimit -S -f 100; {mount}); {large}; umount {target}"));
     assert_eq!(fs::metadata(pool.branch("a").path().join("file")).unwrap().len(), 1 << 20);
-    // Where the limit cannot be lifted a write beyond it is refused, and the daemon lives on.
+    // If the limit cannot be raised, a write beyond it fails, and the daemon runs on.
     sh("/", &format!("(ulimit -f 100; {mount}); {large} || :; ls {target}; umount {target}"));
 }
 
@@ -133,7 +133,7 @@ fn descriptors_of_the_starting_program_are_closed() {
 fn the_daemon_holds_no_terminal_and_no_pipe_of_the_helper() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").mount();
-    // Who reads the helper's output must see its end, though the daemon goes on.
+    // A reader of the helper's output must see its end, though the daemon runs on.
     let descriptors = format!("/proc/{}/fd", pool.daemon().pid);
     for number in 0..=2 {
         let held = fs::read_link(format!("{descriptors}/{number}")).unwrap();
@@ -181,7 +181,7 @@ fn a_daemon_killed_at_work_leaves_every_file_on_one_branch() {
                   mkdir -p $((i % 7))/x; echo $i > $((i % 7))/$i; mv $((i % 7))/$i $((i % 7))/x/; done";
     let (path, daemon) = (pool.path().to_owned(), pool.daemon());
     let worker = std::thread::spawn(move || {
-        // It ends when the pool is gone below it.
+        // It ends when the pool below it is gone.
         lab::shell::command("bash").args(["-ec", work]).dir(path).output().unwrap().code
     });
     std::thread::sleep(Duration::from_millis(700));

@@ -107,7 +107,7 @@ print(sum(os.waitpid(child, 0)[1] == 0 for child in children))";
 fn waiters_for_a_lock_on_the_branch_are_bounded() {
     needs!(mounting(), program("python3"), not_on_gluster("it answers a thousand waiters in minutes"));
     let pool = lab::pool().tmp_branch("a").option("locks=branch").mount();
-    // More than may wait at once: a caller beyond the limit gets ENOLCK, and all others get the lock in the end.
+    // More than may wait at once: a caller beyond the limit gets ENOLCK, and all others get the lock eventually.
     let work = "
 import errno, fcntl, os, threading, time
 f = open('file', 'w'); fcntl.flock(f, fcntl.LOCK_EX)
@@ -161,7 +161,7 @@ print(last)
     }
 }
 
-/// Waiters for a lock on a branch that hangs, early and late ones: each gets an error, and so do later callers.
+/// Waiters for a lock on a hung branch, early and late ones: each gets an error, and so do later callers.
 #[test]
 fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
     needs!(mounting(), program("mergerfs"));
@@ -183,7 +183,7 @@ fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
     for waiter in waiters {
         assert_eq!(waiter.join().unwrap(), Some(rustix::io::Errno::IO));
     }
-    // From now on callers are refused at once, and none waits in the kernel.
+    // From now on calls fail at once, and none waits in the kernel.
     assert_eq!(
         ask(&files[0], rustix::fs::FlockOperation::LockExclusive).join().unwrap(),
         Some(rustix::io::Errno::IO)
@@ -192,7 +192,7 @@ fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
     drop(files);
     drop(frozen);
     until("the branch answers again", || std::fs::read(pool.at("on-a/30")).is_ok());
-    // What was answered may still have happened; it goes with the files.
+    // Answered calls may still take effect; their results go with the files.
     let file = open("on-a/0");
     until("it can be locked again", || {
         rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()

@@ -1,4 +1,4 @@
-//! A pool's log: its lines, and its target.
+//! A pool's log: lines and destinations.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     assert!(refused.any(reasons), "one line has each branch's reason: {said}");
 }
 
-/// Consequences of the options go to the log: a script that mounts sees no line.
+/// Consequences of the options are only in the log: a script that mounts prints nothing.
 #[test]
 fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {
     needs!(mounting());
@@ -96,7 +96,7 @@ fn signals_turn_the_level_up_and_down() {
     assert!(said.contains(" DEBUG unmounted"), "{said}");
 }
 
-/// Rotation as logrotate does it: the file is renamed, SIGHUP begins a new one, and the pool stays.
+/// Rotation as by logrotate: the file is renamed, SIGHUP begins a new one, and the pool stays mounted.
 #[test]
 fn a_log_that_was_renamed_is_begun_anew_by_sighup() {
     needs!(mounting());
@@ -115,7 +115,7 @@ fn a_log_that_was_renamed_is_begun_anew_by_sighup() {
     assert!(said.contains(": unmounted") && !before.contains(": unmounted"), "{before}---{said}");
 }
 
-/// The keeper of a branch logs before it answers for those who are stuck there.
+/// The monitor of a branch logs before it answers for stuck callers.
 fn a_log_on_a_branch_that_hangs_blocks_no_request(transport: &str) {
     let mut pool = filled(described());
     let log = format!("log={}", pool.branch("a").path().join("daemon.log").display());
@@ -159,7 +159,7 @@ fn a_log_on_a_branch_that_hangs_blocks_no_request_by_the_ring() {
     a_log_on_a_branch_that_hangs_blocks_no_request("transport=ring");
 }
 
-/// With a syslog daemon of the test's own, in a mount namespace that has its own /dev.
+/// With the test's own syslog daemon, in a mount namespace with its own /dev.
 #[test]
 fn without_a_word_the_log_goes_to_syslog() {
     needs!(mounting(), program("unshare"), program("python3"));

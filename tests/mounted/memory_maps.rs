@@ -1,4 +1,4 @@
-//! Mapped files, shared and private, in every write path.
+//! Mapped files, shared and private, on every write path.
 
 use fsstack_lab::{self as lab, needs};
 
@@ -77,7 +77,7 @@ fn a_program_runs_from_the_pool() {
 fn stores_into_a_map_are_no_hole() {
     needs!(mounting(), program("python3"));
     for way in ways() {
-        // A volume takes it for a hole without a pool, too: so does a pool that leaves it to the kernel, as `auto` does.
+        // A volume treats it as a hole without a pool too, and so does a pool that uses passthrough, as with `auto`.
         if lab::test_bed::is_gluster() && !way.contains(&"write-path=stacked") {
             continue;
         }
@@ -103,7 +103,7 @@ print('found')
     }
 }
 
-/// A store by passthrough is no request: the kernel must not keep the time that it got before.
+/// A store by passthrough makes no request: the kernel must not cache the earlier time.
 #[test]
 fn a_store_into_a_map_shows_its_time_however_long_attributes_are_kept() {
     needs!(mounting(), program("python3"), program("xfs_io"));

@@ -1,5 +1,5 @@
-//! A branch that answers without one of its parts: what it does not find is unknown. The volume is another pool that
-//! calls itself one, and has the file by which a volume's client tells of its bricks.
+//! A branch that answers without one of its subvolumes: names that it does not find are unknown. The volume is another
+//! pool with the virtual file by which a volume's client describes its bricks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -70,7 +70,7 @@ impl Volume {
         fs::write(&self.private, text).unwrap();
     }
 
-    /// The brick with `dir/two` dies, and nobody says so.
+    /// Makes the brick with `dir/two` fail silently.
     fn lose(&self) {
         fs::rename(self.private.ancestors().nth(5).unwrap().join("dir/two"), &self.lost).unwrap();
         self.say(0);
@@ -107,7 +107,7 @@ fn a_name_that_a_volume_without_a_brick_does_not_find_is_an_error() {
         assert_eq!(errno(create_new(&pool.at(name))), EIO, "{name}");
     }
     assert_eq!(errno(names(&pool.at("dir"))), EIO);
-    // What is there is served.
+    // The other brick's files are served.
     assert_eq!(pool.read("dir/one"), b"one");
     assert!(!pool.branch("b").path().join("dir").exists());
     volume.find_again();
@@ -140,7 +140,7 @@ fn with_degraded_read_what_is_left_of_a_volume_is_all() {
     assert_eq!(pool.read("dir/one"), b"one");
 }
 
-/// Neither what is looked for by number nor what is looked for on a whole branch is "not there" without a brick.
+/// Neither a search by number nor a search of a whole branch answers ENOENT while a brick is missing.
 #[test]
 fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
     needs!(mounting());
@@ -157,16 +157,16 @@ fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
     until("all marks are found", || complete() == 1);
     let held = handles::hold(&pool, "dir/two");
     pool.unmount();
-    // Where it was is forgotten.
+    // Its location is not cached any more.
     sh(pool.state_dir(), "rm -rf ./*");
     volume.lose();
     pool.remount();
     until("marks are looked for in vain", || {
         lines("index: cannot scan the branch now; it is tried again later") > 0
     });
-    // Kernels tell programs that a handle is stale whatever the answer was; their NFS servers do not.
+    // Kernels report a stale handle to programs whatever the error was; their NFS servers do not.
     handles::open(&pool, &held, OFlags::PATH).unwrap_err();
-    // It was not answered as gone.
+    // It was not reported as gone.
     log_with(log.path(), "a branch is at fault");
     assert_eq!(complete(), 1);
     volume.find_again();

@@ -1,4 +1,4 @@
-//! mount(8), fstab and mount.fuse lead to a pool; what the kernel shows of its flags.
+//! mount(8), fstab and mount.fuse mount a pool; the kernel shows its flags.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -15,17 +15,17 @@ use crate::command::{at, told};
 use crate::schedules::{WorkerSchedule, workers_become};
 use crate::script::{STRANGER, refused, sh};
 
-/// Where mount(8) looks for the helper of a type: as it stands in fstab, and in the mount table, from which a remount
-/// has it.
+/// Paths at which mount(8) looks for the helper of a type: the type in fstab, and the one in the mount table, used by a
+/// remount.
 const SBIN: [&str; 3] = ["/sbin/mount.fsstack", "/sbin/mount.fuse.fsstack", "/sbin/mount.fuseblk.fsstack"];
 
-/// The helper under test where mount(8) finds it, for one test at a time.
+/// The helper under test at mount(8)'s path, for one test at a time.
 struct Installed {
     _links: Vec<Entry>,
     _turn: fs::File,
 }
 
-/// Links the helper into place, unless another one is installed.
+/// Links the helper there, unless another one is installed.
 fn install() -> Result<Installed, Skip> {
     let turn = fs::File::create(cleanup::state_dir().unwrap().join("sbin.lock")).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
@@ -81,7 +81,8 @@ fn mount_by_type() {
     assert_eq!(shown, source(&pool, ":"));
 }
 
-/// Mount as systemd does it for a line of fstab whose unit has a weight: mount(8) and the helper are in the group, and go.
+/// Mount as by systemd for a line of fstab whose unit has a weight: mount(8) and the helper are in the group and leave
+/// it.
 #[test]
 fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     needs!(mounting(), niceness(), cpu_groups());
@@ -133,14 +134,14 @@ fn mount_with_remount_changes_a_pool() {
     assert!(refused(pool.path(), "echo > new").contains("Read-only"));
     assert_eq!(remount("rw,exec").code, 0);
     pool.write("new", b"x");
-    // All of it or nothing, and the reason is printed.
+    // All or nothing, and the reason is printed.
     let wrong = remount("create=lus,attr-timeout=often");
     assert_ne!(wrong.code, 0);
     assert!(wrong.stderr.contains("attr-timeout"), "{}", wrong.stderr);
     assert_eq!(key("create"), "mfs\n");
 }
 
-/// By another type, whose options have a block size among them.
+/// By another type, whose options include a block size.
 #[test]
 fn mount_with_remount_changes_a_pool_with_a_device() {
     needs!(mounting(), loops(), program("mkfs.ext4"));
@@ -180,7 +181,7 @@ fn by_mount_fuse_and_the_type_before_the_source() {
     needs!(mounting(), program("mount.fuse3"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let _mount = Entry::mount(pool.path()).unwrap();
-    // mount.fuse runs the program that stands before the `#`, from PATH.
+    // mount.fuse runs the program before the `#`, from PATH.
     let programs = tempfile::tempdir().unwrap();
     symlink(daemon::helper().unwrap().with_file_name("fsstack"), programs.path().join("fsstack")).unwrap();
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
@@ -238,10 +239,10 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
         checked.contains(&format!("warn  {branch}: mounted nosuid,noexec, and so is the whole pool")),
         "{checked}"
     );
-    // It cannot be lifted from the pool alone.
+    // The pool alone cannot drop the restriction.
     sh("/", &format!("mount -o remount,exec,suid {}", pool.path().display()));
     assert!(has(&pool, "noexec") && has(&pool, "nosuid"));
-    // Nor brought in by a branch that is added.
+    // Nor can a branch that is added bring one.
     let home = tempfile::tempdir().unwrap();
     let more = Branch::make("more", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
     let (at, source) = (pool.path().display().to_string(), more.path().display().to_string());
@@ -253,8 +254,8 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     assert!(has(&pool, "nodev"));
 }
 
-/// A pool of a user other than root: mounted, used and unmounted by that user. In a mount namespace of its own, where
-/// /dev/fuse may be opened whatever the machine's rules are.
+/// A user's pool: mounted, used and unmounted by that user. In a separate mount namespace, where /dev/fuse may be
+/// opened whatever the machine's rules are.
 #[test]
 fn a_user_mounts_through_fusermount3() {
     needs!(mounting(), program("fusermount3"), program("unshare"), program("pgrep"));

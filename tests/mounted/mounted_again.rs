@@ -1,5 +1,5 @@
-//! A branch that is mounted again while calls are stuck in its old mount, whose server is frozen: the new mount is used as if
-//! nobody were. On both transports.
+//! A branch that is mounted again while calls are stuck in its old mount, whose server is frozen: the new mount is used
+//! as if there were none. On both transports.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ fn errno_of(path: &std::path::Path) -> Option<i32> {
     fs::read(path).err().and_then(|error| error.raw_os_error())
 }
 
-/// Has `callers` programs ask the frozen branch at once, and waits until all of them are answered.
+/// Runs `callers` programs with requests to the frozen branch, and waits until all are answered.
 fn stuck(pool: &Pool, callers: usize) {
     let asked: Vec<_> = (0..callers)
         .map(|n| {
@@ -36,7 +36,7 @@ fn is_used_whatever_is_stuck(builder: Builder, callers: usize) {
     pool.branch_mut("a").unmount_lazily();
     pool.branch_mut("a").remount();
     until("the branch is used again", || fs::read(pool.at("on-a/30")).is_ok());
-    // By as many as may be inside, and by those who wait for them.
+    // By as many as may be inside, and by those that wait for them.
     for _ in 0..10 {
         let asked: Vec<_> = (0..3 * PERMITS)
             .map(|n| {
@@ -77,14 +77,15 @@ fn a_branch_mounted_again_is_used_with_twenty_four_calls_stuck_in_the_old_mount_
     is_used_whatever_is_stuck(described().option("transport=ring"), 24);
 }
 
-/// Threads of the process `pid` that wait for an answer of a FUSE file system.
+/// Number of threads of the process `pid` that wait for a reply of a FUSE file system.
 fn waiting(pid: i32) -> usize {
     let tasks =
         fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().map(|task| task.path().join("wchan"));
     tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
 }
 
-/// The directory `e` is being opened on the old mount when the branch is mounted again, and the open succeeds afterwards.
+/// The directory `e` is being opened on the old mount when the branch is mounted again, and the open succeeds
+/// afterwards.
 fn is_not_entered_by_the_old_mount(transport: &str) {
     let mut pool = lab::pool()
         .tmp_branch("b")
@@ -101,8 +102,8 @@ fn is_not_entered_by_the_old_mount(transport: &str) {
     fs::write(home.join("../beside"), "beside").unwrap();
     pool.remount();
     let dir = pool.at("d/e");
-    // The kernel knows `e`, the daemon has `d` open and `e` not.
-    // What somebody has open is not forgotten when the branch is mounted again.
+    // The kernel knows `e`, the daemon has `d` open and `e` closed. An open directory is not forgotten when the branch
+    // is mounted again.
     let _known = fs::File::open(&dir).unwrap();
 
     let old = pool.branch("a").daemon();
@@ -136,12 +137,12 @@ fn a_directory_that_was_being_opened_on_the_old_mount_is_entered_on_the_new_one_
     is_not_entered_by_the_old_mount("ring");
 }
 
-/// Set in a process with a mount namespace of its own.
+/// Set in a process with its own mount namespace.
 const ALONE: &str = "FSSTACK_TEST_ALONE";
 
-/// The branch is detached while what was interrupted on it is being settled, which another branch holds up: it is not up then,
-/// and the change of the mount table gives no cause to probe it anew. The next change would, by any process. So the test runs
-/// where nobody else mounts anything.
+/// The branch is detached while interrupted operations on it are being settled, which another branch delays. It is not
+/// up then, and the change of the mount table gives no new cause for a probe; the next change, by any process, would.
+/// So the test runs where no other process mounts anything.
 #[test]
 fn a_branch_that_is_detached_while_it_is_being_probed_is_missed() {
     needs!(mounting(), program("mergerfs"), program("unshare"));

@@ -1,4 +1,4 @@
-//! Where a file moves whose branch is full, how, and what keeps it where it is.
+//! How and where a file moves whose branch is full, and reasons that keep it there.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -71,7 +71,8 @@ fn content_is_compared_and_speed_is_kept_where_asked_for() {
     assert_clean(&pool);
 }
 
-/// A pool on a pool takes no attributes of the pool's own names: a branch that has not all that a file has.
+/// A pool over a pool cannot hold attributes under the pool's own names, so the branch cannot take all of a file's
+/// attributes.
 #[test]
 fn a_branch_that_cannot_hold_an_attribute_takes_no_file_that_has_it() {
     needs!(mounting(), loops(), program("setfattr"));
@@ -84,7 +85,7 @@ fn a_branch_that_cannot_hold_an_attribute_takes_no_file_that_has_it() {
     command(daemon::helper().unwrap()).arg(source).arg(outer.path()).args(options).run().unwrap();
     a.fill_until_free(MiB(24));
     let marked = |name: &str| {
-        // Not by the pool: the space of a file that left may not be free yet.
+        // Not through the pool: the space of a moved file may not be free yet.
         sh(a.path(), &format!("touch {name}; setfattr -n user.fsstack.kept -v yes {name}"));
         writer(outer.at(name))
     };
@@ -132,7 +133,7 @@ fn a_branch_that_is_a_pool_itself_takes_files_too() {
     assert!(outer.holders("d/film").is_empty());
     assert_eq!(inner.holders("d/film"), ["deep"]);
     assert_mibs(&outer, "d/film", 40);
-    // Each pool keeps its folder's name for itself, and neither is left.
+    // Each pool hides its own folder, and neither is left.
     for name in [".fsstack.moving", ".fsstack.moving.1"] {
         assert_eq!(fs::create_dir(outer.at(name)).unwrap_err().raw_os_error(), Some(1), "{name}");
         assert!(!inner.branch("deep").path().join(name).exists(), "{name}");
@@ -142,7 +143,7 @@ fn a_branch_that_is_a_pool_itself_takes_files_too() {
     mount.undo().unwrap();
 }
 
-/// Two subvolumes of one btrfs, one of which may hold no more than its quota.
+/// Two subvolumes of one btrfs, one of which has a quota.
 #[test]
 fn a_move_within_one_file_system_shares_the_blocks() {
     needs!(mounting(), root(), loops(), program("mkfs.btrfs"));
@@ -163,7 +164,7 @@ fn a_move_within_one_file_system_shares_the_blocks() {
     (16..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
     file.sync_all().unwrap();
     assert!(!home.join("a/film").exists());
-    // Blocks that were there before the move are where they were.
+    // Blocks from before the move are shared.
     let now = shared(&home.join("b/film"));
     assert!(first.iter().any(|place| now.contains(place)), "{first:?}, then {now:?}");
     let read = fs::read(at.path().join("film")).unwrap();
@@ -172,14 +173,14 @@ fn a_move_within_one_file_system_shares_the_blocks() {
     command("umount").arg(at.path()).run().unwrap();
 }
 
-/// Where the file's extents begin on the disk.
+/// Disk offsets of the file's extents.
 fn shared(file: &std::path::Path) -> Vec<String> {
     let told = sh("/", &format!("filefrag -v '{}'", file.display()));
     let extents = told.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
 }
 
-/// More files move than there are worker threads: they are read, and others' files are served, all the same.
+/// More files move than there are worker threads: they can be read, and other files are served.
 fn only_the_writers_of_moving_files_wait(transport: &str, threads: usize) {
     let options = ["relocate-speed=1M", &format!("max-threads={threads}"), transport];
     let pool = nearly_full(MiB(40), &options);
@@ -211,7 +212,7 @@ fn only_the_writers_of_moving_files_wait(transport: &str, threads: usize) {
     let mut moved = 0;
     for n in 0..readers.len() {
         let name = format!("film-{n}");
-        // One that comes late finds the room that others left.
+        // A late one uses the space that others freed.
         let holders = pool.holders(&name);
         assert_eq!(holders.len(), 1, "{holders:?}");
         moved += usize::from(holders == ["b"]);
@@ -227,7 +228,7 @@ fn only_writers_of_moving_files_wait_by_the_device() {
     only_the_writers_of_moving_files_wait("transport=dev", 4);
 }
 
-/// Where there are as many threads from the start as may be.
+/// With the maximum number of threads from the start.
 #[test]
 fn only_writers_of_moving_files_wait_by_the_device_with_a_thread_a_cpu() {
     needs!(mounting(), loops());

@@ -1,4 +1,4 @@
-//! Branches are changed out of band, and the pool is asked: with the system's notices, without them.
+//! Branches change out of band under a pool, with and without the system's events.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,7 +10,7 @@ use fsstack_lab::{self as lab, Pool, Skip, needs};
 
 use crate::script::{log_with, sh, ways};
 
-/// Cached answers of the kernel last longer than a test, unless they are invalidated.
+/// The kernel's caches outlast the test unless they are invalidated.
 const LONG: &[&str] = &["attr-timeout=600", "entry-timeout=600", "negative-timeout=600"];
 
 fn watched() -> Result<Pool, Skip> {
@@ -21,7 +21,7 @@ fn watched() -> Result<Pool, Skip> {
     let said = log_with(log.path(), "branches mounted");
     match said.lines().find(|line| line.contains("out-of-band=watch")) {
         Some(why) => {
-            // Without the time and the path, so that the same reason is counted once.
+            // Without time and path, so that equal reasons are counted together.
             let check = why.split_once("INFO ").map_or(why, |(_, check)| check);
             Err(Skip::because(check.split(" branch=").next().unwrap_or(check)))
         }
@@ -29,7 +29,7 @@ fn watched() -> Result<Pool, Skip> {
     }
 }
 
-/// Asks until the answer is right; what it was at last if it never is.
+/// Repeats `ask` until the result is `wanted`; returns the last result.
 fn soon<T: PartialEq + std::fmt::Debug>(wanted: T, ask: impl Fn() -> T) {
     let began = Instant::now();
     loop {
@@ -57,15 +57,15 @@ fn changes_on_a_watched_branch_are_seen_at_once() {
     soon(text("1"), || read("d/one"));
     assert_eq!(read("d/new"), None);
 
-    // Create, where a missing name was believed in.
+    // Create, where the name was cached as missing.
     fs::write(b.join("d/new"), "new").unwrap();
     soon(text("new"), || read("d/new"));
-    // Create on an earlier branch, whose copy of the directory is new, too: it comes before.
+    // Create on an earlier branch, with a new copy of the directory: it wins.
     fs::create_dir(a.join("d")).unwrap();
     fs::write(a.join("d/one"), "first").unwrap();
     soon(text("first"), || read("d/one"));
     assert_eq!(pool.list("d"), ["new", "one", "sub"]);
-    // Delete: the later one comes to light.
+    // Delete: the later file is uncovered.
     fs::remove_file(a.join("d/one")).unwrap();
     soon(text("1"), || read("d/one"));
     fs::remove_file(b.join("d/one")).unwrap();
@@ -76,7 +76,7 @@ fn changes_on_a_watched_branch_are_seen_at_once() {
     fs::write(b.join("other"), "other").unwrap();
     fs::rename(b.join("other"), b.join("d/sub/moved")).unwrap();
     soon(text("other"), || read("d/sub/moved"));
-    // A directory is renamed, with what is below it.
+    // Renames a directory with its content.
     fs::rename(b.join("d/sub"), b.join("d/bus")).unwrap();
     soon((None, text("other")), || (read("d/sub/moved"), read("d/bus/moved")));
     fs::remove_dir(a.join("d")).unwrap();
@@ -100,7 +100,7 @@ fn attributes_changed_on_a_watched_branch_are_seen_at_once() {
     soon(Some((0o644, 1, 1)), || stat("d/file"));
     sh(b, "chmod 600 d/file");
     soon(Some((0o600, 1, 1)), || stat("d/file"));
-    // A hard link in a directory that the kernel does not know; and a change by that name.
+    // A hard link in a directory unknown to the kernel; and a change by that name.
     sh(b, "mkdir -p far/away; ln d/file far/away/link");
     soon(Some((0o600, 2, 1)), || stat("d/file"));
     sh(b, "chmod 640 far/away/link; rm far/away/link");
@@ -123,7 +123,7 @@ fn more_than_the_system_keeps_in_mind_is_seen_too() {
     sh(b, "mkdir d; echo 1 > d/file");
     soon(true, || pool.at("d/file").exists());
     assert!(!pool.at("d/new").exists());
-    // The queue has 16 384 places: while the daemon stands still, what comes last is dropped.
+    // The queue has 16 384 slots: while the daemon is stopped, the last events are dropped.
     let daemon = pool.daemon();
     daemon.signal(rustix::process::Signal::STOP).unwrap();
     sh(b, "mkdir noise; (cd noise; seq 20000 | xargs touch); rm d/file; echo 2 > d/new");
@@ -154,7 +154,7 @@ fn unchanged_names_are_cached_for_long() {
     pool.mkdir("d");
     pool.write("d/file", b"x");
     assert!(!pool.at("d/missing").exists());
-    // What is done through the pool is seen, of course.
+    // Changes through the pool show at once.
     pool.write("d/missing", b"y");
     fs::rename(pool.at("d/file"), pool.at("d/moved")).unwrap();
     assert_eq!(pool.list("d"), ["missing", "moved"]);
@@ -164,7 +164,7 @@ fn unchanged_names_are_cached_for_long() {
     );
 }
 
-/// Times that a daemon's threads went to sleep of their own will.
+/// Number of voluntary context switches of a daemon's threads.
 fn switches(pool: &Pool) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
     let of = |task: fs::DirEntry| {
@@ -183,7 +183,7 @@ fn the_pools_own_changes_cause_no_event_and_an_idle_pool_sleeps() {
         pool.path(),
         "mkdir d; for i in $(seq 2000); do echo $i > d/$i; done; for i in $(seq 1000); do mv d/$i d/m$i; done; rm -r d",
     );
-    // Nothing happens on a file system of its own: in the end nobody is woken for a second on end.
+    // Nothing happens on the file system: eventually no thread wakes for a whole second.
     soon(0, || {
         let before = switches(&pool);
         std::thread::sleep(Duration::from_secs(1));
@@ -191,7 +191,7 @@ fn the_pools_own_changes_cause_no_event_and_an_idle_pool_sleeps() {
     });
 }
 
-/// Another host, or a program on the branch, appends to the same log: each line goes behind the last one.
+/// Another host, or a program on the branch, appends to the same log: each line goes after the last one.
 #[test]
 fn two_appenders_on_different_paths_lose_no_line() {
     needs!(mounting());

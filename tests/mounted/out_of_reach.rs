@@ -1,4 +1,4 @@
-//! A branch that does not answer for itself: "cannot reach" is never reported as "does not exist".
+//! A faulty branch: "cannot reach" is never reported as ENOENT.
 
 use std::fs::{self, OpenOptions};
 use std::io;

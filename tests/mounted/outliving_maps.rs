@@ -1,6 +1,7 @@
-//! Mappings made by passthrough whose descriptors are closed: the kernel tells the daemon of the close, not of the unmapping.
+//! Mappings made by passthrough that outlive their descriptors: the kernel notifies the daemon of the close, not of the
+//! unmapping.
 //!
-//! The scripts map by the C library: Python's own `mmap` keeps a duplicate of the descriptor.
+//! The scripts map through the C library: Python's own `mmap` keeps a duplicate of the descriptor.
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
@@ -8,7 +9,7 @@ use crate::command::{at, binary};
 use crate::relocate::assert_clean;
 use crate::script::{passthrough, python};
 
-/// Mapping, storing, and how the pool's files go from now on.
+/// Maps and stores, and prints the files' write paths from now on.
 const BEGIN: &str = "
 import ctypes, errno, mmap, os, subprocess, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +42,7 @@ fn run(pool: &Pool, script: &str) -> String {
     python(pool.path(), &[names.as_str(), BEGIN, script].concat())
 }
 
-/// The first of two branches takes the files, and is filled by a script that appends to one.
+/// Files go to the first of two branches, which a script fills by appending.
 fn growing(pool: &Pool) -> String {
     run(
         pool,
@@ -106,7 +107,7 @@ fn a_file_whose_mapping_outlives_its_descriptor_stays_until_it_is_unmapped() {
     }
 }
 
-/// Handles that leave the access time alone, beside one that does not, are read by a second descriptor of the daemon's.
+/// Handles with O_NOATIME, beside one without, are read through a second descriptor of the daemon.
 #[test]
 fn a_file_that_was_open_by_passthrough_moves_though_the_daemon_has_it_open_twice() {
     needs!(mounting(), program("python3"));

@@ -1,4 +1,4 @@
-//! A name that is not where it was, or nowhere, is asked for on all network branches at the same time.
+//! A name that is not at its cached location, or nowhere, is looked up on all remote branches in parallel.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,14 @@ use rustix::process::Signal;
 
 use crate::script::sh;
 
-/// Requests that wait for a pool's daemon.
+/// Number of requests that wait for a pool's daemon.
 fn waiting(pool: &Pool) -> u32 {
     let minor = mounts::at(pool.path()).unwrap().unwrap().minor;
     let count = format!("/sys/fs/fuse/connections/{minor}/waiting");
     fs::read_to_string(count).unwrap().trim().parse().unwrap()
 }
 
-/// Four pools stand for four servers: their daemons stand still while they are asked.
+/// Four pools act as four servers: their daemons are frozen during the lookup.
 #[test]
 fn four_network_branches_are_asked_at_once() {
     needs!(mounting());
@@ -24,7 +24,7 @@ fn four_network_branches_are_asked_at_once() {
     if fs::read_dir(connections).map_or(true, |mut entries| entries.next().is_none())
         && mounts::at(connections).unwrap().is_none()
     {
-        // Made where nobody has: it tells how many requests wait.
+        // Mounted in a private directory; it shows the number of waiting requests.
         sh("/", &format!("mount -t fusectl fusectl {}", connections.display()));
     }
     let servers: Vec<Pool> =
@@ -32,10 +32,10 @@ fn four_network_branches_are_asked_at_once() {
     let branches: Vec<String> = servers.iter().map(|server| server.path().display().to_string()).collect();
     servers.iter().for_each(|server| server.mkdir("d"));
     servers[2].write("d/film", b"on the third");
-    // The directory itself is not to be looked up anew, which begins with its first copy, however slow the machine is.
+    // The directory's own lookup must not be repeated, which begins with its first copy, however slow the machine is.
     let pool = lab::pool().over(&branches).option("branch-timeout=0").option("entry-timeout=60").mount();
     assert_eq!(pool.list("d"), ["film"]);
-    // Known from now on: the directory's copies are open, and so is each way to them.
+    // From now on the directory's copies are open, and their paths resolved.
     assert!(!pool.at("d/nothing").exists());
     let still: Vec<_> = servers.iter().map(Pool::daemon).collect();
     for daemon in &still {
@@ -45,7 +45,7 @@ fn four_network_branches_are_asked_at_once() {
         let path = pool.at("d/missing");
         move || fs::symlink_metadata(path).map_err(|error| error.kind())
     });
-    // None of them has answered, and all of them have been asked.
+    // None has answered, and all have a request.
     let began = Instant::now();
     let all = loop {
         let all = servers.iter().all(|server| waiting(server) > 0);

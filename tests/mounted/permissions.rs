@@ -39,7 +39,7 @@ fn a_supplementary_group_and_a_set_gid_directory_count() {
         sh(pool.path(), "stat -c '%u %g %a' team/file team/dir team/dir/x"),
         format!("{STRANGER} 7777 644\n{STRANGER} 7777 2755\n{STRANGER} 7777 644")
     );
-    // A set-gid file keeps the bit only where the maker is in the group.
+    // A set-gid file keeps the bit only if its creator is in the group.
     sh(
         pool.path(),
         &format!("{member} sh -c 'touch team/s; chmod 2755 team/s'; stat -c %a team/s | grep -qx 2755"),
@@ -101,7 +101,7 @@ fn an_acl_lets_in_and_keeps_out() {
     sh(pool.path(), &format!("setfacl -m u:{STRANGER}:rw file; setfacl -m u:{STRANGER}:rx dir"));
     assert_eq!(sh_as_stranger(pool.path(), "cat file; echo more >> file; cat dir/file"), "secret\nin");
     assert!(refused_to_stranger(pool.path(), "echo > dir/new").contains("denied"));
-    // The mask is the group's bits: chmod takes the entry's rights away.
+    // The mask is the group's bits: chmod removes the entry's rights.
     sh(pool.path(), "chmod g= file");
     assert!(refused_to_stranger(pool.path(), "cat file").contains("denied"));
     let shown = sh(pool.path(), "getfacl -n -c file");
@@ -130,7 +130,7 @@ fn a_default_acl_has_no_part_in_set_gid() {
     sh(pool.path(), "chmod 755 . ..; mkdir dir; chown 65534:4242 dir; chmod 2775 dir");
     sh_as_stranger(pool.path(), "setfacl -d -m u:1234:rwx dir");
     assert_eq!(sh(pool.path(), "stat -c %a dir"), "2775");
-    // An ACL of the directory itself has, as on any file system.
+    // An ACL of the directory itself has, as for any file system.
     sh_as_stranger(pool.path(), "setfacl -m u:1234:rwx dir");
     assert_eq!(sh(pool.path(), "stat -c %a dir"), "775");
 }
@@ -159,7 +159,7 @@ fn the_owner_may_change_only_permitted_attributes() {
     assert_eq!(fs::metadata(pool.at("file")).unwrap().mtime(), 1);
 }
 
-/// A server decides by itself, and by all groups; a disk of this machine has nothing to decide.
+/// A server checks permissions itself, by all groups; a local disk checks nothing.
 #[test]
 fn a_server_sees_all_groups_of_the_creator() {
     needs!(mounting(), program("mergerfs"), program("setpriv"), program("strace"));

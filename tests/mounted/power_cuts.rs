@@ -1,4 +1,4 @@
-//! A branch loses what is not in its log on disk, and is mounted again: each branch is a journal of its own.
+//! A branch loses what is not in its journal on disk, and is mounted again: each branch has its own journal.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use crate::hung_branches::until;
 use crate::script::sh;
 
-/// An XFS with what `prepare` makes on it, where nothing new is placed, and a branch for all that is new.
+/// An XFS with the result of `prepare`, on which nothing new is placed, and a branch for new files.
 fn pool(prepare: &str, options: &[&str]) -> Pool {
     let pool = lab::pool().xfs_branch("a", MiB(300)).mode("NC").tmp_branch("b").option("create=ff");
     let mut pool = options.iter().fold(pool, |pool, option| pool.option(option)).unmounted();
@@ -22,18 +22,18 @@ fn fill(pool: &Pool, branch: &str, prepare: &str) {
     sh(pool.branch(branch).path(), &format!("{prepare}\nsync -f ."));
 }
 
-/// Data that the branch has not stored is lost.
+/// Drops data that the branch has not stored.
 fn shut_down(pool: &Pool, branch: &str) {
     sh(pool.branch(branch).path(), "xfs_io -x -c shutdown .");
 }
 
-/// The pool after a power cut that cost the XFS `a` what it had not stored.
+/// Simulates a power cut that loses what the XFS `a` had not stored.
 fn cut(pool: &mut Pool) {
     shut_down(pool, "a");
     pool.reboot();
 }
 
-/// Steps of a program that makes its writes durable.
+/// Writes durably, as programs do.
 fn keep(pool: &Pool, name: &str, text: &str) {
     let at = pool.at(name);
     fs::write(&at, text).unwrap();
@@ -77,7 +77,7 @@ fn fsynced_files_are_not_hidden_by_removed_ones() {
 #[test]
 fn a_rename_over_another_branchs_file_leaves_one_of_them_whichever_is_cut() {
     needs!(mounting(), loops(), program("xfs_io"));
-    // The old file is on the XFS, before and behind the other branch; the new one is.
+    // The old file is on the XFS, before or after the other branch; the new one is.
     for (first, old, new) in [("a", "a", "b"), ("b", "a", "b"), ("a", "b", "a"), ("b", "b", "a")] {
         let lab = lab::pool();
         let lab = match first {
@@ -125,7 +125,7 @@ fn an_open_directory_gets_one_error_for_names_that_a_lost_mount_may_have_lost() 
     pool.mkdir("lost");
     shut_down(&pool, "a");
     pool.branch_mut("a").unmount_lazily();
-    // Until the pool has noticed and let go of the old mount, the kernel mounts the dead file system again.
+    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
     until("the disk is mounted anew", || {
         pool.branch_mut("a").remount();
         let anew = fs::read_dir(pool.branch("a").path()).is_ok();

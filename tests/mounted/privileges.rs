@@ -7,7 +7,7 @@ use fsstack_lab::{self as lab, Pool, needs};
 
 use crate::command::{at, told};
 
-/// That line of the status of each thread of the daemon.
+/// The values of that field in the status of all threads of the daemon.
 fn of_all_threads(pool: &Pool, field: &str) -> BTreeSet<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
     // A thread that has ended meanwhile has no status.
@@ -19,7 +19,7 @@ fn of_all_threads(pool: &Pool, field: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// A pool that has done some of everything, so that it has threads of every kind.
+/// Uses a pool in many ways, so that it has threads of every kind.
 fn worked(pool: &Pool) {
     pool.mkdir("dir/deeper");
     pool.write("dir/deeper/file", b"bytes");
@@ -42,7 +42,7 @@ fn every_thread_of_the_daemon_makes_known_calls_only() {
     needs!(mounting(), root());
     for transport in ["transport=dev", "transport=auto"] {
         let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").option(transport);
-        // It would not live through a call that it is not known for.
+        // A call outside the list would kill it.
         let pool = pool.option("out-of-band=watch").option("seccomp=kill").mount();
         worked(&pool);
         assert_eq!(of_all_threads(&pool, "Seccomp:"), one("2"), "{transport}: each has a filter");
@@ -56,7 +56,7 @@ fn every_thread_of_the_daemon_has_the_capabilities_that_it_uses_and_no_others() 
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     worked(&pool);
     let kept = fsstack_sys::capabilities::KEPT.iter().fold(0, |all, (one, _)| all | one.bits());
-    // A container may have taken some of them before.
+    // A container may have dropped some of them before.
     let given = fs::read_to_string("/proc/self/status").unwrap();
     let given = given.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap();
     let kept = kept & u64::from_str_radix(given.trim(), 16).unwrap();
@@ -77,7 +77,7 @@ fn without_a_filter_the_pool_works_as_well() {
     assert_eq!(told(&["get", &at(&pool), "seccomp"]).trim(), "off");
 }
 
-/// A container may have a filter of its own.
+/// A container may have its own filter.
 fn of_us() -> BTreeSet<String> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     one(status.lines().find_map(|line| line.strip_prefix("Seccomp:")).unwrap().trim())

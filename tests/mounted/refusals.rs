@@ -1,4 +1,4 @@
-//! A refusal is one line, with mount(8)'s exit status, and nothing is mounted.
+//! Refusals: one line, mount(8)'s exit status, and nothing mounted.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, Pool, daemon, mounts, needs};
 
-/// Runs the helper: its exit status and its one line.
+/// Runs the helper; returns its exit status and its one line.
 #[track_caller]
 fn refused(source: &str, target: &Path, options: &str) -> (i32, String) {
     let helper = daemon::helper().unwrap();
@@ -50,7 +50,7 @@ fn a_log_that_cannot_be_opened_is_the_systems_failure() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let (a, b) = paths(&pool);
-    // A directory where nobody makes files.
+    // A directory where files cannot be made.
     let (code, said) = refused(&format!("{a}:{b}"), pool.path(), "log=/proc/fsstack.log");
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("log: cannot be opened"), "{said}");
@@ -126,7 +126,7 @@ fn the_same_directory_twice() {
     assert_eq!(refused(&format!("{a}:{b}/../a"), pool.path(), "rw").0, 32);
 }
 
-/// The machine was started without the disk: its bare directory looks like an empty branch.
+/// The machine started without the disk: its bare directory looks like an empty branch.
 #[test]
 fn a_branch_whose_disk_is_not_mounted_when_the_pool_is() {
     needs!(mounting(), loops(), not_on_gluster("its branches are mounts"));
@@ -142,7 +142,7 @@ fn a_branch_whose_disk_is_not_mounted_when_the_pool_is() {
     pool.branch_mut("a").remount();
     pool.remount();
     assert_eq!(pool.read("file"), b"on the disk");
-    // With `require=directory` it takes what is there; and later mounts need no such option.
+    // `require=directory` accepts it, and later mounts need no such option.
     pool.unmount();
     pool.branch_mut("a").unmount();
     pool.remount_with(&["create=ff", "require=directory"]);

@@ -1,4 +1,4 @@
-//! A file whose branch is full under its writers moves to a roomier one.
+//! A file on a full branch moves to another one while it is written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::script::sh;
 
-/// A MiB of bytes that tell where they belong.
+/// A MiB of bytes that show their position.
 pub(crate) fn mib(n: u64) -> Vec<u8> {
     (0..1_u64 << 17).flat_map(|word| (n << 17 | word).to_le_bytes()).collect()
 }
@@ -21,7 +21,7 @@ pub(crate) fn writer(path: impl AsRef<Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Two branches, the first with `left` free; files are written by the daemon and moved when it is full.
+/// Two branches, the first with `left` free; files are stacked, and move when it is full.
 pub(crate) fn nearly_full(left: MiB, options: &[&str]) -> Pool {
     let pool = lab::pool().xfs_branch("a", MiB(310)).xfs_branch("b", MiB(400)).option("create=ff");
     let pool = ["write-path=stacked", "relocate"].iter().chain(options).fold(pool, |pool, o| pool.option(o));
@@ -41,7 +41,7 @@ pub(crate) fn assert_mibs(pool: &Pool, name: &str, count: u64) {
     }
 }
 
-/// Nothing of a move is left on any branch.
+/// Checks that no branch has leftovers of a move.
 #[track_caller]
 pub(crate) fn assert_clean(pool: &Pool) {
     for branch in pool.branches() {
@@ -80,7 +80,7 @@ fn every_handle_follows_the_file() {
     let mut reader = File::open(pool.at("film")).unwrap();
     reader.seek(SeekFrom::Start(512 << 10)).unwrap();
     let mut log = OpenOptions::new().append(true).create(true).open(pool.at("log")).unwrap();
-    // Two writers of odd and even pieces, and a third that appends to a file beside it.
+    // Two writers of odd and even pieces, and a third that appends to another file.
     thread::scope(|scope| {
         for start in [1, 2] {
             let path = pool.at("film");
@@ -225,7 +225,7 @@ fn times_to_the_nanosecond_go_with_a_file() {
     file.write_all_at(&mib(0), 0).unwrap();
     sh(pool.path(), "touch -d '2001-02-03 04:05:06.123456789' film");
     let before = file.metadata().unwrap();
-    // Space is taken without a change of the content.
+    // Allocates space without changing content.
     fallocate(file.as_fd(), FallocateFlags::KEEP_SIZE, 0, 60 << 20).unwrap();
     assert_eq!(pool.holders("film"), ["b"]);
     let after = file.metadata().unwrap();
@@ -267,12 +267,12 @@ fn a_copy_inside_the_pool_moves_what_it_fills() {
     let pool = nearly_full(MiB(24), &[]);
     let film = writer(pool.at("film"));
     (0..40).for_each(|n| film.write_all_at(&mib(n), n << 20).unwrap());
-    // On the full branch; one on the other would share the film's blocks.
+    // On the full branch; on the other it would share the film's blocks.
     assert_eq!(pool.holders("film"), ["b"]);
     let twin = writer(pool.at("twin"));
     let (mut from, mut to) = (0, 0);
     while from < 40 << 20 {
-        // As cp has it: all that there may be.
+        // Like cp: with the largest count.
         let copied = rustix::fs::copy_file_range(&film, Some(&mut from), &twin, Some(&mut to), 1 << 40);
         assert!(copied.unwrap() > 0);
     }
@@ -281,7 +281,7 @@ fn a_copy_inside_the_pool_moves_what_it_fills() {
     assert_clean(&pool);
 }
 
-/// Writes until it is refused: the MiBs that were taken.
+/// Writes until an error; returns the number of MiB written.
 #[track_caller]
 pub(crate) fn refused_after(file: &File) -> u64 {
     for n in 0..100 {
@@ -328,7 +328,7 @@ fn a_file_written_past_the_daemon_stays() {
 fn a_branch_without_room_for_all_of_it_and_its_floor_takes_nothing() {
     needs!(mounting(), loops());
     let pool = nearly_full(MiB(60), &["minfreespace=40M"]);
-    // Room for the file, and not for the floor besides.
+    // Room for the file but not for the floor.
     pool.branch("b").fill_until_free(MiB(80));
     let file = writer(pool.at("film"));
     let taken = refused_after(&file);

@@ -1,5 +1,5 @@
-//! Scheduling of the daemon's threads: the worker threads, and none that they start; and the choice of
-//! `door-scheduling=auto` in the cgroup that the daemon is in.
+//! Scheduling of the daemon's threads: that of workers, not inherited by threads they start; and the choice of
+//! `door-scheduling=auto` by the daemon's cgroup.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use fsstack_lab::{self as lab, CpuGroup, daemon, needs};
 
 use crate::hung_branches::{FrozenDaemon, filled, lasting_a_second, until};
 
-/// How a thread is scheduled.
+/// Schedule of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Schedule {
     policy: String,
@@ -20,7 +20,7 @@ struct Schedule {
     cpus: String,
 }
 
-/// The thread at `task`, a directory of proc(5): its name and schedule, unless it has ended.
+/// Name and schedule of the thread at `task`, a directory of proc(5), unless it has ended.
 fn told(task: &Path) -> Option<(String, Schedule)> {
     let stat = fs::read_to_string(task.join("stat")).ok()?;
     let (begin, rest) = stat.rsplit_once(") ")?;
@@ -57,7 +57,7 @@ fn threads_that_workers_start_are_ordinary(transport: &str) {
     let pid = pool.daemon().pid;
     let seen = |name: &str| threads(pid).iter().any(|(known, _)| known == name);
 
-    // A waiter for a lock has a thread of its own, if the transport would be short of one without.
+    // A waiter for a lock has its own thread, if the transport needs its threads.
     let held = File::options().write(true).open(pool.at("on-b/0")).unwrap();
     held.lock().unwrap();
     let waits = File::options().write(true).open(pool.at("on-b/0")).unwrap();
@@ -65,7 +65,7 @@ fn threads_that_workers_start_are_ordinary(transport: &str) {
     if transport == "dev" {
         until("somebody waits for the lock", || seen("lock-wait"));
     }
-    // A thread of its own asks a branch that others serve for its space, and stays where that does not answer.
+    // A separate thread queries a remote branch's space, and stays in it if it does not answer.
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let enough = Arc::new(AtomicBool::new(false));
     let (root, over) = (pool.path().to_owned(), enough.clone());
@@ -78,12 +78,12 @@ fn threads_that_workers_start_are_ordinary(transport: &str) {
 
     let (_, ordinary) = told(Path::new(&format!("/proc/{pid}"))).unwrap();
     assert_eq!(ordinary.policy, "0");
-    // A thread has its name a moment before it has anything else.
+    // A thread has its name a moment before its schedule.
     until("all but the workers are ordinary", || {
         let mut others = threads(pid).into_iter().filter(|(name, _)| !is_worker(name));
         seen("branch-space") && others.all(|(_, schedule)| schedule == ordinary)
     });
-    // The workers have a CPU each. (How they compete there changes with what else there is to do.)
+    // Each worker has its CPU. Its policy there changes with the load.
     let workers: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_worker(name)).collect();
     assert!(workers.iter().all(|(_, schedule)| schedule.cpus.parse::<u32>().is_ok()), "{workers:?}");
 
@@ -106,16 +106,16 @@ fn threads_that_the_rings_threads_start_are_ordinary() {
     threads_that_workers_start_are_ordinary("ring");
 }
 
-/// How a worker thread is scheduled.
+/// Schedule of a worker thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerSchedule {
-    /// Under `SCHED_IDLE`, where niceness says nothing.
+    /// Under `SCHED_IDLE`, where niceness has no effect.
     Idle,
-    /// Ordinary, with nice -5.
+    /// SCHED_OTHER, with nice -5.
     Nice,
 }
 
-/// Waits until all threads of the workers of the daemon `pid` are scheduled so.
+/// Waits until all workers of the daemon `pid` have this schedule.
 pub(crate) fn workers_become(pid: i32, wanted: WorkerSchedule) {
     let so = |schedule: &Schedule| match wanted {
         WorkerSchedule::Idle => schedule.policy == "5",
@@ -127,7 +127,7 @@ pub(crate) fn workers_become(pid: i32, wanted: WorkerSchedule) {
     });
 }
 
-/// A pool whose daemon is started in `group`, as systemd starts those of its units: how its workers are scheduled.
+/// Checks the workers of a daemon started in `group`, as systemd starts services.
 fn started_in(group: &CpuGroup, workers: WorkerSchedule) {
     let scripts = tempfile::tempdir().unwrap();
     let script = scripts.path().join("start");
@@ -164,7 +164,7 @@ fn a_daemon_in_a_cpu_cgroup_of_its_own_is_idle() {
     started_in(&group, WorkerSchedule::Idle);
 }
 
-/// Where the daemon's session, which it leads, is no scheduling group, whatever autogroup says.
+/// The daemon leads a session, but that is no scheduling group, whatever autogroup says.
 #[test]
 fn a_daemon_in_a_cpu_cgroup_with_others_is_nice() {
     needs!(mounting(), niceness(), cpu_groups());

@@ -1,4 +1,4 @@
-//! Programs at work in a pool: a line of a scenario may be a shell or Python script.
+//! Programs in a pool: a line of a scenario may be a shell or Python script.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use fsstack_lab::shell::{Finished, Run, command};
 use fsstack_lab::{self as lab, Pool, Skip};
 
-/// A user without any rights: `nobody`.
+/// An unprivileged user: `nobody`.
 pub(crate) const STRANGER: u32 = 65534;
 
-/// How bytes may go: every write path with every page cache that it can have.
+/// Every write path with every possible page cache mode.
 pub(crate) const WAYS: &[&[&str]] = &[
     &["write-path=auto"],
     &["write-path=passthrough"],
@@ -18,13 +18,13 @@ pub(crate) const WAYS: &[&[&str]] = &[
     &["write-path=stacked", "page-cache=writeback"],
 ];
 
-/// The ways that this kernel has.
+/// The combinations that this kernel supports.
 pub(crate) fn ways() -> impl Iterator<Item = &'static [&'static str]> {
     let able = passthrough().is_ok();
     WAYS.iter().copied().filter(move |way| able || !way.contains(&"write-path=passthrough"))
 }
 
-/// The kernel has FUSE passthrough. Any other refusal to mount is not for a skip to hide.
+/// Requires FUSE passthrough in the kernel. Any other refusal to mount is an error, not a skip.
 pub(crate) fn passthrough() -> Result<(), Skip> {
     match lab::pool().tmp_branch("a").option("write-path=passthrough").try_mount() {
         Err(refused) if refused.said.contains("no FUSE passthrough") => {
@@ -34,19 +34,19 @@ pub(crate) fn passthrough() -> Result<(), Skip> {
     }
 }
 
-/// Runs a shell script in `dir`, as root: what it wrote, without the last newline.
+/// Runs a shell script in `dir` as root; returns its output without the last newline.
 #[track_caller]
 pub(crate) fn sh(dir: impl AsRef<Path>, script: &str) -> String {
     told(bash(dir, script))
 }
 
-/// The same, as a user without rights.
+/// The same as an unprivileged user.
 #[track_caller]
 pub(crate) fn sh_as_stranger(dir: impl AsRef<Path>, script: &str) -> String {
     told(bash(dir, script).as_user(STRANGER, STRANGER))
 }
 
-/// Runs a script that a user without rights may not run to its end, and returns its errors.
+/// Runs a script that must fail for an unprivileged user, and returns its errors.
 #[track_caller]
 pub(crate) fn refused_to_stranger(dir: impl AsRef<Path>, script: &str) -> String {
     let Finished { code, stderr, .. } = bash(dir, script).as_user(STRANGER, STRANGER).output().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn refused(dir: impl AsRef<Path>, script: &str) -> String {
     stderr
 }
 
-/// A daemon's log as soon as it has `word` in it: a thread of the daemon writes it.
+/// Waits until a daemon's log contains `word`, because a thread writes it.
 #[track_caller]
 pub(crate) fn log_with(log: &Path, word: &str) -> String {
     let began = std::time::Instant::now();
@@ -76,13 +76,13 @@ pub(crate) fn log_with(log: &Path, word: &str) -> String {
     }
 }
 
-/// Runs a Python script in `dir`: what it wrote, without the last newline.
+/// Runs a Python script in `dir`; returns its output without the last newline.
 #[track_caller]
 pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {
     told(command("python3").arg("-c").arg(script).dir(dir))
 }
 
-/// Descriptors of the daemon that lead to branches. Its worker threads open and close others as the load goes.
+/// Number of the daemon's descriptors on branches. Its worker threads open and close others with the load.
 pub(crate) fn files_held(pool: &Pool) -> usize {
     std::thread::sleep(Duration::from_millis(100));
     let leads_in = |link: &PathBuf| pool.branches().iter().any(|branch| link.starts_with(branch.path()));

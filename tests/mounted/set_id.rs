@@ -1,4 +1,4 @@
-//! Set-uid, set-gid and capabilities go when somebody else writes, in every write path.
+//! Set-uid, set-gid and capabilities are cleared by other users' writes, on every write path.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +24,7 @@ fn a_write_by_a_stranger_takes_set_uid_away() {
             (": > file", "6777", "777"),
             ("truncate -s 1 file", "6777", "777"),
             ("fallocate -l 9000 file", "6777", "777"),
-            // Without execution for the group the bit is for those who are of it.
+            // Without group execution the bit stays for writers in the group.
             ("echo more >> file", "2767", "767"),
             ("truncate -s 1 file", "2666", "666"),
             ("fallocate -l 9000 file", "6766", "766"),
@@ -67,7 +67,7 @@ fn a_member_of_the_group_leaves_set_gid_where_the_group_may_not_execute() {
 #[test]
 fn the_kernel_does_not_go_on_with_a_bit_that_a_stranger_has_written_away() {
     needs!(mounting(), program("xfs_io"));
-    // What the kernel believes, as it would start the program: without a question to the pool.
+    // Checked as when the kernel executes the program: without a request to the pool.
     let kept = |pool: &lab::Pool| {
         let (at, flags) = (pool.at("file"), AtFlags::empty());
         format!("{:o}", statx(CWD, &at, flags, StatxFlags::MODE).unwrap().stx_mode & 0o7777)
@@ -103,10 +103,10 @@ fn chown_takes_them_away() {
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").unmounted();
         pool.remount_with(way);
-        // Even root's, as on any local file system.
+        // Root's too, as on any local file system.
         sh(pool.path(), "echo some > file; chmod 6755 file; chown 1000:1000 file");
         assert_eq!(mode(&pool, "file"), "755", "{way:?}");
-        // To nobody: chown(2) with -1 and -1.
+        // chown(2) with -1 and -1.
         sh(pool.path(), "chmod 6755 file; perl -e 'chown(-1, -1, \"file\") or die'");
         assert_eq!(mode(&pool, "file"), "755", "{way:?}: to nobody");
         sh(pool.path(), "chmod 644 file; perl -e 'chown(-1, -1, \"file\") or die'");
@@ -126,7 +126,7 @@ fn a_capability_goes_with_a_strangers_write() {
         );
         sh_as_stranger(pool.path(), "echo >> prog");
         assert_eq!(sh(pool.path(), "getcap prog"), "", "{way:?}");
-        // The first who opens it only reads.
+        // The first opener only reads.
         sh(pool.path(), "setcap cap_net_raw+ep prog");
         sh_as_stranger(pool.path(), "exec 8< prog; echo >> prog");
         assert_eq!(sh(pool.path(), "getcap prog"), "", "open for reading before, {way:?}");

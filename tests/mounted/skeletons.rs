@@ -1,4 +1,4 @@
-//! The parents that a branch is given are like those it lacks.
+//! Parent directories made on a branch are like the originals.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::script::{STRANGER, sh, sh_as_stranger};
 
-/// A deep directory on `a` alone, then a file that only `b` may take.
+/// A deep directory on `a` only, then a file that only `b` may take.
 fn skeleton_of(dress: &str) -> Pool {
     let mut pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).unmounted();
     sh(pool.branch("a").path(), dress);
@@ -31,7 +31,7 @@ fn owner_mode_times_xattrs_acls_and_flags_are_copied() {
     pool.mkdir("one/two/three");
     assert_eq!(pool.holders("one/two/three"), ["b"]);
     fs::remove_dir(pool.at("one/two/three")).unwrap();
-    // What was put in and taken out changed the time of the copy alone; the pool shows the newest.
+    // Adding and removing changed the copy's time only; the pool shows the newest.
     sh(pool.branch("b").path(), "touch -d '2001-02-03 04:05:06.123456789' one/two");
     assert_eq!(sh(pool.branch("b").path(), LOOK), before);
     assert_eq!(sh(pool.branch("a").path(), LOOK), before);
@@ -84,7 +84,7 @@ fn a_renamed_file_takes_its_new_parents_along() {
     assert_eq!(sh(pool.branch("b").path(), "stat -c '%u %g %a' deep deep/er"), "5 6 755\n0 0 711");
 }
 
-/// mergerfs knows no rename that takes nobody's name away, and decides by the rights of who asks.
+/// mergerfs has no non-replacing rename, and checks permissions by the caller.
 #[test]
 fn a_server_is_given_the_directory_of_a_user_who_may_not_write_above() {
     needs!(mounting(), program("mergerfs"), program("setpriv"));
@@ -98,7 +98,7 @@ fn a_server_is_given_the_directory_of_a_user_who_may_not_write_above() {
     pool.remount();
     sh_as_stranger(pool.path(), "mkdir home/user/new; echo text > home/user/file");
     assert_eq!(pool.holders("home/user/new"), ["b"]);
-    // Root can write into it without being its owner.
+    // Root can write into it without owning it.
     pool.write("home/user/closed/file", b"text");
     let look = "stat -c '%n %u %g %a' home home/user home/user/closed";
     assert_eq!(sh(pool.branch("b").path(), look), sh(pool.branch("a").path(), look));

@@ -1,4 +1,4 @@
-//! Where branches and options come from: globs, escapes, a config file.
+//! Sources of branches and options: globs, escapes, a config file.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
-//! Mixed work by several threads while branches, or the pool itself, are killed, frozen and brought back at random.
+//! Mixed work by several threads while branches, or the pool itself, are killed, frozen and restored at random.
 //!
-//! What a call acknowledged must be there when all is well again; what was answered by an error may be, or not. A
-//! write that failed may even come about later, when a frozen branch goes on: it stays possible for ever.
-//! A few seconds here; FSSTACK_STRESS says how many (`cargo xtask faults --stress 10m`).
+//! Acknowledged changes must exist when everything works again; changes answered by an error may or may not. A failed
+//! write may even take effect later, when a frozen branch continues: it stays possible for ever. A few seconds here, or
+//! FSSTACK_STRESS seconds (`cargo xtask faults --stress 10m`).
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -25,14 +25,14 @@ const FILES: u64 = 6;
 const BLOCKS: u64 = 24;
 const BLOCK: usize = 64 << 10;
 const PAGE: usize = 4096;
-/// How long what was brought back may take until it answers.
+/// Longest wait for an answer after recovery.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 fn seconds() -> u64 {
     std::env::var("FSSTACK_STRESS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-/// Small and replayable.
+/// A small, replayable random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -44,15 +44,15 @@ impl Dice {
     }
 }
 
-/// Possible state of a file.
+/// Possible states of a file.
 #[derive(Clone, Debug)]
 struct Known {
-    /// Whether it may be there, and whether it may be missing.
+    /// Whether it may exist, and whether it may be missing.
     there: bool,
     missing: bool,
-    /// Under its first or its second name; both where a rename was not answered.
+    /// Its first or second name; both after an unanswered rename.
     names: BTreeSet<usize>,
-    /// For each block, the writes that it may show; 0 is none.
+    /// For each block, the writes that it may show; 0 for none.
     blocks: Vec<BTreeSet<u64>>,
 }
 
@@ -83,7 +83,7 @@ impl Worker<'_> {
         self.dir.join(format!("f{file}.{name}"))
     }
 
-    /// Counts what came of a call. None: it failed.
+    /// Counts the result of a call. `None` if it failed.
     fn told<T>(&self, told: io::Result<T>) -> Option<T> {
         let counter = if told.is_ok() { self.done } else { self.errors };
         counter.fetch_add(1, Relaxed);
@@ -126,7 +126,7 @@ impl Worker<'_> {
         let settled = self.told(wrote).is_some();
         let shown = &mut self.known(file).blocks[usize::try_from(block).unwrap()];
         if settled {
-            // Those that failed may still come.
+            // Failed writes may still take effect.
             let late: BTreeSet<u64> = shown.iter().copied().filter(|write| write & LATE != 0).collect();
             *shown = late;
             shown.insert(write);
@@ -154,7 +154,7 @@ impl Worker<'_> {
         self.told(renamed);
     }
 
-    /// A rename was not answered: it has one of the two names, or it was never there.
+    /// After an unanswered rename it has one of the two names, or never existed.
     fn settle_name(&mut self, file: u64) {
         let there = [0, 1].map(|name| fs::symlink_metadata(self.path(file, name)));
         let is = |name: usize| match &there[name] {
@@ -197,7 +197,7 @@ impl Worker<'_> {
         self.told(removed);
     }
 
-    /// Compares a file with what it may be. None: it cannot be read now.
+    /// Compares a file with its possible states. `None` if it cannot be read now.
     fn look(&mut self, file: u64) -> Option<()> {
         let known = self.known(file).clone();
         let path = self.path(file, *known.names.first().unwrap());
@@ -234,11 +234,11 @@ impl Worker<'_> {
     }
 }
 
-/// A write that failed: it may come about later.
+/// Bit of a failed write, which may take effect later.
 const LATE: u64 = 1 << 39;
 
-/// Runs the workers in `dir` while `faults` happen, until it returns; then everything must be there. The holder of `gate`
-/// alone may take the mount away: no worker is to see the bare directory.
+/// Runs the workers in `dir` while `faults` happen, until that returns; then everything must exist. Only the holder of
+/// `gate` may unmount: no worker may see the bare directory.
 fn work(dir: &Path, seed: u64, gate: &RwLock<()>, faults: impl FnOnce()) {
     let (errors, done, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -260,7 +260,7 @@ fn work(dir: &Path, seed: u64, gate: &RwLock<()>, faults: impl FnOnce()) {
                     let _mounted = gate.read();
                     worker.step();
                 }
-                // All is well again: nothing may be unknown now.
+                // Everything works again: nothing may be unknown now.
                 let began = Instant::now();
                 for file in 0..FILES {
                     while worker.files[usize::try_from(file).unwrap()].names.len() > 1
@@ -295,7 +295,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// A branch that another daemon serves, which can die.
+/// A branch served by another daemon, which can be killed.
 pub(crate) struct Served {
     pub(crate) target: PathBuf,
     pub(crate) daemon: Process,
@@ -312,7 +312,7 @@ impl Served {
         Self { target, daemon, _mount, below }
     }
 
-    /// Mounted again at its place, by another daemon.
+    /// Mounts it again at its path, with another daemon.
     pub(crate) fn restart(&mut self) {
         self.daemon.kill().unwrap();
         // The pool above holds directories of it open.
@@ -340,15 +340,15 @@ fn branches_are_killed_frozen_and_brought_back() {
             fs::create_dir(branch.join(format!("w{number}"))).unwrap();
         }
     }
-    // Made there, and never full: neither placement nor a move brings it to the branch that dies.
+    // Made there, and never full: neither placement nor a move puts it on the branch that is killed.
     fs::create_dir(pool.branch("b").path().join("fsx")).unwrap();
     File::create(pool.branch("b").path().join("fsx/file")).unwrap();
     pool.branch("a").fill_until_free(MiB(24));
     let mount = Entry::mount(pool.path()).unwrap();
     let paths = [pool.branch("a").path(), &served.target, pool.branch("b").path()]
         .map(|path| path.display().to_string());
-    // Names and attributes are asked for each time; files are everywhere, and move when `a` is full. No freeze is as
-    // long as the timeout: a failed operation must not happen later, except writes.
+    // Names and attributes are not cached; files are everywhere, and move when `a` is full. No freeze is as long as the
+    // timeout, because failed operations must not take effect later, except writes.
     let options =
         "create=rand,minfreespace=1M,write-path=stacked,branch-timeout=10,attr-timeout=0,entry-timeout=0";
     let mut run =
@@ -387,7 +387,7 @@ fn branches_are_killed_frozen_and_brought_back() {
     }
 }
 
-/// fsx on a file of a branch that stays in order: nothing of all that may reach it.
+/// fsx on a file of a healthy branch, which no fault may affect.
 fn fsx(file: &Path, seed: u64, over: &AtomicBool) {
     let me = std::env::current_exe().unwrap();
     let near = me.ancestors().map(|dir| dir.join("suites/bin/fsx")).find(|program| program.is_file());

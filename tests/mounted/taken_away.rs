@@ -1,4 +1,4 @@
-//! A pool that a signal takes from its programs: acknowledged changes are kept.
+//! A pool in use is unmounted by a signal: acknowledged changes are kept.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -35,7 +35,7 @@ fn stacked(transport: &str) -> Builder {
     pool.option(&format!("transport={transport}"))
 }
 
-/// The page cache has it, and the file stays open.
+/// Written data is in the page cache, and the file stays open.
 fn written_bytes_are_kept(transport: &str) {
     let pool = stacked(transport).option("page-cache=writeback").mount();
     let mut file =
@@ -94,13 +94,13 @@ except OSError: pass
     }
 }
 
-/// A file that is about to move to another branch: its writer is answered, and it is whole there.
+/// A file is about to move to another branch: its writer is answered, and the file is complete there.
 fn a_move_under_way_is_finished(transport: &str) {
     let pool = nearly_full(MiB(24), &["relocate-speed=8M", "branch-timeout=60", transport]);
     let file = writer(pool.at("film"));
     (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
     let free = pool.branch("b").free();
-    // It writes until it gets an error, and prints how far it came. Each piece is one request.
+    // Writes until an error, and prints the position. Each piece is one request.
     let written = Arc::new(AtomicUsize::new(20 << 20));
     let mover = {
         let written = written.clone();
@@ -145,7 +145,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Acknowledged changes are there; an unanswered one is there or not, but nothing between.
+/// Acknowledged changes exist; an unanswered one is complete or absent.
 #[test]
 fn names_that_were_reported_are_kept() {
     needs!(mounting());

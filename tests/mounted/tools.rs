@@ -1,4 +1,4 @@
-//! Ordinary programs in a pool: find, du, df, dd, fuser, inotifywait, git, make.
+//! Common programs in a pool: find, du, df, dd, fuser, inotifywait, git, make.
 
 use fsstack_lab::{self as lab, MiB, needs};
 
@@ -17,7 +17,7 @@ fn find_sees_types_links_and_numbers_as_stat_does() {
         "60\n3\n3"
     );
     assert_eq!(sh(pool.path(), "find . -name 1? -newer 1/1 -o -size +1 -type f | sort | uniq -d"), "");
-    // The number in a listing is the number of the file; leaves are not counted away by a wrong link count.
+    // The number in a listing is the file's; programs do not skip subdirectories because of a wrong link count.
     let same = "import os
 for where, dirs, files in os.walk('.'):
     for entry in os.scandir(where):

@@ -1,4 +1,4 @@
-//! Settings of `chattr` and `xfs_io` come along: with a file that moves, with the directories above it, with a copy.
+//! Settings of `chattr` and `xfs_io` are copied with a moved file, with the directories above it, and by a bulk copy.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn flags_unknown_to_another_file_system_are_left_and_its_own_stay() {
     let pool = lab::pool().xfs_branch("a", MiB(310)).ext4_branch("b", MiB(300));
     let pool = pool.option("create=ff").option("write-path=stacked").option("relocate").mount();
     pool.branch("a").fill_until_free(MiB(24));
-    // This ext4 knows no projects. The flag 'e' says how it finds a file's blocks.
+    // This ext4 has no project ids. The flag 'e' is the type of block mapping.
     sh(pool.path(), "mkdir d; touch d/film; chattr +dA -p 42 d/film; chattr +dP -p 42 d");
     outgrow(pool.at("d/film"));
     assert_eq!(pool.holders("d/film"), ["b"]);
@@ -87,7 +87,7 @@ fn a_file_that_is_overwritten_in_place_stays_so() {
     command("umount").arg(at.path()).run().unwrap();
 }
 
-/// A directory on `a` alone, and what is made in it goes to `b`.
+/// A directory on `a` only; new files in it go to `b`.
 fn two_disks(pool: lab::Builder, dress: &str) -> Pool {
     let mut pool = pool.unmounted();
     fs::create_dir_all(pool.branch("a").path().join("top/dir")).unwrap();
@@ -113,7 +113,7 @@ fn a_directory_gives_its_project_on_every_branch() {
     assert!(!pool.branch("b").path().join(".fsstack.moving").exists());
 }
 
-/// The branch lies in a project of its own: quotas there count what the pool makes.
+/// The branch has its own project: quotas there count the pool's files.
 #[test]
 fn a_project_of_the_branch_itself_stays() {
     needs!(mounting(), loops(), program("chattr"));
@@ -159,7 +159,7 @@ fn a_bulk_copy_brings_flags_along_and_goes_into_projects() {
     told(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);
     let look = "lsattr disk small";
     assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
-    // A directory that gives what is in it a project: a file that was written elsewhere gets it, too.
+    // A directory with an inherited project: a file written elsewhere gets it too.
     let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
     sh(pool.path(), "mkdir tree; chattr +P -p 42 tree");
     told(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);

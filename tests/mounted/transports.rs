@@ -1,4 +1,4 @@
-//! The transport of a pool's requests, and where it is shown.
+//! The transport of a pool's requests, and where it is displayed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, unt
 use crate::schedules::is_worker;
 use crate::script::{log_with, sh};
 
-/// How many threads of the pool's daemon answer requests: `fuse-0`, `ring-1` ...
+/// Number of the daemon's worker threads: `fuse-0`, `ring-1` ...
 fn worker_threads(pool: &Pool) -> usize {
     let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
@@ -48,7 +48,7 @@ fn the_log_and_the_root_tell_which_transport_it_is() {
 #[test]
 fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
     needs!(mounting());
-    // A user other than root cannot switch it on; a forbidden io_uring, and a kernel without, give the same notice.
+    // Users other than root cannot enable it; a forbidden io_uring, and a kernel without it, give the same notice.
     let pool = lab::pool().tmp_branch("a").option("transport=ring").option("locks=branch");
     let refused = pool.try_mount().unwrap_err();
     assert_eq!(refused.code, 1);
@@ -61,7 +61,7 @@ fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
         assert!(refused.code == 32 && refused.said.contains("use transport=auto"), "{refused}");
         return;
     };
-    // One that is to be had has a way back: auto never fails.
+    // `auto` falls back, so it never fails.
     drop(lab::pool().tmp_branch("a").option("transport=auto").mount());
 }
 
@@ -71,25 +71,25 @@ fn max_threads_holds_from_the_start() {
     let pool = lab::pool().tmp_branch("a").option("transport=dev").option("max-threads=1").mount();
     assert_eq!(worker_threads(&pool), 1);
     needs!(rings());
-    // One for each CPU that there may be: the kernel uses no queue before all have an entry.
+    // One for each possible CPU: the kernel uses no queue before all have an entry.
     let possible = fsstack_sys::thread::possible_cpus();
     for wanted in [1, possible + 1] {
         let pool = lab::pool().tmp_branch("a").option("transport=ring");
         let pool = pool.option(&format!("max-threads={wanted}")).mount();
         pool.write("file", b"bytes");
         let bound = wanted.max(possible);
-        // So many at work at once, on whatever CPU: no queue has more, and each may once have had all.
+        // The limit is for busy threads of all queues: no queue has more, and each may once have had all of them.
         assert!((possible..=possible * bound).contains(&worker_threads(&pool)), "max-threads={wanted}");
-        // Three a CPU that all stay busy for a while: what is left of them waits.
+        // Three a CPU, all busy for a while: others wait.
         sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
-        // In front of a volume that has all its calls threads step aside, up to eight times as many beside.
+        // In front of a volume whose permits are taken, threads step aside, up to eight times as many.
         let most = if lab::test_bed::is_gluster() { 9 * bound } else { possible * bound };
         assert!(worker_threads(&pool) <= most, "max-threads={wanted}: {}", worker_threads(&pool));
     }
 }
 
-/// Programs wait in a branch that does not answer, and in front of it, many more than there are CPUs: others are served.
-/// Threads that came for them go when nobody needs them any more.
+/// Programs wait in and for a branch that does not answer, many more than there are CPUs: others are served. Threads
+/// started for them end when they are no longer needed.
 #[test]
 fn extra_threads_at_the_device_start_for_calls_stuck_in_a_branch_and_end_again() {
     needs!(mounting(), program("mergerfs"));
@@ -118,14 +118,14 @@ fn extra_threads_at_the_device_start_for_calls_stuck_in_a_branch_and_end_again()
     });
 }
 
-/// Bytes of the daemon that are in memory.
+/// Resident bytes of the daemon.
 fn resident(pool: &Pool) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", pool.daemon().pid)).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Whether a thread of the ring's queue for `cpu` waits for a request.
+/// True if a thread of the ring's queue for `cpu` waits for a request.
 fn has_free_thread(pool: &Pool, cpu: usize) -> bool {
     let mut tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
     let told =
@@ -136,7 +136,8 @@ fn has_free_thread(pool: &Pool, cpu: usize) -> bool {
     })
 }
 
-/// One more caller of `cpu`, who waits in the branch `a`. It finds a free thread: without, it would wait in the kernel.
+/// Starts another caller on `cpu`, which waits in the branch `a`. It needs a free thread: without one it would wait in
+/// the kernel.
 fn calls_from(pool: &Pool, cpu: usize, n: usize) -> std::thread::JoinHandle<bool> {
     until("a thread is free", || has_free_thread(pool, cpu));
     let before = callers_waiting();
@@ -149,8 +150,8 @@ fn calls_from(pool: &Pool, cpu: usize, n: usize) -> std::thread::JoinHandle<bool
     caller
 }
 
-/// Callers of one CPU wait in a branch that does not answer, then callers of another: each finds a thread, though those that came
-/// for the first ones stay with their queue.
+/// Callers on one CPU wait in a branch that does not answer, then callers on another: each gets a thread, though those
+/// started for the first ones stay with their queue.
 #[test]
 fn a_burst_on_one_cpu_leaves_threads_for_another() {
     needs!(mounting(), program("mergerfs"), rings());
@@ -170,7 +171,7 @@ fn a_burst_on_one_cpu_leaves_threads_for_another() {
     }
 }
 
-/// Threads that came for many callers stay with the ring, but not what they had in memory.
+/// Threads started for many callers stay with the ring, but release their memory.
 #[test]
 fn threads_that_a_crowd_left_behind_keep_little_memory() {
     needs!(mounting(), program("mergerfs"), rings());
@@ -185,7 +186,7 @@ fn threads_that_a_crowd_left_behind_keep_little_memory() {
     assert!(callers.into_iter().all(|caller| caller.join().unwrap()));
     let came = worker_threads(&pool) - threads;
     assert!(16 <= came, "{came} threads came");
-    // Each carries much.
+    // Each transfers much.
     let readers: Vec<_> = (0..came)
         .map(|_| {
             let (at, content) = (pool.at("on-b/large"), content.clone());
@@ -199,7 +200,7 @@ fn threads_that_a_crowd_left_behind_keep_little_memory() {
     until("memory is given back", || resident(&pool) < before + (4 << 20) + (came as u64) * (100 << 10));
 }
 
-/// A disk whose changes wait until this drops.
+/// A disk whose changes are blocked until this is dropped.
 struct Still<'a>(&'a Path);
 
 impl<'a> Still<'a> {
@@ -217,7 +218,7 @@ impl Drop for Still<'_> {
     }
 }
 
-/// More slow calls on a local disk than there may be threads at work: callers of another disk are served.
+/// More slow calls on a local disk than the limit of busy threads: callers on another disk are served.
 fn slow_local_calls_leave_threads_for_others(transport: &str) {
     let pool = lab::pool().xfs_branch("a", lab::MiB(310)).tmp_branch("b").option("create=ff");
     let pool = pool.option("max-threads=2").option(&format!("transport={transport}")).mount();
@@ -267,12 +268,12 @@ fn slow_local_calls_leave_threads_for_others_by_the_ring() {
     slow_local_calls_leave_threads_for_others("ring");
 }
 
-/// Runs alone (.config/nextest.toml): the switch is the whole machine's.
+/// Runs alone (.config/nextest.toml), because the switch is global.
 #[test]
 fn a_ring_that_is_switched_off_is_switched_on_and_the_log_says_so() {
     needs!(rings());
     let _as_before = RingSwitch::kept();
-    // Another run of tests on this machine may switch it on first.
+    // Another run of tests on this machine may enable it first.
     let said = (0..20).find_map(|_| {
         let log = tempfile::NamedTempFile::new().unwrap();
         let pool = lab::pool().tmp_branch("a").option("transport=ring");
@@ -287,8 +288,7 @@ fn a_ring_that_is_switched_off_is_switched_on_and_the_log_says_so() {
     assert!(fs::read_to_string(SWITCH).unwrap().starts_with('Y'));
 }
 
-/// With so few descriptors that some of the rings cannot be made when the mount is there already: the kernel sends its
-/// requests by the device then.
+/// Too few descriptors for all rings, which is noticed after the mount: the kernel then uses the device.
 #[test]
 fn a_pool_whose_rings_cannot_all_be_made_answers_or_is_not_mounted() {
     needs!(rings(), program("prlimit"));

@@ -1,4 +1,4 @@
-//! Names that came to be by another way, and that the kernel takes for missing still.
+//! Names created out of band that the kernel still caches as missing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use fsstack_lab::{self as lab, needs};
 
 use crate::script::{refused_to_stranger, sh, sh_as_stranger};
 
-/// The kernel asks for a name that it takes for missing to be created, and then checks nothing: the file is new to it.
+/// The kernel requests the creation of a name that it believes missing, without checks: the file is new to it.
 #[test]
 fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
     needs!(mounting());
@@ -20,7 +20,7 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
         assert!(refused_to_stranger(pool.path(), opens).contains("denied"), "{name}");
         assert_eq!(fs::read(behind.join(name)).unwrap(), b"secret\n");
     }
-    // What may be opened is opened, by its new name, and as what it is.
+    // Files that may be opened are opened, under the new name, with their own type.
     for name in ["public", "dir", "fifo", "link", "excl"] {
         assert!(!pool.at(name).exists());
     }
@@ -35,7 +35,7 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
     assert!(refused_to_stranger(pool.path(), "set -C; echo > excl").contains("cannot overwrite"));
 }
 
-/// Several threads create a name without `O_EXCL`: all get the file.
+/// Several threads create a name without `O_EXCL`: all get one file.
 #[test]
 fn concurrent_creators_of_a_name_get_one_file() {
     needs!(mounting());
@@ -58,7 +58,7 @@ fn concurrent_creators_of_a_name_get_one_file() {
             for _ in 0..6 {
                 scope.spawn(move || open(at));
             }
-            // And one by another way, on every other.
+            // And one out of band, every other time.
             if round % 2 == 0 {
                 scope.spawn(move || open(behind));
             }

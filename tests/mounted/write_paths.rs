@@ -1,4 +1,4 @@
-//! However bytes go, they are the same bytes.
+//! Every write path stores the same bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ fn every_way_stores_the_same_bytes() {
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
         pool.remount_with(way);
-        // Written in odd pieces, backwards, over one another, cut short and made longer.
+        // Written in odd pieces, backwards, overlapping, truncated and extended.
         let file = read_write(&pool, "file");
         let mut seed = 12345_u64;
         for _ in 0..400 {
@@ -70,7 +70,7 @@ fn a_stacked_writer_beside_passthrough_readers_is_one_file() {
     let pool = lab::pool().tmp_branch("a").mount();
     pool.write("file", &[1; 10_000]);
     fs::set_permissions(pool.at("file"), fs::Permissions::from_mode(0o4755)).unwrap();
-    // A reader of a set-uid file may go past the daemon, a writer may not.
+    // A reader of a set-uid file may use passthrough, a writer may not.
     let reader = File::open(pool.at("file")).unwrap();
     let writer = read_write(&pool, "file");
     let mut piece = [0; 10_000];
@@ -86,7 +86,7 @@ fn a_stacked_writer_beside_passthrough_readers_is_one_file() {
     assert_eq!(pool.read("file").len(), 23);
 }
 
-/// A pool that hands files to the kernel is a stack already: the kernel does not stack a second one on it.
+/// A pool with passthrough is already stacked once: the kernel does not stack a second level.
 #[test]
 fn where_a_branch_refuses_passthrough_auto_goes_on_and_says_so_once() {
     needs!(
@@ -127,11 +127,11 @@ fn near_a_full_branch_the_daemon_writes() {
     let roomy = read_write(&pool, "roomy");
     assert_eq!(told(&pool, "roomy"), "passthrough");
     pool.branch("a").fill_until_free(MiB(50));
-    // Space is asked for at most once a second.
+    // Space is queried at most once a second.
     std::thread::sleep(std::time::Duration::from_millis(1200));
     let tight = read_write(&pool, "tight");
     assert_eq!(told(&pool, "tight"), "stacked");
-    // An open file keeps its way until its last close.
+    // An open file keeps its path until its last close.
     assert_eq!(told(&pool, "roomy"), "passthrough");
     roomy.write_all_at(b"past", 0).unwrap();
     tight.write_all_at(b"through", 0).unwrap();
@@ -150,7 +150,8 @@ fn the_writer_gets_enospc_on_a_full_branch() {
         );
         assert!(said.contains("No space left"), "{way:?}: {said}");
         let (shown, stored) = (pool.read("file"), fs::read(pool.branch("a").path().join("file")).unwrap());
-        // With write-back the kernel goes on showing data that it could not write back, after fsync has reported the error.
+        // With write-back the kernel keeps showing data that it could not write back, after fsync has reported the
+        // error.
         let same = shown == stored || way.contains(&"page-cache=writeback");
         assert!(same, "{way:?}: {} bytes shown, {} stored", shown.len(), stored.len());
         sh(pool.path(), "rm file; echo again > file; cat file | grep -qx again");
@@ -175,7 +176,7 @@ fn the_pool_says_where_a_file_is() {
     assert_eq!(ask("user.mergerfs.relpath"), "/d/f");
     assert_eq!(ask("user.mergerfs.fullpath"), format!("{a}/d/f"));
     assert_eq!(ask("user.mergerfs.allpaths"), format!("{a}/d/f\n{b}/d/f"));
-    // They are answers, not attributes: no copy takes them along, nobody sets them.
+    // They are virtual: no copy includes them, and they cannot be set.
     assert_eq!(sh(pool.path(), "getfattr -d -m - d/f"), "");
     assert!(
         crate::script::refused(pool.path(), "setfattr -n user.fsstack.branch -v x d/f")
@@ -196,12 +197,12 @@ fn files_that_the_kernel_opens_on_a_remote_branch_are_open_by_name() {
     let [file, removed, replaced] =
         ["file", "removed", "replaced"].map(|name| File::open(pool.at(name)).unwrap());
     assert_eq!(told(&pool, "removed"), "passthrough");
-    // Somebody writes it meanwhile.
+    // Another handle writes it meanwhile.
     read_write(&pool, "file").write_all_at(&[4; 10_000], 10_000).unwrap();
     let mut bytes = [0; 20_000];
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!((bytes[0], bytes[10_000]), (1, 4));
-    // What is asked of the daemon is answered when no name leads there any more.
+    // Requests to the daemon work after the name is removed.
     fs::remove_file(pool.at("removed")).unwrap();
     fs::rename(pool.at("file"), pool.at("replaced")).unwrap();
     for (gone, byte) in [(removed, 2), (replaced, 3)] {
@@ -228,7 +229,7 @@ fn cost_of_a_new_file_for_the_server_of_its_branch() {
             let file = File::create_new(pool.at(format!("dir/{n}"))).unwrap();
             file.write_all_at(bytes, 0).unwrap();
         }
-        // The daemon's own closes happen beside the program.
+        // The daemon closes files in parallel with the program.
         pool.unmount();
         let counted = requests.counted();
         fs::remove_dir_all(pool.branch("a").path().join("dir")).unwrap();
@@ -236,10 +237,10 @@ fn cost_of_a_new_file_for_the_server_of_its_branch() {
     };
     let empty = cost(&["write-path=stacked"], b"");
     assert_eq!((empty("CREATE"), empty("RELEASE")), (FILES, FILES));
-    // One for the name that is not there, one inside the call that makes it; a few for the way to it.
+    // One for the missing name, one inside the creating call; a few for the path to it.
     assert!(empty("LOOKUP") <= 2 * FILES + 20, "{}", empty("LOOKUP"));
     assert!(empty("OPEN") <= 5, "the kernel opens them once more: {}", empty("OPEN"));
-    // Where nothing was written, closing has nothing to tell.
+    // Without writes, a close reports nothing.
     assert!(empty("FLUSH") <= FILES + 5, "{}", empty("FLUSH"));
     let written = cost(&["write-path=stacked"], b"bytes");
     assert_eq!((written("CREATE"), written("WRITE")), (FILES, FILES));
@@ -257,7 +258,7 @@ fn cost_of_a_new_file_for_the_server_of_its_branch() {
 #[test]
 fn a_write_that_is_to_be_on_disk_is_by_the_daemon_too() {
     needs!(mounting(), program("python3"), counted_requests());
-    // A branch whose kernel side asks its daemon for what is to be on disk.
+    // A branch whose kernel side sends syncs to its daemon.
     let branch = lab::pool().tmp_branch("a").option("write-path=stacked").option("page-cache=on").mount();
     let pool = lab::pool().over(&[branch.path().to_str().unwrap()]).option("write-path=stacked").mount();
     let requests = Requests::to(branch.path());

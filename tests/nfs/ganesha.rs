@@ -1,4 +1,4 @@
-//! nfs-ganesha, asked by a client that keeps its handles.
+//! nfs-ganesha with a client that keeps its handles.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ macro_rules! needs_ganesha {
     };
 }
 
-/// A client's handles mean the same after every event. Prints the table of docs/figures/nfs.md.
+/// A client's handles are unchanged by every event. Prints the table of docs/figures/nfs.md.
 #[test]
 fn handles_outlive_every_event() {
     needs_ganesha!();
@@ -29,7 +29,7 @@ fn handles_outlive_every_event() {
     test_bed.over_restart("a remount of the pool", Pool::remount);
     test_bed.over_restart("kill -9 of the daemon", |pool| {
         pool.kill_daemon();
-        // Another device number for the pool.
+        // Makes the pool's device number change.
         let _other = lab::pool().tmp_branch("a").mount();
         pool.remount();
     });
@@ -55,7 +55,7 @@ fn handles_outlive_every_event() {
     println!("{}", test_bed.events);
 }
 
-/// A directory with two copies loses the copy that gave it its number.
+/// A directory with two copies loses the copy that its number came from.
 fn directory_loses_a_copy(test_bed: &mut TestBed) {
     let pool = &test_bed.pool;
     pool.mkdir("two");
@@ -70,7 +70,7 @@ fn directory_loses_a_copy(test_bed: &mut TestBed) {
     test_bed.over_restart("a directory lost its first copy", Pool::remount);
 }
 
-/// A file goes where there is room for it.
+/// A file moves to a branch with space.
 fn move_to_another_branch(test_bed: &mut TestBed) {
     let pool = &test_bed.pool;
     pool.branch("x").fill_until_free(MiB(12));
@@ -86,7 +86,7 @@ fn move_to_another_branch(test_bed: &mut TestBed) {
     });
 }
 
-/// With `nfs-identity` as printed, and no other exports. Root is nobody there.
+/// With `nfs-identity` as printed, and no other exports. Root is squashed there.
 #[test]
 fn the_block_that_is_printed_serves_the_pool() {
     needs_ganesha!();
@@ -104,7 +104,7 @@ fn the_block_that_is_printed_serves_the_pool() {
     client.write(&made, 0, b"by a client").unwrap();
     client.commit(&made).unwrap();
     assert_eq!(pool.read("made"), b"by a client");
-    // What others do is seen at once.
+    // Changes by others show at once.
     assert_eq!(client.list(&dir).unwrap(), ["file"]);
     pool.write("d/more", b"more");
     assert_eq!(client.list(&dir).unwrap(), ["file", "more"]);
@@ -117,7 +117,7 @@ fn the_block_that_is_printed_serves_the_pool() {
     assert_eq!(client.read(&made.handle, 0, 100).unwrap(), b"by a client");
 }
 
-/// With caches that keep names and attributes for a minute, in the server and in the pool.
+/// With a minute's caching of names and attributes, in the server and in the pool.
 #[test]
 fn clients_of_the_only_writer_see_each_others_changes_at_once() {
     needs_ganesha!();
@@ -152,7 +152,7 @@ fn clients_of_the_only_writer_see_each_others_changes_at_once() {
     }
 }
 
-/// The whole configuration that `fsstack nfs show` prints for nfs-ganesha.
+/// The complete configuration that `fsstack nfs show` prints for nfs-ganesha.
 fn printed(pool: &Pool, options: &[&str]) -> String {
     let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
     let shown = command(fsstack).args(["nfs", "show"]).arg(pool.path()).args(options).run().unwrap().stdout;
@@ -160,7 +160,7 @@ fn printed(pool: &Pool, options: &[&str]) -> String {
     block.to_owned()
 }
 
-/// On a tmpfs; or, where that is what the tests' branches are on, on a volume of GlusterFS beside a disk.
+/// On a tmpfs; or on a GlusterFS volume beside a disk, if that is the test bed.
 #[test]
 fn handles_are_found_on_branches_that_must_be_searched() {
     needs!(mounting(), drop_caches());
@@ -204,7 +204,7 @@ fn handles_of_what_was_removed_are_stale() {
     }
 }
 
-/// Cannot be reached is an error, and not gone.
+/// An unreachable object is an error, not gone.
 #[test]
 fn handles_of_what_is_out_of_reach_are_errors_and_good_again() {
     needs_ganesha!();
@@ -219,7 +219,7 @@ fn handles_of_what_is_out_of_reach_are_errors_and_good_again() {
     test_bed.over_restart("a branch was away", |pool| pool.remount_of(&["x", "e"]));
 }
 
-/// `O_EXCL` by a verifier: who sends the call again has the file, who comes second has not.
+/// `O_EXCL` by a verifier: a retransmission gets the file, a second creator an error.
 #[test]
 fn a_file_is_made_by_one_alone_also_when_the_call_is_sent_again() {
     needs_ganesha!();
@@ -235,7 +235,7 @@ fn a_file_is_made_by_one_alone_also_when_the_call_is_sent_again() {
     assert_eq!(test_bed.pool.read("alone"), b"by one");
 }
 
-/// Committed data is on the branch, whatever becomes of the daemon.
+/// Committed data is on the branch, even if the daemon is killed.
 #[test]
 fn committed_bytes_are_there_after_a_crash() {
     needs_ganesha!();

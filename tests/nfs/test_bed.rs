@@ -1,4 +1,4 @@
-//! A pool, its server, and what a client holds of it.
+//! A pool, its server, and a client's handles.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use fsstack_lab::nfs4::{Client, Told};
 use fsstack_lab::{self as lab, MiB, Pool};
 use fsstack_tests::events::{Events, Sort};
 
-/// For each test its own: no two pools of a machine share one.
+/// Unique for each test: two pools of a machine cannot share one.
 pub(crate) fn identity() -> String {
     format!("nfs-identity=5d1f6a0e-3c1b-4a52-9a53-{:012x}", std::process::id())
 }
@@ -18,7 +18,7 @@ pub(crate) fn builder() -> lab::Builder {
     pool.option("write-path=stacked").option("nfs-export").option(&identity())
 }
 
-/// Held objects: paths, and their content.
+/// Held objects: paths and types.
 const HELD: [(&str, Sort); 6] = [
     ("d/file", Sort::File),
     ("d/hard", Sort::HardLink),
@@ -29,7 +29,7 @@ const HELD: [(&str, Sort); 6] = [
 ];
 
 pub(crate) struct TestBed {
-    // The server goes first: it uses the pool.
+    // Dropped first, because it uses the pool.
     pub(crate) server: Ganesha,
     pub(crate) pool: Pool,
     pub(crate) held: Vec<HeldHandle>,
@@ -44,7 +44,7 @@ pub(crate) struct HeldHandle {
 }
 
 impl HeldHandle {
-    /// It leads to its object.
+    /// Checks that it leads to its object.
     pub(crate) fn try_it(&self, client: &mut Client) -> Result<(), String> {
         let fileid = client.fileid(&self.handle).map_err(|e| format!("`{}`: {e}", self.path))?;
         if fileid != self.fileid {
@@ -93,7 +93,7 @@ impl TestBed {
         HeldHandle { path, sort, handle, fileid }
     }
 
-    /// Each handle leads to its object, after `event`: at once, and when the kernel has forgotten it.
+    /// Checks that each handle leads to its object after `event`: at once, and when the kernel has forgotten it.
     #[track_caller]
     pub(crate) fn check(&mut self, event: &str) {
         let mut client = self.client();
@@ -106,7 +106,7 @@ impl TestBed {
         self.events.assert_right();
     }
 
-    /// While the server is down `event` happens; then each handle leads to its object.
+    /// Runs `event` while the server is down; then checks that each handle leads to its object.
     #[track_caller]
     pub(crate) fn over_restart(&mut self, event: &str, happen: impl FnOnce(&mut Pool)) {
         let pool = &mut self.pool;
@@ -119,7 +119,7 @@ pub(crate) fn home(pool: &Pool) -> PathBuf {
     pool.path().with_file_name("ganesha")
 }
 
-/// The kernel forgets all that nobody uses.
+/// Makes the kernel forget everything unused.
 pub(crate) fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

@@ -1,4 +1,4 @@
-//! The kernel's own NFS server and client, in a guest: `src/bin/guest` has the scenarios that run inside.
+//! The kernel's own NFS server and client in a guest, whose scenarios are in `src/bin/guest`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -11,7 +11,7 @@ use fsstack_lab::{Guest, GuestDisks, MiB, daemon, needs};
 
 /// Further programs of the scenarios.
 const PROGRAMS: &[&str] = &["git", "make", "gcc", "as", "ld"];
-/// Parts of the compiler, as it calls them.
+/// Parts of the compiler, by the names it uses.
 const COMPILER: &[&str] = &["cc1", "collect2"];
 const LINKED: &[&str] = &[
     "Scrt1.o",
@@ -28,7 +28,7 @@ const LINKED: &[&str] = &[
     "liblto_plugin.so",
 ];
 
-/// Each takes a minute or three on a quiet machine.
+/// Each takes one to three minutes on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Two disks of files.
 const DISKS: GuestDisks = GuestDisks { size: MiB(512), filled: &[] };
@@ -37,7 +37,7 @@ fn live(scenario: &str) {
     live_with(scenario, &[], DISKS, LIMIT);
 }
 
-/// Lives a scenario that needs further programs.
+/// Runs a scenario that needs further programs.
 fn live_with(scenario: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) {
     if let Err(skip) = PROGRAMS.iter().copied().try_for_each(needs::program).and_then(|()| Guest::able()) {
         return skip.announce();
@@ -68,7 +68,7 @@ fn compiler() -> Vec<PathBuf> {
     let headers: Vec<PathBuf> =
         headers.split_whitespace().filter(|word| word.ends_with(".h")).map(PathBuf::from).collect();
     let there = parts.chain(linked).chain(headers).filter(|path| path.is_absolute());
-    // Without the steps up that gcc has in its paths.
+    // Without the `..` in gcc's paths.
     there.map(|path| path.parent().unwrap().canonicalize().unwrap().join(path.file_name().unwrap())).collect()
 }
 
@@ -111,7 +111,7 @@ fn figures_of_the_pool_beside_its_branch() {
     measure("figures");
 }
 
-/// The same for the gain of several connections where each is limited.
+/// The same for the gain of several connections with a limit each.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_connections() {

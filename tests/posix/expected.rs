@@ -1,10 +1,10 @@
-//! Known failures, and why: `expected.txt`.
+//! Known failures with their reasons: `expected.txt`.
 
 use std::collections::BTreeMap;
 
 const LIST: &str = include_str!("expected.txt");
 
-/// The cases known to fail at a place, each with its reason.
+/// Cases known to fail on one test bed, each with its reason.
 pub(crate) fn failures(place: &str) -> BTreeMap<&'static str, &'static str> {
     parse(LIST)
         .unwrap()

@@ -1,4 +1,4 @@
-//! fsx: random reads, writes, maps, truncations and copies of one file, each read compared with what must be there.
+//! fsx: random reads, writes, maps, truncations and copies of one file, each read compared with the expected data.
 
 use std::path::Path;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::test_beds::{self, LIMIT, TestBed, on_each_ground};
 const SEEDS: [u32; 4] = [1, 2, 3, 4];
 const OPERATIONS: u32 = 2000;
 
-/// Whether the file is also read and written through mappings.
+/// True if the file is also read and written through mappings.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Mapped,
@@ -25,7 +25,7 @@ impl Access {
             Self::Mapped => "mapread = 10\nmapwrite = 10\ninvalidate = 2\n",
             Self::Unmapped => "mapread = 0\nmapwrite = 0\n",
         };
-        // Sizes around the largest request (1 MiB) and the page.
+        // Sizes around the largest request (1 MiB) and the page size.
         format!(
             "flen = 3000000\n[opsize]\nmax = 1200000\n[weights]\n{mapped}read = 10\nwrite = 10\ntruncate = 5\n\
              close_open = 2\nfsync = 1\nfdatasync = 1\nposix_fallocate = 3\npunch_hole = 5\nsendfile = 5\n\

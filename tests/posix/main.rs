@@ -1,4 +1,4 @@
-//! The public suites, on XFS and on the pool: what XFS passes, the pool passes.
+//! Public test suites, on XFS and on the pool: the pool passes what XFS passes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 

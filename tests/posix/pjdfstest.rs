@@ -1,7 +1,7 @@
-//! pjdfstest: what POSIX says of names, owners, modes and times, case by case.
+//! pjdfstest: POSIX semantics of names, owners, modes and times, case by case.
 //!
-//! Each case runs on an XFS and on a pool: one that XFS passes must pass on the pool, unless `expected.txt`
-//! says why it cannot; one that is said to fail must fail.
+//! Each case runs on an XFS and on a pool: one that XFS passes must pass on the pool, unless `expected.txt` says why it
+//! cannot; one that is listed as failing must fail.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::expected;
 use crate::suites;
 use crate::test_beds::{self, LIMIT, TestBed, on_each_ground};
 
-/// How often a case may pass by chance although it is known to fail.
+/// How often a case that is known to fail may pass by chance.
 const CHANCES: u32 = 40;
 
 /// Result of a case.
@@ -21,7 +21,7 @@ const CHANCES: u32 = 40;
 enum Outcome {
     Passed,
     Skipped,
-    /// With what the case said.
+    /// With the case's output.
     Failed(String),
 }
 
@@ -72,7 +72,7 @@ struct Suite {
 }
 
 impl Suite {
-    /// Runs `cases`, all if there are none, in `dir`; `other` is on another file system.
+    /// Runs `cases`, or all if there are none, in `dir`; `other` is on another file system.
     #[track_caller]
     fn run(&self, dir: &Path, other: &Path, cases: &[&str]) -> Outcomes {
         let scratch = tempfile::tempdir().unwrap();
@@ -87,9 +87,9 @@ impl Suite {
         outcomes
     }
 
-    /// Whether a case that passed once fails in one of many more runs.
+    /// True if a case that passed once fails in one of many more runs.
     fn fails_at_last(&self, dir: &Path, other: &Path, case: &str) -> bool {
-        // It compares with the full name, which it does not print.
+        // It matches the full name, which it does not print.
         let full = format!("pjdfstest::tests::{case}");
         (0..CHANCES).any(|_| {
             let outcomes = self.run(dir, other, &[&full]);
@@ -99,7 +99,7 @@ impl Suite {
     }
 }
 
-/// Every feature that Linux has; no remounts: XFS itself is often too busy for them.
+/// Every feature of Linux; without remounts, because XFS itself is often too busy for them.
 fn configuration(other: &Path) -> String {
     let [one, two] = users();
     format!(
@@ -110,7 +110,7 @@ fn configuration(other: &Path) -> String {
     )
 }
 
-/// Two users for the suite, each with the name of its own group: the machine's first two after root.
+/// Two users for the suite, each with a group of the same name: the machine's first two after root.
 fn users() -> [[String; 2]; 2] {
     let database = |file: &str| -> Vec<Vec<String>> {
         let text = fs::read_to_string(file).unwrap();
@@ -126,7 +126,7 @@ fn users() -> [[String; 2]; 2] {
     found.try_into().expect("two users besides root, each with a group")
 }
 
-/// Reads `CASE ok|FAILED|skipped` lines, and the indented lines below as what the case said.
+/// Parses `CASE ok|FAILED|skipped` lines, with the indented lines below as the case's output.
 fn parse(output: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut failed = None;

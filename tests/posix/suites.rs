@@ -1,12 +1,12 @@
-//! Where the suites' programs are: published crates, installed by `cargo xtask test`.
+//! Programs of the suites: published crates, installed by `cargo xtask test`.
 
 use std::path::PathBuf;
 
 use fsstack_lab::Skip;
 
-/// The program of a suite, or why the test cannot run.
+/// The program of a suite, or the reason why the test cannot run.
 pub(crate) fn program(name: &str) -> Result<PathBuf, Skip> {
-    // We are <target>/<profile>/deps/posix-*.
+    // This program is <target>/<profile>/deps/posix-*.
     let me = std::env::current_exe().unwrap();
     let program = me.ancestors().nth(3).unwrap().join("suites/bin").join(name);
     if program.is_file() {

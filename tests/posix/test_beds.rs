@@ -1,14 +1,14 @@
-//! The ways of mounting a pool that the suites run on; FSSTACK_TEST_TRANSPORT names the transport
-//! (`cargo xtask test` runs all of them by both).
+//! Pool configurations that the suites run on; FSSTACK_TEST_TRANSPORT selects the transport (`cargo xtask test` runs
+//! all with both).
 
 use std::time::Duration;
 
 use fsstack_lab::{self as lab, MiB, Pool, Skip, needs};
 
-/// The smallest XFS there is.
+/// The smallest possible XFS.
 const SIZE: MiB = MiB(300);
 
-/// Longer than a suite takes on a busy machine, shorter than nextest lets a test run.
+/// Longer than a suite takes on a busy machine, shorter than nextest's limit.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A pool that a suite runs on.
@@ -19,31 +19,31 @@ pub(crate) struct TestBed {
     options: &'static [&'static str],
 }
 
-/// Every new file goes to the first branch, the daemon writes.
+/// New files go to the first branch, stacked.
 pub(crate) const ONE_BRANCH_STACKED: TestBed =
     TestBed { place: "one-branch", options: &["create=ff", "write-path=stacked"] };
-/// Every new file goes to the first branch, the kernel writes.
+/// New files go to the first branch, with passthrough.
 pub(crate) const ONE_BRANCH_PASSTHROUGH: TestBed =
     TestBed { place: "one-branch", options: &["create=ff", "write-path=passthrough"] };
-/// New files go anywhere, the daemon writes.
+/// New files go to any branch, stacked.
 pub(crate) const SPREAD_STACKED: TestBed =
     TestBed { place: "spread", options: &["create=rand", "write-path=stacked"] };
-/// New files go anywhere, the kernel writes.
+/// New files go to any branch, with passthrough.
 pub(crate) const SPREAD_PASSTHROUGH: TestBed =
     TestBed { place: "spread", options: &["create=rand", "write-path=passthrough"] };
-/// The kernel keeps neither names nor attributes: every look is a request.
+/// The kernel caches neither names nor attributes: every access is a request.
 pub(crate) const SPREAD_UNREMEMBERED: TestBed = TestBed {
     place: "spread",
     options: &["create=rand", "write-path=auto", "attr-timeout=0", "entry-timeout=0"],
 };
-/// The kernel keeps pages of its own and writes them later.
+/// With the write-back page cache.
 pub(crate) const SPREAD_WRITEBACK: TestBed =
     TestBed { place: "spread", options: &["create=rand", "write-path=stacked", "page-cache=writeback"] };
-/// A pool that is mounted without options.
+/// A pool mounted without options.
 pub(crate) const SPREAD_AUTO: TestBed =
     TestBed { place: "spread", options: &["create=rand", "write-path=auto"] };
 
-/// A test a test bed, each with the same body.
+/// A test for each test bed, with the same body.
 macro_rules! on_each_ground {
     ($body:ident) => {
         $crate::test_beds::on_each_ground!(
@@ -67,7 +67,7 @@ macro_rules! on_each_ground {
 pub(crate) use on_each_ground;
 
 impl TestBed {
-    /// Why this machine has no such pool.
+    /// Checks whether this machine supports such a pool.
     pub(crate) fn able() -> Result<(), Skip> {
         needs::mounting()?;
         needs::loops()
@@ -76,7 +76,7 @@ impl TestBed {
     /// The pool, on three XFS branches.
     #[track_caller]
     pub(crate) fn mount(self) -> Pool {
-        // Device nodes and set-uid files are what the suites are about; a floor would leave no branch to choose.
+        // The suites test device nodes and set-uid files; a floor would leave no branch to choose.
         let common = ["suid", "dev", "minfreespace=0"];
         let bare = ["a", "b", "c"].iter().fold(lab::pool(), |pool, branch| pool.xfs_branch(branch, SIZE));
         let options = common.iter().chain(self.options);
@@ -84,13 +84,13 @@ impl TestBed {
     }
 }
 
-/// An XFS without a pool, and a second one beside it: the branches of a pool that is never mounted.
+/// An XFS without a pool, and a second one: the branches of a pool that is never mounted.
 #[track_caller]
 pub(crate) fn plain_xfs() -> Pool {
     lab::pool().xfs_branch("first", SIZE).xfs_branch("second", SIZE).unmounted()
 }
 
-/// A suite removes what it made, and the pool leaves nothing of it on any branch.
+/// Checks that a suite removed its files, and the pool left nothing on any branch.
 #[track_caller]
 pub(crate) fn assert_empty(pool: &Pool) {
     assert_eq!(pool.list(""), [""; 0]);

@@ -50,7 +50,7 @@ fn keys_and_values_are_checked() {
     says(&["branch", "mode", &at, &branch(&pool, "a"), "XX"], "RW, NC");
     says(&["branch", "floor", &at, &branch(&pool, "a"), "much"], "is not a floor");
     says(&["top", &at], "needs a terminal");
-    // All or nothing: the right half of a wrong request changes nothing.
+    // All or nothing: the valid part of an invalid request changes nothing.
     says(&["set", &at, "create=mfs", "min-inodes=x"], "not a whole number");
     assert_eq!(told(&["get", &at, "create"]), "ff\n");
 }

@@ -1,4 +1,4 @@
-//! Branches that come, go and change in a mounted pool.
+//! Adding, removing and changing branches of a mounted pool.
 
 use std::fs::{self, File};
 
@@ -21,7 +21,7 @@ fn a_branch_comes_and_goes() {
     assert_eq!(pool.read("there already"), b"x");
     let (_, twice) = refused(&["branch", "add", &at(&pool), &extra]);
     assert!(twice.contains("is a branch of"), "{twice}");
-    // While a file is open there it stays; with --when-idle it goes when the file is closed.
+    // With a file open there it stays; with --when-idle it is removed when the file is closed.
     let open = File::open(pool.at("there already")).unwrap();
     let (code, busy) = refused(&["branch", "remove", &at(&pool), &extra]);
     assert_eq!(code, 1);
@@ -61,7 +61,7 @@ fn a_branch_that_is_waited_for_stays_when_it_is_given_a_mode() {
     assert!(!told(&["status", &at]).contains("leaving"));
 }
 
-/// Several who ask at once for a branch to go when it is idle ask for one thing, which one mode calls off.
+/// Concurrent requests to remove a branch when idle are one removal, which setting a mode cancels.
 #[test]
 fn a_branch_that_many_want_to_go_stays_when_it_is_given_a_mode() {
     needs!(mounting());
@@ -79,14 +79,14 @@ fn a_branch_that_many_want_to_go_stays_when_it_is_given_a_mode() {
         while !told(&["status", &at]).contains("leaving") {
             std::thread::yield_now();
         }
-        // A caller that has not asked yet when the removal is called off asks for another one.
+        // A request that arrives after the cancellation is a new removal.
         while !asking.iter().all(std::thread::JoinHandle::is_finished) {
             told(&["branch", "mode", &at, &a, "RW"]);
         }
         asking.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap().code, 1));
     }
     drop(open);
-    // Nobody waits any more for the file to be closed: the branch is there after as many looks as it likes.
+    // The removal was cancelled: the branch is still there after any number of checks.
     let threads = || sh("/", &format!("cat /proc/{}/task/*/comm", pool.daemon().pid));
     while threads().contains("branch-leaving") {
         std::thread::yield_now();
@@ -128,7 +128,7 @@ fn the_only_branch_stays_and_a_disk_has_no_connection_to_abort() {
 #[test]
 fn abort_frees_the_callers_of_a_fuse_branch() {
     needs!(mounting(), root());
-    // A pool as the branch of another: a FUSE file system whose daemon can be stopped.
+    // A pool as the branch of another: a FUSE file system whose daemon can be frozen.
     let below = lab::pool().tmp_branch("disk").mount();
     let inner = below.at("branch");
     below.mkdir("branch");
@@ -149,7 +149,7 @@ fn abort_frees_the_callers_of_a_fuse_branch() {
     assert!(fs::read(inner.join("film")).is_err(), "the branch answers errors from now on");
 }
 
-/// In a mount namespace of its own, as the kernel's switches are the whole machine's.
+/// In a separate mount namespace, because the kernel's control files are global.
 #[test]
 fn abort_brings_the_kernels_switches_or_says_that_it_cannot() {
     needs!(mounting(), root(), program("unshare"));

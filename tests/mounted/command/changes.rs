@@ -1,4 +1,4 @@
-//! Changes at run time: set, the write path, `mount -o remount`, and what stays in the config file.
+//! Changes at run time: set, the write path, `mount -o remount`, and changes of the config file.
 
 use std::fs;
 
@@ -22,10 +22,10 @@ fn set_changes_at_once_and_shows_the_difference() {
     assert!(told(&["set", &at, "create=mfs"]).contains("nothing changes"));
     told(&["set", &at, "log-level=debug", "relocate=off", "statfs=as-placed", "page-cache=on"]);
     assert_eq!(told(&["get", &at, "log-level"]), "debug\n");
-    // No branch may have all threads, as at the mount.
+    // One branch may not take all threads, as at the mount.
     let (code, line) = refused(&["set", &at, "branch-inflight=64"]);
     assert!(code == 2 && line.contains("fewer than max-threads=64"), "{code}: {line}");
-    // A file is placed by the policy that holds when it is made.
+    // A file is placed by the policy at its creation.
     told(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
     told(&["set", &at, "create=ff"]);
     pool.write("file", b"x");
@@ -73,7 +73,7 @@ fn persisted_settings_hold_at_the_next_mount_and_comments_stay() {
         text,
         "# ours\ncreate = \"mfs\" # in order\nrelocate = \"off\"\nwrite-rules = \"/scratch=stacked\"\n"
     );
-    // What stands behind -o goes before the file, and that is said.
+    // -o overrides the file, and the output says so.
     let note = told(&["set", &at, "minfreespace=5M", "--persist", "--dry-run"]);
     assert!(note.contains("note: minfreespace: also stands behind -o"), "{note}");
     pool.remount();
@@ -108,7 +108,7 @@ fn mount_with_remount_changes_options_and_flags() {
     assert!(fs::write(pool.at("file"), "x").is_err(), "{mount:?}");
     assert_eq!(remount("rw").code, 0);
     pool.write("file", b"x");
-    // What would have to change at the mount is left as it is; nonsense is refused.
+    // Options that need a new mount stay unchanged; invalid ones are refused.
     assert_eq!(remount("transport=dev").code, 0);
     let wrong = remount("create=nonsense");
     assert_eq!(wrong.code, 1);

@@ -1,4 +1,4 @@
-//! `fsstack copy`: trees that go into a pool past FUSE, whole or not at all.
+//! `fsstack copy`: trees copied into a pool without FUSE, completely or not at all.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -25,13 +25,13 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Copies, which must succeed: what it tells.
+/// Runs a copy that must succeed; returns its report.
 #[track_caller]
 pub(super) fn copy(from: &Path, into: &Path) -> Value {
     json("copy", &["copy", text(from), text(into)])
 }
 
-/// Output when something could not be copied, and the lines that name it.
+/// Output of a partly failed copy, and the lines for the failures.
 #[track_caller]
 fn copy_in_part(arguments: &[&str]) -> (Value, Vec<String>) {
     let Finished { code, stdout, stderr, .. } = run(&[&["copy", "--json"], arguments].concat());
@@ -39,7 +39,7 @@ fn copy_in_part(arguments: &[&str]) -> (Value, Vec<String>) {
     (checked("copy", &stdout), stderr.lines().map(str::to_owned).collect())
 }
 
-/// Bytes that look like nothing else.
+/// Pseudo-random bytes.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -51,10 +51,10 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len.div_ceil(8)).flat_map(|_| next()).take(len).collect()
 }
 
-/// Nothing that a copy uses is left on the branches or promised.
+/// No leftovers of a copy on the branches, and no reservations.
 #[track_caller]
 fn nothing_left(pool: &Pool) {
-    // The daemon clears up when it sees that the copy is gone.
+    // The daemon cleans up when it notices that the copy is gone.
     let cleared = || {
         let status = json("status", &["status", &at(pool)]);
         let promised = status["pools"][0]["branches"].as_array().unwrap();
@@ -89,7 +89,7 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
         touch -d '1999-12-31 23:59:59.987654321' d/e/odd d/e/empty d/e d sparse";
     sh(&tree, make);
     let told = copy(&tree, pool.path());
-    // Attributes of everything, except a directory's size and number of links, which are a file system's own.
+    // Attributes of everything, except a directory's size and link count, which depend on the file system.
     let files = "find . ! -type d -printf '%P|%y|%m|%U|%G|%s|%T@|%n|%l\\n' | sort";
     let dirs = "find . -type d -printf '%P|%m|%U|%G|%T@\\n' | sort";
     let attributes =
@@ -103,7 +103,7 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
     assert_eq!((&told["directories"], &told["already_there"]), (&4.into(), &0.into()));
     assert_eq!(told["branches"][0]["branch"], branch(&pool, "a"));
     nothing_left(&pool);
-    // Again: nothing is left to be done.
+    // A second copy has nothing to do.
     let again = copy(&tree, pool.path());
     assert_eq!((&again["files"], &again["directories"]), (&0.into(), &0.into()), "{again:#}");
     assert_eq!(again["already_there"], 10);
@@ -115,7 +115,7 @@ fn an_original_without_an_access_list_is_given_none() {
     let pool = pool();
     let (_home, tree) = source();
     sh(&tree, "umask 027; mkdir d; echo > d/file; mkfifo d/pipe; mknod d/node c 1 3; umask 022; echo > open");
-    // Whatever is made on the branches inherits it.
+    // Everything made on the branches inherits it.
     sh(pool.path(), "setfacl -d -m u:1234:rwx .");
     copy(&tree, pool.path());
     let look = "find . -print0 | sort -z | xargs -0 getfacl -n -P";
@@ -131,7 +131,7 @@ fn large_files_are_the_same_to_the_last_byte() {
     for (seed, size) in (1..).zip(sizes) {
         fs::write(tree.join(size.to_string()), noise(seed, size)).unwrap();
     }
-    // Data and holes that begin and end anywhere.
+    // Data and holes at arbitrary offsets.
     let sparse = fs::File::create(tree.join("sparse")).unwrap();
     sparse.set_len(64 << 20).unwrap();
     sparse.write_all_at(&noise(9, 700_001), 5_000_003).unwrap();
@@ -163,7 +163,7 @@ fn files_are_placed_by_the_policy_and_seen_at_once() {
     assert_eq!(pool.list("tree"), ["film"]);
     assert_eq!(pool.holders("tree/film"), ["large"]);
     assert_eq!(told["branches"][0]["branch"], branch(&pool, "large"));
-    // What is in a directory, not the directory; and several sources.
+    // A directory's content without the directory; and several sources.
     fs::write(tree.join("second"), "2").unwrap();
     let contents = format!("{}/.", text(&tree));
     json("copy", &["copy", &contents, text(&tree), &at(&pool)]);
@@ -255,7 +255,7 @@ fn a_full_pool_takes_what_fits_and_says_so() {
     let arrived = pool.list("tree");
     assert_eq!(arrived.len(), 2);
     nothing_left(&pool);
-    // With more room the rest comes: which one that is, the order in the source decides.
+    // With more space the rest is copied; the order in the source decides which files came first.
     fs::remove_file(pool.at("tree").join(&arrived[0])).unwrap();
     fs::remove_file(tree.join(&arrived[0])).unwrap();
     assert_eq!(copy(&tree, pool.path())["files"], 1);
@@ -269,7 +269,7 @@ fn a_branch_that_is_fuller_than_it_says_is_passed_over() {
     let (_home, tree) = source();
     fs::write(tree.join("film"), noise(1, 10 << 20)).unwrap();
     told(&["set", &at(&pool), "create=ff"]);
-    // Written out of band; the pool believes its cached state for a second.
+    // Written out of band; the pool uses its cached space for a second.
     told(&["status", &at(&pool)]);
     fs::write(pool.branch("a").path().join("ballast"), noise(2, 12 << 20)).unwrap();
     assert_eq!(copy(&tree, pool.path())["files"], 1);
@@ -278,7 +278,7 @@ fn a_branch_that_is_fuller_than_it_says_is_passed_over() {
     nothing_left(&pool);
 }
 
-/// A copy on its way.
+/// A running copy.
 struct Started {
     process: Option<Process>,
     end: JoinHandle<Finished>,
@@ -349,7 +349,7 @@ fn a_directory_that_a_killed_copy_had_just_made_is_finished() {
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     fs::write(tree.join("just-made/film"), "x").unwrap();
-    // Made, and killed before it was marked; and one that got another owner.
+    // Made, and killed before it was marked; and one with another owner.
     sh(pool.path(), "mkdir -p tree/just-made tree/older; chmod 700 tree/just-made; chmod 711 tree/older");
     copy(&tree, pool.path());
     assert_eq!(sh(pool.at("tree"), "stat -c %a just-made older"), "755\n711");
@@ -361,7 +361,7 @@ fn a_directory_that_lacks_something_is_finished_when_that_has_come() {
     let pool = pool();
     let (_home, tree) = source();
     sh(&tree, "mkdir d; echo right > d/film; echo x > d/other; touch -d 2001-02-03 d; chmod 750 d");
-    // Left by a copy that was interrupted; meanwhile somebody has made a file of that name.
+    // Left by an interrupted copy; meanwhile another program has made a file of that name.
     sh(
         pool.path(),
         "mkdir -p tree/d; echo wrong, and longer > tree/d/film; setfattr -n trusted.copy.unfinished -v 1 tree/d",
@@ -376,7 +376,7 @@ fn a_directory_that_lacks_something_is_finished_when_that_has_come() {
     assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
 }
 
-/// Makes what a test has frozen as it was, so that it can be removed.
+/// Clears immutable and append-only flags on drop, so that the files can be removed.
 struct ClearedFlags([PathBuf; 2]);
 
 impl Drop for ClearedFlags {
@@ -421,7 +421,7 @@ fn a_branch_is_not_copied_into_its_own_pool() {
     let above = PathBuf::from(&a).parent().unwrap().to_owned();
     let (_, lines) = copy_in_part(&[text(&above), &into]);
     assert!(lines.iter().all(|line| line.contains("branch of this pool")), "{lines:?}");
-    // What is there is reached through the pool.
+    // The pool's files are reached through the pool.
     told(&["copy", text(&pool.at("films")), &into]);
     assert_eq!(pool.read("old/films/one"), b"x");
 }

@@ -1,4 +1,4 @@
-//! Promises of `fsstack copy` about power cuts, and about a copy that was killed.
+//! `fsstack copy` and power cuts, and a copy that was killed.
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
@@ -19,12 +19,12 @@ fn a_copy_that_succeeds_is_on_disk_with_what_was_there_already() {
         pool.branch_mut("a").remount();
         pool.remount();
     };
-    // Names without files: no file is synced that would take them along.
+    // Names without data: no file's sync would include them.
     sh(&tree, "mkdir -p names/d; ln -s nowhere names/d/link; mkfifo names/d/pipe");
     copy(&tree.join("names"), pool.path());
     cut_power(&mut pool);
     assert_eq!(sh(pool.path(), "cd names; find . | sort"), ".\n./d\n./d/link\n./d/pipe");
-    // What another program put there a moment ago.
+    // Just made by another program.
     sh(pool.path(), &format!("cp -a '{}/d' .", tree.display()));
     let answer = copy(&tree.join("d"), pool.path());
     assert_eq!(answer["already_there"], 3);
@@ -32,7 +32,7 @@ fn a_copy_that_succeeds_is_on_disk_with_what_was_there_already() {
     assert_eq!(sh(pool.path(), "cd d; find . | sort; cat there"), ".\n./link\n./pipe\n./there\ntext");
 }
 
-/// Owner, mode and flags come after the name: a copy that is killed in between is finished by the next one.
+/// Owner, mode and flags are set after the name: a killed copy is completed by the next one.
 #[test]
 fn links_pipes_and_flags_that_a_killed_copy_left_unfinished_are_finished() {
     needs!(mounting(), loops(), program("chattr"));
@@ -43,7 +43,7 @@ fn links_pipes_and_flags_that_a_killed_copy_left_unfinished_are_finished() {
         "ln -s nowhere link; mkfifo -m 640 pipe; echo text > fixed
          chown -h 65534:65534 link pipe; touch -h -d @1000000000 link pipe fixed",
     );
-    // As they are when the copy is killed.
+    // As left when the copy is killed.
     sh(
         pool.path(),
         &format!(

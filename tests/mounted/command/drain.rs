@@ -1,4 +1,4 @@
-//! A branch that is emptied and taken out: the pool shows nothing of it.
+//! A branch is emptied and removed, invisibly to programs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::hung_branches::until;
 use crate::relocate::{assert_clean, assert_mibs, mib, writer};
 use crate::script::{passthrough, sh};
 
-/// Tree as programs see it, but for times of access and of inodes, and the root's own times.
+/// The tree as programs see it, except for atime and ctime, and the root's times.
 fn shown(pool: &Pool) -> Vec<String> {
     let text = sh(
         pool.path(),
@@ -45,7 +45,7 @@ fn json_of(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).unwrap_or_default()
 }
 
-/// Nothing is on the branch.
+/// Checks that the branch is empty.
 #[track_caller]
 fn assert_empty(pool: &Pool, name: &str) {
     let left: Vec<_> =
@@ -73,7 +73,7 @@ fn fill(pool: &Pool) {
 
 fn everything_leaves(pool: Pool) {
     fill(&pool);
-    // A directory on both branches, and what is only elsewhere.
+    // A directory on both branches, and files on the other branch only.
     fs::write(pool.branch("b").path().join("there"), "there").unwrap();
     let paths = ["d1/sub", "d0/link", "d0/fifo", "d0", "empty/er", "d2/sub/2"];
     let (before, handles) = (shown(&pool), paths.map(|path| hold(&pool, path)));
@@ -104,7 +104,7 @@ fn all_that_a_branch_holds_leaves_it_for_another_file_system() {
     needs!(mounting(), loops(), drop_caches(), program("getfattr"));
     let pool = lab::pool().ext4_branch("a", MiB(300)).xfs_branch("b", MiB(300));
     let pool = pool.option("create=ff").option("nfs-export").mount();
-    // It is the file system's own, and stays.
+    // It belongs to the file system, and stays.
     fs::remove_dir(pool.branch("a").path().join("lost+found")).unwrap();
     everything_leaves(pool);
 }
@@ -147,7 +147,7 @@ fn a_file_leaves_under_its_writers_and_readers() {
     assert_clean(&pool);
 }
 
-/// The kernel reads and writes it past the daemon, or has it mapped: it leaves when it is closed.
+/// The kernel reads and writes it by passthrough, or has it mapped: it moves when it is closed.
 #[test]
 fn a_file_open_by_passthrough_is_waited_for_and_named() {
     needs!(mounting(), loops());
@@ -205,7 +205,7 @@ fn a_job_whose_targets_were_all_taken_away_ends_and_says_so() {
     assert_eq!(pool.holders("film"), ["a"]);
 }
 
-/// The pool learns of it within a second.
+/// The pool notices within a second.
 #[test]
 fn a_directory_made_behind_the_pools_back_goes_and_is_counted_once() {
     needs!(mounting(), loops());
@@ -244,7 +244,7 @@ fn hidden_names_are_reported_before_anything_moves() {
     let (_, why) = refused(&["branch", "drain", &at(&pool), &branch(&pool, "b"), "--hidden=stop"]);
     assert!(why.contains("hidden") && why.contains("film"), "{why}");
     assert_eq!(pool.holders("other"), ["b"]);
-    // Names are shown as text, whatever they hold.
+    // Names are printable, whatever they contain.
     let odd = "film\u{1b}[31m\nred";
     for name in ["a", "b"] {
         fs::write(pool.branch(name).path().join(odd), "odd").unwrap();
@@ -253,7 +253,7 @@ fn hidden_names_are_reported_before_anything_moves() {
     assert!(why.contains("[31m") && !why.contains('\u{1b}'), "{why}");
     fs::remove_file(pool.branch("a").path().join(odd)).unwrap();
     fs::remove_file(pool.branch("b").path().join(odd)).unwrap();
-    // The one that hides another stays, with its reason; the dry run knows.
+    // A file that hides another stays, with its reason; the dry run reports it.
     let Finished { code, stdout, .. } =
         run(&["branch", "drain", &at(&pool), &branch(&pool, "a"), "--dry-run"]);
     assert!(code == 1 && stdout.contains("film: it hides files"), "{stdout}");
@@ -290,7 +290,7 @@ fn what_cannot_leave_is_named_and_the_rest_leaves() {
     assert_empty(&pool, "a");
 }
 
-/// Killed in the middle of a copy, and called off in the middle of one: what is moved is moved, and nothing is half.
+/// Killed, and cancelled, during a copy: moved files stay moved, and none is incomplete.
 #[test]
 fn a_drain_that_is_cut_short_is_begun_again() {
     needs!(mounting(), loops());
@@ -325,7 +325,7 @@ fn a_drain_that_is_cut_short_is_begun_again() {
     assert_clean(&pool);
 }
 
-/// Files and links that are renamed, replaced, changed and removed while they leave.
+/// Files and links that are renamed, replaced, changed and removed while they move.
 #[test]
 fn what_changes_meanwhile_is_as_it_was_changed() {
     needs!(mounting(), loops());
@@ -369,7 +369,7 @@ fn what_changes_meanwhile_is_as_it_was_changed() {
     assert_eq!((0..7).map(|d| pool.list(format!("d{d}")).len()).sum::<usize>(), 2 * FILES as usize);
 }
 
-/// How often all files of one half were changed.
+/// Number of times that all files of one half were changed.
 fn change(pool: &Pool, half: u32, files: u32, ended: &AtomicBool) -> u32 {
     let mut round = 0;
     while !ended.load(SeqCst) {

@@ -1,4 +1,4 @@
-//! The socket's life: who may ask, what stays when a daemon ends or is killed.
+//! Life of the control socket: permissions, and leftovers of a daemon that ends or is killed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ fn the_socket_is_roots_alone_and_goes_with_the_mount() {
     assert_eq!(mode & 0o777, 0o600);
     let folder = fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode();
     assert_eq!(folder & 0o022, 0, "others may not write to {}", socket.display());
-    // A copy that the stranger may run, wherever the target directory is.
+    // A copy of the program that the user may execute, wherever the target directory is.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("fsstack");
@@ -44,7 +44,7 @@ fn a_killed_daemon_is_reported_and_cleaned_up() {
     let socket = PathBuf::from(listed(&pool)["socket"].as_str().unwrap());
     pool.kill_daemon();
     let (code, line) = refused(&["status", &at(&pool)]);
-    // Another test's command may have cleaned up before us: then there is no such pool any more.
+    // Another test's command may have cleaned up already: then the pool is unknown.
     assert!(code == 4 && line.contains("daemon is dead") || code == 3, "{code}: {line}");
     assert!(!socket.exists() && !socket.with_extension("json").exists());
     pool.remount();
@@ -54,7 +54,7 @@ fn a_killed_daemon_is_reported_and_cleaned_up() {
 #[test]
 fn a_second_daemon_for_one_mount_point_is_refused() {
     needs!(mounting());
-    // The mount table calls a pool as its user does.
+    // The mount table has the type that the user chose.
     let renamed = lab::pool().tmp_branch("a").option("subtype=archive").no_others().mount();
     for pool in [pool(), renamed] {
         let again = pool.mount_command().unwrap().output().unwrap();
@@ -100,7 +100,7 @@ fn pools_without_change_cause_no_wake_up_of_the_control_thread() {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
         line.trim().parse::<u64>().unwrap()
     };
-    // The deadlines of the last request run out first.
+    // Time limits of the last request expire first.
     let mut before = switches();
     let quiet = (0..60).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(500));

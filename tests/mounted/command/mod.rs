@@ -1,4 +1,4 @@
-//! The operator's command on real pools: the real binary, its tables, its JSON against the committed schemas.
+//! The operator's command on real pools: the real binary, its tables, and its JSON checked by the schemas.
 
 mod bad_input;
 mod branches;
@@ -25,13 +25,13 @@ pub(crate) fn binary() -> PathBuf {
     daemon::helper().unwrap().with_file_name("fsstack")
 }
 
-/// Runs the command to its end, however that is.
+/// Runs the command to its end.
 #[track_caller]
 pub(crate) fn run(arguments: &[&str]) -> Finished {
     command(binary()).args(arguments).output().unwrap()
 }
 
-/// Its output; it must succeed.
+/// Returns its output; it must succeed.
 #[track_caller]
 pub(crate) fn told(arguments: &[&str]) -> String {
     let Finished { code, stdout, stderr, .. } = run(arguments);
@@ -39,7 +39,7 @@ pub(crate) fn told(arguments: &[&str]) -> String {
     stdout
 }
 
-/// The one line that it refuses with, and its exit code.
+/// Returns its one line of refusal, and its exit code.
 #[track_caller]
 pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
     let Finished { code, stdout, stderr, .. } = run(arguments);
@@ -49,14 +49,14 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
     (code, line)
 }
 
-/// Its output with `--json`, which must satisfy the schema in docs/schema.
+/// Returns its output with `--json`, checked by the schema in docs/schema.
 #[track_caller]
 pub(crate) fn json(schema: &str, arguments: &[&str]) -> Value {
     let text = told(&[arguments, &["--json"]].concat());
     checked(schema, &text)
 }
 
-/// The JSON in `text`, which must be as docs/schema says.
+/// Parses JSON and checks it by the schema.
 #[track_caller]
 pub(crate) fn checked(schema: &str, text: &str) -> Value {
     let file = format!("{}/../docs/schema/{schema}.json", env!("CARGO_MANIFEST_DIR"));

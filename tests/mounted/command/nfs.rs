@@ -1,4 +1,4 @@
-//! `fsstack nfs`: configuration for a server, and defects of an export.
+//! `fsstack nfs`: configuration for servers, and faulty exports.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     let line = format!("{} 10.0.0.0/8(rw,sync,no_subtree_check,mountpoint,fsid={id})", at(&pool));
     assert!(shown.lines().any(|shown| shown == line), "{shown}");
     assert!(shown.contains("EXPORT {"), "{shown}");
-    // A reason for each option but rw.
+    // A reason for each option except rw.
     for option in ["fsid", "no_subtree_check", "mountpoint", "sync"] {
         assert!(shown.contains(&format!("\n# {option}: ")), "{option}: {shown}");
     }
@@ -38,7 +38,7 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
 }
 
-/// Where clients of one server alone write; the printed options are those of `fsstack set`.
+/// Only clients of one server write; the printed options are accepted by `fsstack set`.
 #[test]
 fn the_only_writer_is_given_options_that_keep_names() {
     needs!(mounting());
@@ -85,7 +85,7 @@ fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     assert!(warned(&checked, &deeper), "{checked}");
 }
 
-/// Not from the kernel's memory: the daemon is asked to find the objects by their handles alone.
+/// Without the kernel's cache: the daemon finds the objects by their handles alone.
 #[test]
 fn the_check_tells_what_is_found_by_its_handle_alone() {
     needs!(mounting(), loops(), drop_caches());
@@ -95,7 +95,7 @@ fn the_check_tells_what_is_found_by_its_handle_alone() {
     let names = sh(pool.path(), "find . -mindepth 1 | wc -l");
     let all = format!("ok    found anew: the daemon finds {0} of {0} by their handles alone", names.trim());
     assert!(checked.contains(&all) && !checked.contains("were not tried"), "{checked}");
-    // A file that was moved, and directories that were made for it on the other branch too.
+    // A moved file, and directories that were made for it on the other branch.
     let index = checked.lines().find(|line| line.contains("found by the index: ")).unwrap();
     assert!(
         index.starts_with("ok    ") && index.ends_with("0 are gone, 0 out of reach, 0 not tried"),
@@ -103,7 +103,7 @@ fn the_check_tells_what_is_found_by_its_handle_alone() {
     );
 }
 
-/// Where objects cannot be opened by number, and what has not been come by is not searched for just to check.
+/// Where objects cannot be opened by number, unknown ones are not searched for a check.
 #[test]
 fn the_check_looks_through_no_branch() {
     needs!(mounting(), drop_caches());
@@ -112,7 +112,7 @@ fn the_check_looks_through_no_branch() {
     let checked = told(&["nfs", "check", &at(&pool)]);
     let none = "warn  found anew: the daemon finds 0 of 2";
     assert!(checked.contains(none) && checked.contains("; 2 were not tried"), "{checked}");
-    // A handle was asked for, and all that is there was come by.
+    // After a request for the handle, all existing objects are known.
     let held = hold(&pool, "d/file");
     pool.remount();
     forget();
@@ -121,7 +121,8 @@ fn the_check_looks_through_no_branch() {
     assert!(checked.contains("ok    found anew: the daemon finds 2 of 2"), "{checked}");
 }
 
-/// The kernel knows the object and opens its handle; once it has forgotten it, the handle is stale, and the check says so.
+/// The kernel knows the object and opens its handle. Once it has forgotten it, the handle is stale, and the check
+/// reports that.
 #[test]
 fn the_check_fails_where_handles_do_not_last() {
     needs!(mounting(), loops(), program("mkfs.btrfs"), program("btrfs"));
@@ -134,7 +135,7 @@ fn the_check_fails_where_handles_do_not_last() {
     assert!(!checked.stdout.contains("beside:"), "{}", checked.stdout);
 }
 
-/// An index that cannot be kept is whole for as long as the pool is mounted, and no longer.
+/// An index in memory is complete while the pool is mounted, and no longer.
 #[test]
 fn the_check_tells_of_an_index_that_does_not_last() {
     needs!(mounting(), loops());
@@ -163,7 +164,7 @@ fn programs_that_hold_an_exported_pool_are_named() {
     let us = format!("(process {}) uses it", std::process::id());
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(checked.lines().any(|line| line.contains("to unmount") && line.contains(&us)), "{checked}");
-    // A signal unmounts the pool although a process holds it; the log names that process.
+    // A signal unmounts the pool although a process holds it; the log names the process.
     let daemon = pool.daemon();
     daemon.signal(Signal::TERM).unwrap();
     let began = Instant::now();
@@ -177,7 +178,7 @@ fn programs_that_hold_an_exported_pool_are_named() {
     pool.unmount();
 }
 
-/// The line as in the log, after the process's own name.
+/// The line in the log, after the process's name.
 fn us_by_name(us: &str) -> String {
     format!("{} {us}", std::fs::read_to_string("/proc/self/comm").unwrap().trim_end())
 }
@@ -196,7 +197,7 @@ fn a_pool_that_is_not_for_export_fails_the_check_and_is_not_installed() {
     assert!(why.contains("mounted without nfs-export"), "{why}");
 }
 
-/// Values that exports(5) would take for the whole world, for options, or for another line.
+/// Values that exports(5) would take for all hosts, for options, or for another line.
 #[test]
 fn clients_are_looked_at_before_they_are_written() {
     needs!(mounting());
@@ -210,7 +211,7 @@ fn clients_are_looked_at_before_they_are_written() {
     }
 }
 
-/// Facts that need no answer of the branch are shown: branches, exports, programs that hold the pool.
+/// Facts that need no answer from the branch are shown: branches, exports, programs that hold the pool.
 #[test]
 fn a_daemon_that_stands_still_does_not_keep_the_check() {
     needs!(mounting());
@@ -227,12 +228,12 @@ fn a_daemon_that_stands_still_does_not_keep_the_check() {
     }
 }
 
-/// Nothing of it is open: it runs, or is mapped.
+/// It has no open descriptors: it is executed or mapped.
 #[test]
 fn programs_that_run_from_an_exported_pool_are_named() {
     needs!(mounting(), root());
     let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
-    // A program, and a library: the loader closes it when it has mapped it.
+    // A program, and a library, which the loader closes after mapping it.
     let library = sh("/", "ldd $(command -v sleep) | grep -o '/[^ ]*libc[^ ]*' | head -n 1");
     std::fs::copy(which("sleep").unwrap(), pool.at("program")).unwrap();
     std::fs::copy(library.trim(), pool.at("library")).unwrap();
@@ -254,7 +255,7 @@ fn programs_that_run_from_an_exported_pool_are_named() {
     }
 }
 
-/// A line without clients would be one for the whole world.
+/// A line without clients would export to all hosts.
 #[test]
 fn only_named_clients_get_the_export() {
     needs!(mounting());

@@ -1,4 +1,4 @@
-//! Pools that are mounted as block devices: whose the device is, and that none is left.
+//! Pools mounted as block devices: ownership of the device, and no leftovers.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,7 +14,7 @@ use super::{at, run, told};
 use crate::hung_branches::until;
 use crate::script::sh;
 
-/// One that no other test has.
+/// An identity that no other test uses.
 pub(crate) fn fresh_identity() -> String {
     fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
 }
@@ -27,7 +27,7 @@ fn exported(identity: &str) -> lab::Builder {
     lab::pool().tmp_branch("a").option("nfs-export").option(&format!("nfs-identity={identity}"))
 }
 
-/// The file below the device, while there is one.
+/// The file below the device, if it has one.
 fn backing(device: &Path) -> Option<PathBuf> {
     let told = fs::read_to_string(attribute(device, "backing_file")).ok()?;
     Some(told.trim_end().into())
@@ -37,7 +37,7 @@ fn attribute(device: &Path, name: &str) -> PathBuf {
     Path::new("/sys/block").join(device.file_name().unwrap()).join("loop").join(name)
 }
 
-/// So it goes with a process that is killed, whatever that was about to do.
+/// So it is detached with a killed process, whatever that was about to do.
 #[test]
 fn a_device_is_detached_with_its_last_user() {
     needs!(root(), loops());
@@ -48,22 +48,22 @@ fn a_device_is_detached_with_its_last_user() {
     let before = fs::metadata(&image).unwrap().modified().unwrap();
     let device = LoopDevice::over(&file).unwrap();
     let path = device.path().to_owned();
-    // What libblkid has cached of the number's last use is older.
+    // libblkid's cached data of the device number is older.
     assert!(fs::metadata(&path).unwrap().modified().unwrap() >= before, "{}", path.display());
     assert_eq!(backing(&path), Some(image.clone()));
     assert_eq!(fs::read_to_string(attribute(&path, "autoclear")).unwrap(), "1\n");
     drop((file, device));
-    // Programs that look at new devices (udev) may hold it for a moment; another one may be there at once.
+    // Programs that inspect new devices (udev) may hold it for a moment; another device may be there at once.
     until("the device is free", || backing(&path) != Some(image.clone()));
 }
 
-/// A process has the free device open exclusively, and no other one is called free as long as that is so.
+/// A process holds the free device open exclusively, and no other device is reported as free meanwhile.
 #[test]
 fn a_device_that_another_process_holds_exclusively_is_skipped() {
     needs!(root(), loops());
     let free = PathBuf::from(sh("/", "losetup -f").trim());
     let alone = i32::try_from(OFlags::EXCL.bits()).unwrap();
-    // Where others were faster, or free another meanwhile, there is less in the way.
+    // If other processes take or free devices meanwhile, the obstacle is smaller.
     let _held = File::options().read(true).write(true).custom_flags(alone).open(&free);
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
@@ -89,7 +89,7 @@ fn a_device_goes_with_the_mount_and_with_a_daemon_that_was_killed() {
     let daemon = pool.daemon();
     pool.kill_daemon();
     daemon.wait(Duration::from_secs(60)).unwrap();
-    // A mount without a daemon is found by its other type, too.
+    // A mount without a daemon is found by its other type too.
     let checked = run(&["doctor"]).stdout;
     let dead = format!("fail  leftovers: {}: a dead mount", at(&pool));
     assert!(checked.contains(&dead), "{checked}");
@@ -97,14 +97,14 @@ fn a_device_goes_with_the_mount_and_with_a_daemon_that_was_killed() {
     until("the device is free", || backing(&second) != Some(image.clone()));
 }
 
-/// Else a server would take the handles of one for the other's.
+/// Otherwise a server would confuse the handles of the two.
 #[test]
 fn two_pools_do_not_share_an_identity() {
     needs!(mounting(), loops(), program("mkfs.ext4"));
     let identity = fresh_identity();
     let mut first = mounted(&identity);
     let shared = format!("state-dir={}", first.state_dir().display());
-    // By the same file, and by another one.
+    // With the same file, and with another one.
     for builder in [exported(&identity).option(&shared), exported(&identity)] {
         let refused = builder.try_mount().unwrap_err().to_string();
         let why = format!("nfs-identity={identity}: {} has it", at(&first));

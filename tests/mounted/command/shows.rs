@@ -1,4 +1,4 @@
-//! Commands that show: list, status, get, where, explain, metrics, doctor.
+//! Commands that display: list, status, get, where, explain, metrics, doctor.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn list_and_status_show_a_pool() {
     assert_eq!(ways["passthrough"].as_u64().unwrap() + ways["stacked"].as_u64().unwrap(), 1);
     let human = told(&["status", mine["id"].as_str().unwrap()]);
     assert!(human.contains("BRANCH") && human.contains(&branch(&pool, "b")), "{human}");
-    // All pools: others may come and go meanwhile.
+    // All pools: others may be mounted and unmounted meanwhile.
     checked("status", &run(&["status", "--json"]).stdout);
 }
 
@@ -78,7 +78,7 @@ fn explain_says_why_a_file_is_there_and_goes_so() {
     let told_of = json("explain", &["explain", &path]);
     assert_eq!((&told_of["kind"], &told_of["branch"]), (&"file".into(), &branch(&pool, "a").into()));
     assert_eq!(told_of["write_path"]["decided_by"], "pool");
-    // A directory's rule goes before the pool's setting, and that is said.
+    // A directory's rule overrides the pool's setting, and the output says so.
     told(&["write-path", &at(&pool), "stacked", "--subtree", pool.at("dir").to_str().unwrap()]);
     let ruled = json("explain", &["explain", &path]);
     assert_eq!(ruled["write_path"]["decided_by"], "/dir");
@@ -127,7 +127,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
         let (_, value) = line.rsplit_once(' ').unwrap();
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
-    // The pool names the port that the system chose.
+    // The pool reports the port that the system chose.
     let address = told(&["get", &at(&pool), "metrics"]);
     let mut stream = TcpStream::connect(address.trim()).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -136,7 +136,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("# EOF\n"), "{answer}");
 }
 
-/// By the port of the metrics, on a screen and on a phone.
+/// On the metrics port, on a desktop and a phone screen.
 #[test]
 fn the_status_page_shows_the_branches_in_a_browser() {
     needs!(mounting(), program("chromium"));
@@ -156,7 +156,7 @@ fn the_status_page_shows_the_branches_in_a_browser() {
     let page = screen.render(&url, &shot).unwrap();
     assert!(page.contains("<dd>RO</dd>"), "{page}");
 
-    // A copy tells how it comes out on a phone; the page itself may run no script.
+    // A copy with a script reports its layout; the page itself may run no script.
     let probe = "<script>document.body.insertAdjacentHTML('beforeend', `<p>sideways ${\
          document.documentElement.scrollWidth - document.documentElement.clientWidth} paper ${\
          getComputedStyle(document.body).backgroundColor}</p>`)</script>";

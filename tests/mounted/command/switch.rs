@@ -1,7 +1,7 @@
-//! The switch under load: 16 files are written and read, each byte known, while the write path is switched, branches
-//! are added and removed, and policies change. No call may fail, and no byte be wrong.
+//! Changing the write path under load: 16 files are written and read with known bytes while the write path is changed,
+//! branches are added and removed, and policies change. No call may fail, and no byte may be wrong.
 //!
-//! 12 seconds, or as many as FSSTACK_SWITCH_SECONDS says (a minute for the figure in docs/figures/operations.md).
+//! 12 seconds, or FSSTACK_SWITCH_SECONDS (a minute for the figure in docs/figures/operations.md).
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ const FILES: usize = 16;
 const BLOCK: usize = 16 * 1024;
 const BLOCKS: u64 = 64;
 
-/// Content of `block` of `file` in round `round`: no two are alike.
+/// Content of `block` of `file` in round `round`, all different.
 fn pattern(file: usize, block: u64, round: u64) -> Vec<u8> {
     let mut state = (file as u64) << 40 ^ block << 20 ^ round ^ 0x9e37_79b9_7f4a_7c15;
     let mut bytes = Vec::with_capacity(BLOCK);
@@ -32,7 +32,7 @@ fn pattern(file: usize, block: u64, round: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes the file's blocks and reads them again, opening it anew each round, until `stop`: how many rounds.
+/// Writes the file's blocks and reads them back, reopening it each round, until `stop`. Returns the number of rounds.
 fn work(path: &Path, number: usize, stop: &AtomicBool) -> u64 {
     let mut round = 0;
     while !stop.load(Relaxed) {
@@ -43,7 +43,7 @@ fn work(path: &Path, number: usize, stop: &AtomicBool) -> u64 {
                 .unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
         }
         verify(&file, path, number, round);
-        // The same by another descriptor, which may go another way.
+        // The same by another descriptor, which may use another path.
         verify(&File::open(path).unwrap(), path, number, round);
         round += 1;
     }
@@ -63,7 +63,7 @@ fn verify(file: &File, path: &Path, number: usize, round: u64) {
     }
 }
 
-/// Makes, renames, lists and removes: names must not go stale either.
+/// Makes, renames, lists and removes: names must not become stale either.
 fn fuss(pool: &Path, stop: &AtomicBool, done: &AtomicU64) {
     let mut turn = 0_u64;
     while !stop.load(Relaxed) {
@@ -115,7 +115,7 @@ fn no_call_fails_and_no_byte_is_wrong() {
             0 => drop(told(&["branch", "mode", &at, &extra, "RW"])),
             1 => drop(told(&["branch", "mode", &at, &extra, "NC"])),
             2 => drop(told(&["write-path", &at, "stacked", "--subtree", "/fuss"])),
-            // Nothing new was put there for two turns.
+            // Nothing new was placed there for two turns.
             _ => {
                 told(&["write-path", &at, "inherit", "--subtree", "/fuss"]);
                 there = holds_files(&home) || !remove(&at, &extra);
@@ -133,7 +133,7 @@ fn no_call_fails_and_no_byte_is_wrong() {
     println!("{turns} switches, {rounds:?} rounds, {} turns of names", fussed.load(Relaxed));
 }
 
-/// Whether a file of somebody is on the branch: without the branch it would be gone from the pool.
+/// True if the branch has files: without it they would be missing from the pool.
 fn holds_files(dir: &Path) -> bool {
     fs::read_dir(dir).unwrap().flatten().any(|entry| match entry.file_type() {
         Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
@@ -141,7 +141,7 @@ fn holds_files(dir: &Path) -> bool {
     })
 }
 
-/// Whether it is gone: one with an open file stays.
+/// True if it was removed: a branch with an open file stays.
 fn remove(at: &str, extra: &str) -> bool {
     let removed = run(&["branch", "remove", at, extra]);
     assert!(removed.code == 0 || removed.stderr.contains("open"), "{}", removed.stderr);

@@ -29,7 +29,7 @@ fn top_shows_the_pool_in_a_terminal_and_quits_at_q() {
     let shown = screen("processes in the stack");
     assert!(shown.contains(&at(&pool)) && shown.contains("create=ff") && shown.contains("daemon"), "{shown}");
     assert!(shown.contains("BRANCH") && shown.contains("WRITTEN/s") && shown.contains("q: quit"), "{shown}");
-    // It is redrawn in another size, and leaves the terminal as it was.
+    // It is redrawn in another size, and restores the terminal.
     sh("/", &format!("{tmux} resize-window -x 80 -y 20"));
     screen("q: quit");
     sh("/", &format!("{tmux} send-keys q"));
@@ -43,7 +43,7 @@ fn the_figures_of_a_second_as_json() {
     let pool = pool();
     let moment = json("top", &["top", &at(&pool)]);
     assert_eq!(moment["branches"].as_array().unwrap().len(), 2);
-    // Whatever else runs on this machine has nothing to do with directories on a disk.
+    // Other processes on this machine do not serve directories on a disk.
     let processes = moment["processes"].as_array().unwrap();
     assert_eq!((processes.len(), &processes[0]["role"]), (1, &"daemon".into()), "{moment:#}");
     assert_eq!(processes[0]["pid"], pool.daemon().pid);

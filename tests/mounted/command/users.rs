@@ -1,4 +1,4 @@
-//! A user's pool, mounted through fusermount3: that user and root may ask and change it, and nobody else.
+//! A user's pool, mounted through fusermount3: only that user and root may query and change it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, Skip, daemon, needs};
 use super::*;
 use crate::script::{STRANGER, sh};
 
-/// In a mount namespace of its own, where a user may open /dev/fuse whatever the machine's rules are.
+/// In a separate mount namespace, where a user may open /dev/fuse whatever the machine's rules are.
 #[test]
 fn a_user_may_query_a_pool_of_their_own() {
     needs!(mounting(), program("fusermount3"), program("unshare"), program("setpriv"));
@@ -18,7 +18,7 @@ fn a_user_may_query_a_pool_of_their_own() {
     }
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let home = pool.path().parent().unwrap();
-    // The user's runtime directory; open to others here, so that the mode of the socket itself is what keeps them out.
+    // The user's runtime directory; open to others here, so that only the socket's mode keeps them out.
     let run = home.join("run");
     fs::create_dir(&run).unwrap();
     for owned in [pool.path(), &run, pool.branch("a").path(), pool.branch("b").path()] {
@@ -62,7 +62,7 @@ fn a_user_may_query_a_pool_of_their_own() {
     assert_eq!(output, expected);
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
     let listed = checked("list", &read("list"));
-    // Root's pools, of other tests, may be listed with it.
+    // Root's pools of other tests may be listed too.
     let pools = listed["pools"].as_array().unwrap();
     assert!(pools.iter().any(|one| one["mount_point"] == at(&pool).as_str()), "{listed:#}");
     checked("status", &read("status"));
