@@ -86,14 +86,14 @@ fn a_package_is_installed_used_and_purged() {
         apt-get install -qq -y --reinstall ./fsstack_*.deb > /dev/null 2>&1
         cat /srv/pool/file
         umount /srv/pool; ended; cat /srv/disk?/file"#;
-    let answer_of = dist()
+    let printed = dist()
         .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
-    let answer_of = match answer_of {
-        Ok(answer_of) => answer_of,
+    let printed = match printed {
+        Ok(printed) => printed,
         Err(skip) => return skip.announce(),
     };
     let (versions, rest) =
-        answer_of.split_at(answer_of.find("fuse.fsstack").unwrap_or_else(|| panic!("{answer_of}")));
+        printed.split_at(printed.find("fuse.fsstack").unwrap_or_else(|| panic!("{printed}")));
     assert_eq!(versions.lines().count(), 3, "{versions}");
     let expected = "fuse.fsstack\nwords\n2\n.ie\n.ie\n-F _fsstack\nunmount them first\nwords\nwords\n";
     assert_eq!(rest, expected);
@@ -127,14 +127,14 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
         umount /srv/pool; ended; grep -o unmounted /var/log/fsstack/pool.log"#;
-    let answer_of = dist()
+    let printed = dist()
         .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
-    let answer_of = match answer_of {
-        Ok(answer_of) => answer_of,
+    let printed = match printed {
+        Ok(printed) => printed,
         Err(skip) => return skip.announce(),
     };
     let expected = "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\nunmounted\n";
-    assert_eq!(answer_of, expected);
+    assert_eq!(printed, expected);
 }
 
 /// The unit in a system that has booted: its properties, the daemon's death, and removal of the package.
@@ -163,23 +163,23 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         systemctl start fsstack@media; findmnt -no FSTYPE /srv/pool
         apt-get purge -qq -y fsstack > /dev/null; findmnt /srv/pool || echo purged
         cat /srv/disk?/file; find /etc /run /usr /var -xdev -name '*fsstack*' | grep -v '^/var/lib/dpkg\|^/var/cache\|/run/systemd' || echo nothing left"#;
-    let answer_of = dist().and_then(|dist| {
+    let printed = dist().and_then(|dist| {
         let system = fresh(&package(&dist, "fsstack"))?;
         let ended = system.boot(scenario).unwrap().output().unwrap();
         let read = |name: &str| fs::read_to_string(system.root().join("root").join(name));
         let why =
             || Skip::because(format!("needs systemd in cgroups of its own: {}", ended.stderr.trim_end()));
-        let answer_of = read("told").map_err(|_| why())?;
-        assert_eq!(ended.code, 0, "{answer_of}{}", read("said").unwrap());
-        Ok(answer_of)
+        let printed = read("output").map_err(|_| why())?;
+        assert_eq!(ended.code, 0, "{printed}{}", read("said").unwrap());
+        Ok(printed)
     });
-    let answer_of = match answer_of {
-        Ok(answer_of) => answer_of,
+    let printed = match printed {
+        Ok(printed) => printed,
         Err(skip) => return skip.announce(),
     };
     let expected =
         "fuse.fsstack\nSCHED_IDLE\nwords\nfuse.fsstack\nstopped\nfuse.fsstack\npurged\nwords\nnothing left\n";
-    assert_eq!(answer_of, expected);
+    assert_eq!(printed, expected);
 }
 
 #[test]
@@ -261,13 +261,13 @@ fn the_bill_of_materials_is_whole() {
         Ok(dist) => dist,
         Err(skip) => return skip.announce(),
     };
-    let answer_of: Value = serde_json::from_slice(&fs::read(file(&dist, ".cdx.json")).unwrap()).unwrap();
-    assert_eq!((&answer_of["bomFormat"], &answer_of["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
-    let components = answer_of["components"].as_array().unwrap();
-    let named = components.iter().chain([&answer_of["metadata"]["component"]]);
+    let printed: Value = serde_json::from_slice(&fs::read(file(&dist, ".cdx.json")).unwrap()).unwrap();
+    assert_eq!((&printed["bomFormat"], &printed["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+    let components = printed["components"].as_array().unwrap();
+    let named = components.iter().chain([&printed["metadata"]["component"]]);
     let known: BTreeSet<&str> = named.map(|one| one["bom-ref"].as_str().unwrap()).collect();
     assert_eq!(known.len(), components.len() + 1, "each is named once");
-    for uses in answer_of["dependencies"].as_array().unwrap() {
+    for uses in printed["dependencies"].as_array().unwrap() {
         let mut all = uses["dependsOn"].as_array().unwrap().iter().chain([&uses["ref"]]);
         assert!(all.all(|one| known.contains(one.as_str().unwrap())), "{uses}");
     }
@@ -280,6 +280,6 @@ fn the_bill_of_materials_is_whole() {
             one["version"].as_str().unwrap(),
             one["licenses"][0]["expression"].as_str().unwrap()
         );
-        assert!(licences.lines().any(|answer_of| answer_of == line), "no line {line}");
+        assert!(licences.lines().any(|printed| printed == line), "no line {line}");
     }
 }

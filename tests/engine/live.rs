@@ -180,11 +180,13 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
 #[test]
 fn changes_that_cannot_be_are_refused_and_change_nothing() {
     let pool = TestBed::new(2);
-    let told = |changed: Result<BranchIx, BadChange>| changed.unwrap_err().to_string();
+    let error_of = |changed: Result<BranchIx, BadChange>| changed.unwrap_err().to_string();
     let missing = BranchSpec::new("/nowhere/at/all".into());
-    assert!(told(pool.union.add_branch(&missing, Position::Last)).starts_with("branch /nowhere/at/all: "));
+    assert!(
+        error_of(pool.union.add_branch(&missing, Position::Last)).starts_with("branch /nowhere/at/all: ")
+    );
     let again = BranchSpec::new(pool.branch(1).to_owned());
-    assert!(told(pool.union.add_branch(&again, Position::Last)).contains("the same directory as branch"));
+    assert!(error_of(pool.union.add_branch(&again, Position::Last)).contains("the same directory as branch"));
     let more = home(&[]);
     let after = Position::After(BranchIx(9));
     assert_eq!(pool.union.add_branch(&spec(&more), after), Err(BadChange::NoBranch(BranchIx(9))));

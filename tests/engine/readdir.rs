@@ -299,17 +299,17 @@ fn a_kept_listing_is_used_until_a_copy_changes() {
 fn entries_that_the_kernel_just_received_have_no_attributes() {
     let pool = spread(60);
     let dir = pool.opendir(pool.ino("d"));
-    let told = |age: Duration| {
+    let attributes_after = |age: Duration| {
         let mut with = Attributed(Vec::new());
         pool.union.readdir(dir, 0, Some(age), &mut with).unwrap();
         with.0.iter().for_each(|entry| pool.hold(entry));
         with.0.len()
     };
     let hour = Duration::from_secs(3600);
-    assert_eq!(told(hour), 60);
+    assert_eq!(attributes_after(hour), 60);
     // Two names may share a slot of the location cache, so that one is forgotten: once in about seventy pools.
-    assert!(told(hour) < 6);
-    assert_eq!(told(Duration::ZERO), 60);
+    assert!(attributes_after(hour) < 6);
+    assert_eq!(attributes_after(Duration::ZERO), 60);
 }
 
 /// Collects the entries that have attributes.

@@ -160,8 +160,8 @@ fn grow(engine: &Engine, path: &str, mut len: usize) {
 }
 
 /// True if the kernel turns the error into ESTALE. A certain ENOENT is passed on and counts as ESTALE.
-fn is_gone(told: &Told) -> bool {
-    told.is_err_and(|error| error.errno() == Errno::STALE || error.is_missing_for_sure())
+fn is_gone(answer: &Told) -> bool {
+    answer.is_err_and(|error| error.errno() == Errno::STALE || error.is_missing_for_sure())
 }
 
 /// Request for the handle, and the expected result.
@@ -196,9 +196,9 @@ const QUESTIONS: [Question; 3] = [
 fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     let began = Instant::now();
     loop {
-        let told = ask(engine);
-        if told.is_ok() || is_gone(&told) || began.elapsed() > Duration::from_secs(10) {
-            return told;
+        let answer = ask(engine);
+        if answer.is_ok() || is_gone(&answer) || began.elapsed() > Duration::from_secs(10) {
+            return answer;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -206,14 +206,14 @@ fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
 
 /// Result for an NFS client, and the result without failures.
 struct Answers {
-    told: Told,
+    answer: Told,
     later: Told,
 }
 
 impl Answers {
     fn are_wrong(&self, wanted: (Ino, u64)) -> bool {
-        let is_it = |told: &Told| told.as_ref().is_ok_and(|told| *told == wanted);
-        is_gone(&self.told) || self.told.is_ok() && !is_it(&self.told) || !is_it(&self.later)
+        let is_it = |answer: &Told| answer.as_ref().is_ok_and(|answer| *answer == wanted);
+        is_gone(&self.answer) || self.answer.is_ok() && !is_it(&self.answer) || !is_it(&self.later)
     }
 }
 
@@ -232,9 +232,9 @@ fn every_call_fails_once(
                 for nth in 1.. {
                     let (answers, failed) = asks(question, held, nth, errno);
                     if answers.are_wrong(wanted) {
-                        let (about, Answers { told, later }) = (question.about, answers);
+                        let (about, Answers { answer, later }) = (question.about, answers);
                         wrong.push(format!(
-                            "{}, {about}: call {nth} ({failed:?}) {errno:?}: told {told:?}, later {later:?}, it is {wanted:?}",
+                            "{}, {about}: call {nth} ({failed:?}) {errno:?}: answer {answer:?}, later {later:?}, it is {wanted:?}",
                             held.path
                         ));
                     }
@@ -257,9 +257,9 @@ fn after_a_mount(branches: Pool) {
     every_call_fails_once(&held, &ERRNOS[..3], |question, held, nth, errno| {
         let engine = test_bed.mount();
         (question.before)(&engine, held);
-        let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
+        let (answer, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
         let later = at_last(&engine, |engine| (question.ask)(engine, held));
-        (Answers { told, later }, failed)
+        (Answers { answer, later }, failed)
     });
     test_bed.assert_unchanged(&held);
 }
@@ -275,7 +275,7 @@ fn after_a_rename(branches: Pool) {
         test_bed.rename(held.path, &before);
         (question.before)(&engine, held);
         test_bed.rename(&before, &now);
-        let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
+        let (answer, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
         let later = at_last(&engine, |engine| (question.ask)(engine, held));
         // Expected results, and further accepted ones.
         for (ino, _) in [Some(held.id), held.above].into_iter().flatten().filter(|(ino, _)| *ino != Ino::ROOT)
@@ -283,7 +283,7 @@ fn after_a_rename(branches: Pool) {
             (0..100).for_each(|_| engine.union.forget(ino, 1));
         }
         test_bed.rename(&now, held.path);
-        (Answers { told, later }, failed)
+        (Answers { answer, later }, failed)
     });
     drop(engine);
     test_bed.assert_unchanged(&held);
@@ -335,13 +335,13 @@ fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
         let held = hold(&engine, "two");
         fs::remove_dir(b.join("two")).unwrap();
         let ino = held.id.0;
-        let (told, failed) = fault::fail(nth, Errno::IO, || engine.union.getattr(ino, None).map(drop));
-        let told = told.map_err(OpError::errno);
-        assert!(matches!(told, Ok(()) | Err(Errno::IO)), "{nth} ({failed:?}): {told:?}");
+        let (answer, failed) = fault::fail(nth, Errno::IO, || engine.union.getattr(ino, None).map(drop));
+        let answer = answer.map_err(OpError::errno);
+        assert!(matches!(answer, Ok(()) | Err(Errno::IO)), "{nth} ({failed:?}): {answer:?}");
         let mut value = [0; 8];
         let asked = || engine.union.getxattr(ino, c"user.none", &mut value).map(drop);
-        let (told, of_xattr) = fault::fail(nth, Errno::IO, asked);
-        assert_ne!(told.map_err(OpError::errno), Err(Errno::STALE), "{nth} ({of_xattr:?})");
+        let (answer, of_xattr) = fault::fail(nth, Errno::IO, asked);
+        assert_ne!(answer.map_err(OpError::errno), Err(Errno::STALE), "{nth} ({of_xattr:?})");
         if failed.is_none() && of_xattr.is_none() {
             return assert!(nth > 2, "{nth}");
         }
@@ -417,9 +417,9 @@ fn a_directory_that_is_moved_far_below_is_never_gone() {
             }
         });
         let gone = (0..2000).filter(|_| {
-            let told = engine.union.lookup_self(at).map(id);
-            engine.union.forget(at, u64::from(told.is_ok()));
-            is_gone(&told)
+            let answer = engine.union.lookup_self(at).map(id);
+            engine.union.forget(at, u64::from(answer.is_ok()));
+            is_gone(&answer)
         });
         let gone = gone.count();
         over.store(true, Relaxed);

@@ -37,22 +37,27 @@ impl Lab {
         }
     }
 
-    fn told(&self, words: &[&str]) -> Finished {
+    fn attempt(&self, words: &[&str]) -> Finished {
         let run = command(&self.program).args(["lab", "--name", self.name]).args(words);
         run.limit(Duration::from_secs(160)).output().unwrap()
     }
 
     #[track_caller]
     fn does(&self, words: &[&str]) -> String {
-        let told = self.told(words);
-        assert_eq!(told.code, 0, "{words:?}: {}{}", told.stdout, told.stderr);
-        told.stdout
+        let output = self.attempt(words);
+        assert_eq!(output.code, 0, "{words:?}: {}{}", output.stdout, output.stderr);
+        output.stdout
     }
 
     #[track_caller]
     fn refuses(&self, words: &[&str], why: &str) {
-        let told = self.told(words);
-        assert!(told.code != 0 && told.stderr.contains(why), "{words:?}: {}{}", told.stdout, told.stderr);
+        let output = self.attempt(words);
+        assert!(
+            output.code != 0 && output.stderr.contains(why),
+            "{words:?}: {}{}",
+            output.stdout,
+            output.stderr
+        );
     }
 
     #[track_caller]
@@ -224,11 +229,11 @@ fn every_ground_is_made_and_taken_down() {
     let Some(lab) = Lab::named("grounds") else { return };
     let disks = ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-lzo", "btrfs-raid5-zstd"];
     for test_bed in disks.into_iter().chain(["zfs-raidz", "zfs-raidz-lzjb", "zfs-raidz-gzip"]) {
-        let told = lab.told(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
-        if told.code != 0 {
+        let output = lab.attempt(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
+        if output.code != 0 {
             // A machine whose distribution lacks it.
-            let why = told.stderr.lines().last().unwrap_or_default().to_owned();
-            assert!(why.contains(&format!("{test_bed} needs the program")), "{}", told.stderr);
+            let why = output.stderr.lines().last().unwrap_or_default().to_owned();
+            assert!(why.contains(&format!("{test_bed} needs the program")), "{}", output.stderr);
             Skip::because(why).announce();
             continue;
         }
@@ -239,7 +244,7 @@ fn every_ground_is_made_and_taken_down() {
         let begins = test_bed.split('-').next().unwrap();
         assert!(mounted.iter().all(|at| kind(at).contains(begins)), "{test_bed}: {:?}", kind(&mounted[0]));
         for at in &mounted {
-            assert!(told.stdout.contains(at.to_str().unwrap()), "{}", told.stdout);
+            assert!(output.stdout.contains(at.to_str().unwrap()), "{}", output.stdout);
             std::fs::write(at.join("file"), test_bed).unwrap();
         }
         // A second `up` changes nothing; `down` leaves nothing mounted.

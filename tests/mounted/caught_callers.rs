@@ -99,7 +99,7 @@ fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_
         .collect();
     until("the callers wait", || callers_waiting() >= 12);
     assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
-    assert!(caught.iter().all(|caller| !caller.is_finished()), "told before anybody was given up");
+    assert!(caught.iter().all(|caller| !caller.is_finished()), "answered before any call was given up");
     drop(frozen);
     assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
 }

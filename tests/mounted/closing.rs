@@ -90,7 +90,7 @@ fn others_are_served_though_few_threads_can_start(transport: &str) {
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     group.bound(6).unwrap();
     drop(open);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, answers) = std::sync::mpsc::channel();
     let path = pool.path().to_owned();
     let asker = std::thread::spawn(move || {
         for _ in 0..5 {
@@ -101,7 +101,7 @@ fn others_are_served_though_few_threads_can_start(transport: &str) {
         }
     });
     for _ in 0..5 {
-        let answered = told.recv_timeout(Duration::from_secs(60));
+        let answered = answers.recv_timeout(Duration::from_secs(60));
         assert_eq!(answered, Ok(true), "others are served");
     }
     asker.join().unwrap();
@@ -162,7 +162,7 @@ fn a_branch_that_hangs_goes_whatever_is_stuck_there(transport: &str) {
     drop(files);
     // Files are closed some moments after their programs have continued.
     until("the branch goes", || operator::run(&["branch", "remove", &at, &a]).code == 0);
-    assert!(!operator::told(&["status", &at]).contains(&a));
+    assert!(!operator::output_of(&["status", &at]).contains(&a));
     assert_eq!(pool.read("on-b/1"), b"on-b/1");
     drop(frozen);
     assert_eq!(pool.read("on-b/2"), b"on-b/2");

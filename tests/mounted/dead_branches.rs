@@ -14,8 +14,8 @@ use fsstack_lab::{self as lab, MiB, Skip, mounts, needs};
 
 const EIO: Option<i32> = Some(5);
 
-fn errno<T>(told: io::Result<T>) -> Option<i32> {
-    told.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
 }
 
 fn listed(path: &Path) -> io::Result<Vec<String>> {
@@ -89,8 +89,8 @@ fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     assert_eq!(errno(fs::read(pool.at("alone/nowhere"))), Some(2));
     assert!(!pool.branch("b").path().join("new").exists());
     // The branch is known to be down, and statfs counts the other.
-    let told = rustix::fs::statvfs(pool.path()).unwrap();
-    assert!(told.f_blocks > 0);
+    let reply = rustix::fs::statvfs(pool.path()).unwrap();
+    assert!(reply.f_blocks > 0);
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn degraded_mode_is_switched_at_run_time() {
     pool.branch("a").daemon().kill().unwrap();
     assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
     assert_eq!(errno(listed(&pool.at("both"))), EIO);
-    crate::command::told(&["set", &at, "degraded=read"]);
+    crate::command::output_of(&["set", &at, "degraded=read"]);
     assert_eq!(errno(fs::read(pool.at("top-a"))), Some(2));
     assert_eq!(listed(&pool.at("both")).unwrap(), ["on-b"]);
-    crate::command::told(&["set", &at, "degraded=strict"]);
+    crate::command::output_of(&["set", &at, "degraded=strict"]);
     assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
     assert_eq!(errno(listed(&pool.at("both"))), EIO);
 }

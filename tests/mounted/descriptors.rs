@@ -5,7 +5,7 @@ use std::fs::File;
 use fsstack_lab::{self as lab, Pool, needs};
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::command::{at, json, told};
+use crate::command::{at, json, output_of};
 use crate::script::sh;
 
 const ENFILE: Option<i32> = Some(23);
@@ -65,12 +65,12 @@ fn the_status_tells_how_near_the_limit_is() {
     assert_eq!(now["limit"], 200);
     assert!(before + 100 <= now["open"].as_u64().unwrap(), "{before}, {now}");
     drop(held);
-    let shown = told(&["status", &at(&pool)]);
+    let shown = output_of(&["status", &at(&pool)]);
     assert!(
         shown.lines().any(|line| line.starts_with("descriptors: ") && line.contains(" of 200 (")),
         "{shown}"
     );
-    let figures = told(&["metrics", &at(&pool)]);
+    let figures = output_of(&["metrics", &at(&pool)]);
     assert!(
         figures.contains("\nfsstack_descriptors ") && figures.contains("\nfsstack_descriptors_limit 200\n"),
         "{figures}"

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::command::told;
+use crate::command::output_of;
 use crate::handles::{HeldHandle, check, check_stale, forget, grow, hold, moved, open};
 use crate::handles_elsewhere::index;
 use crate::handles_index::comes_back;
@@ -52,8 +52,8 @@ fn never_stale(pool: &Pool, held: &HeldHandle) {
     let began = Instant::now();
     loop {
         let complete = is_complete(pool);
-        let told = open(pool, held, OFlags::PATH).err();
-        assert!(matches!(told, None | Some(Errno::NOMEM)), "{told:?}");
+        let error = open(pool, held, OFlags::PATH).err();
+        assert!(matches!(error, None | Some(Errno::NOMEM)), "{error:?}");
         if complete {
             return;
         }
@@ -203,7 +203,7 @@ fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
         }
         // The pool knows that a branch is missing, and new numbers avoid those of that branch.
         let at = pool.path().display().to_string();
-        assert!(told(&["nfs", "check", &at]).contains("is not in the pool"), "{lost}");
+        assert!(output_of(&["nfs", "check", &at]).contains("is not in the pool"), "{lost}");
         let make =
             |path: &Path| fs::write(pool.at(path.file_name().unwrap().to_str().unwrap()), "new").unwrap();
         let Some(again) = in_its_place(&pool, &film, make) else { return };
@@ -237,10 +237,10 @@ fn a_branch_that_only_the_others_remember_can_be_given_up() {
     pool.remount_of(&["x"]);
     let at = pool.path().display().to_string();
     assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM));
-    let checked = told(&["nfs", "check", &at]);
+    let checked = output_of(&["nfs", "check", &at]);
     let away = checked.lines().find(|line| line.contains("warn  away: branch")).unwrap();
     let id = away.split_whitespace().last().unwrap().to_owned();
-    told(&["branch", "forget", &at, &id]);
+    output_of(&["branch", "forget", &at, &id]);
     check_stale(&pool, &film);
     // Also after another loss of the index.
     lose_the_index(&mut pool);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::command::{refused, told};
+use crate::command::{output_of, refused};
 use crate::handles::{HeldHandle, check, check_stale, fill, forget, hold, hold_all, moved, open, over};
 use crate::handles_elsewhere::index;
 use crate::hung_branches::{FrozenDaemon, lasting_a_second, until};
@@ -39,10 +39,10 @@ fn handles_outlive_another_order_and_further_branches() {
     let new = pool.branch("new").path().display().to_string();
     let at = pool.path().display().to_string();
     over(&mut pool, |_| {
-        told(&["branch", "add", &at, &new]);
+        output_of(&["branch", "add", &at, &new]);
     });
     over(&mut pool, |_| {
-        told(&["branch", "remove", &at, &new]);
+        output_of(&["branch", "remove", &at, &new]);
     });
     check(&pool, &elsewhere);
 }
@@ -110,8 +110,8 @@ fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
     for held in &held {
         until("the branch is back", || match open(&pool, held, OFlags::PATH).err() {
             None => true,
-            told => {
-                assert_eq!(told, OUT_OF_REACH, "{held:?}");
+            error => {
+                assert_eq!(error, OUT_OF_REACH, "{held:?}");
                 false
             }
         });
@@ -131,7 +131,7 @@ fn a_handle_of_a_branch_that_was_given_up_is_stale() {
     assert!(code == 1 && why.contains("what is in the pool is not forgotten"), "{code}: {why}");
     pool.remount_of(&["e"]);
     assert_eq!(open(&pool, &held[0], OFlags::PATH).err(), OUT_OF_REACH);
-    let checked = told(&["nfs", "check", &at]);
+    let checked = output_of(&["nfs", "check", &at]);
     let away = checked.lines().find(|line| line.contains("warn  away: branch")).unwrap();
     let id = away.split_whitespace().last().unwrap().to_owned();
     assert!(away.contains(&format!("branch {id} ({x}) is not in the pool")), "{checked}");
@@ -140,25 +140,25 @@ fn a_handle_of_a_branch_that_was_given_up_is_stale() {
     for wrong in ["0", "32768", "65536"] {
         assert_eq!(refused(&["branch", "forget", &at, wrong]).0, 3, "{wrong}");
     }
-    let forgotten = told(&["branch", "forget", &at, &x]);
+    let forgotten = output_of(&["branch", "forget", &at, &x]);
     assert_eq!(forgotten, format!("branch {id} ({x}) is forgotten: handles of what was there are stale\n"));
     for held in &held {
         check_stale(&pool, held);
     }
     check(&pool, &elsewhere);
-    assert!(!told(&["nfs", "check", &at]).contains("away:"));
+    assert!(!output_of(&["nfs", "check", &at]).contains("away:"));
     // That is stored on disk.
     pool.kill_daemon();
     pool.remount();
     check_stale(&pool, &held[0]);
     // A branch that is back is used again.
-    told(&["branch", "add", &at, &x]);
+    output_of(&["branch", "add", &at, &x]);
     held.iter().for_each(|held| check(&pool, held));
     // By its id, which may be unknown, as after a loss of the index.
     pool.remount_of(&["e"]);
-    told(&["branch", "forget", &at, &id]);
+    output_of(&["branch", "forget", &at, &id]);
     check_stale(&pool, &held[0]);
-    told(&["branch", "forget", &at, "7"]);
+    output_of(&["branch", "forget", &at, "7"]);
     let (code, why) = refused(&["branch", "forget", &at, &e]);
     assert!(code == 1 && why.contains("a branch of this pool"), "{code}: {why}");
 }
@@ -241,14 +241,14 @@ fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     held.content = None;
     let file = File::from(open(&pool, &held, OFlags::RDWR).unwrap());
     pool.branch("s").daemon().kill().unwrap();
-    let told = |done: std::io::Result<()>| done.err().and_then(|error| error.raw_os_error());
+    let errno_of = |done: std::io::Result<()>| done.err().and_then(|error| error.raw_os_error());
     let dead = [Errno::IO, Errno::NOTCONN, Errno::CONNABORTED].map(|errno| Some(errno.raw_os_error()));
     let mut bytes = [0; 4096];
-    let read = told(file.read_exact_at(&mut bytes, 0));
-    let written = told(file.write_all_at(&bytes, 1 << 15).and_then(|()| file.sync_all()));
+    let read = errno_of(file.read_exact_at(&mut bytes, 0));
+    let written = errno_of(file.write_all_at(&bytes, 1 << 15).and_then(|()| file.sync_all()));
     assert!(read.is_none() || dead.contains(&read), "{read:?}"); // it may be cached
     assert!(dead.contains(&written), "{written:?}");
-    assert_eq!(told(file.metadata().map(drop)), Some(Errno::IO.raw_os_error()));
+    assert_eq!(errno_of(file.metadata().map(drop)), Some(Errno::IO.raw_os_error()));
     drop(file);
     forget();
     assert_eq!(open(&pool, &held, OFlags::PATH).err(), OUT_OF_REACH);
@@ -273,9 +273,9 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
     }
     check(&pool, &here);
     // Its number does not say where the object was: a branch that was given up is not searched.
-    told(&["branch", "forget", pool.path().to_str().unwrap(), volume]);
+    output_of(&["branch", "forget", pool.path().to_str().unwrap(), volume]);
     held.iter().for_each(|held| check_stale(&pool, held));
-    told(&["branch", "add", pool.path().to_str().unwrap(), volume]);
+    output_of(&["branch", "add", pool.path().to_str().unwrap(), volume]);
     held.iter().for_each(|held| check(&pool, held));
     fs::remove_file(pool.at("gone")).unwrap();
     forget();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::command::told;
+use crate::command::output_of;
 use crate::handles::{HeldHandle, check, forget, hold, open};
 use crate::script::sh;
 
@@ -82,7 +82,7 @@ fn a_directory_keeps_its_number_when_its_branch_goes_that_another_joined_live() 
         if !looked_up {
             forget();
         }
-        told(&["branch", "add", &at, &z]);
+        output_of(&["branch", "add", &at, &z]);
         assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), held.ino);
         pool.unmount();
         fs::remove_dir_all(pool.branch("x").path().join("d")).unwrap();

@@ -22,8 +22,8 @@ use crate::stress::Served;
 
 const EIO: Option<i32> = Some(5);
 
-fn errno<T>(told: io::Result<T>) -> Option<i32> {
-    told.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
 }
 
 /// A daemon that is frozen until this is dropped.
@@ -129,7 +129,7 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
         asked.push(ask(Box::new(move || errno(fs::remove_file(gone)))));
         asked.push(ask(Box::new(move || errno(open.write_all_at(&[b'x'; 100_000], 0)))));
     }
-    until("all are told", || back.load(SeqCst) == asked.len());
+    until("all are answered", || back.load(SeqCst) == asked.len());
     asked.into_iter().for_each(|asked| asked.join().unwrap());
     // From now on calls fail at once: a timeout for each would exceed the limit here.
     let before = waiting(pool.branch("a").path());
@@ -199,19 +199,19 @@ fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
     };
     until("the change is asked for", || stuck.is_finished() || asks(pool.daemon().pid));
     // No other request waits, and the branch can be set read-only.
-    operator::told(&["get", &at, "create"]);
-    operator::told(&["status", &at]);
-    operator::told(&["set", &at, "create=mfs"]);
-    assert_eq!(operator::told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
-    operator::told(&["branch", "floor", &at, &a, "1G"]);
+    operator::output_of(&["get", &at, "create"]);
+    operator::output_of(&["status", &at]);
+    operator::output_of(&["set", &at, "create=mfs"]);
+    assert_eq!(operator::output_of(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
+    operator::output_of(&["branch", "floor", &at, &a, "1G"]);
     // An earlier call stays inside.
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
-    operator::told(&["branch", "remove", &at, &a]);
-    assert!(!operator::told(&["status", &at]).contains(&a));
+    operator::output_of(&["branch", "remove", &at, &a]);
+    assert!(!operator::output_of(&["status", &at]).contains(&a));
     works(pool.path());
     drop(frozen);
-    let told = stuck.join().unwrap();
-    assert!(told.code == 0 || told.stderr.lines().count() == 1, "{}", told.stderr);
+    let reply = stuck.join().unwrap();
+    assert!(reply.code == 0 || reply.stderr.lines().count() == 1, "{}", reply.stderr);
 }
 
 /// True if a thread of the daemon serves an operator's request.
@@ -224,8 +224,8 @@ fn asks(daemon: i32) -> bool {
 /// Number of requests that the branch's daemon has not answered.
 fn waiting(branch: &Path) -> usize {
     let minor = lab::mounts::at(branch).unwrap().unwrap().minor;
-    let told = fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).unwrap();
-    told.trim().parse().unwrap()
+    let reply = fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).unwrap();
+    reply.trim().parse().unwrap()
 }
 
 /// Calls that were given up leave nothing behind: the daemon logs its tables at its end.
@@ -379,10 +379,10 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     for _ in 0..2 {
         let (file, began) = (pool.at("on-a/new"), Instant::now());
         let asked = thread::spawn(move || (create(&file), errno(fs::create_dir(&file))));
-        until("both are told", || asked.is_finished() || began.elapsed() > Duration::from_secs(20));
+        until("both are answered", || asked.is_finished() || began.elapsed() > Duration::from_secs(20));
         if !asked.is_finished() {
             frozen.0.kill().unwrap();
-            panic!("nobody is told");
+            panic!("no caller is answered");
         }
         assert_eq!(asked.join().unwrap(), (EIO, EIO));
     }

@@ -5,7 +5,7 @@ use std::fs;
 use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
 
-use crate::command::{at, branch, told};
+use crate::command::{at, branch, output_of};
 use crate::hung_branches::{FrozenDaemon, described, filled, until};
 use crate::script::{log_with, sh};
 
@@ -59,8 +59,8 @@ fn a_file_here_and_a_directory_there_are_logged_once() {
     sh(pool.branch("a").path(), "mkdir clash; echo file > clash2; mkdir -p sub/clash");
     sh(pool.branch("b").path(), "echo file > clash; mkdir clash2; mkdir sub; echo file > sub/clash");
     pool.remount();
-    let told = sh(pool.path(), "stat -c %F clash clash2; for n in 1 2 3; do ls -U; ls -U sub; done");
-    assert!(told.starts_with("directory\nregular file\nclash"), "{told}");
+    let listed = sh(pool.path(), "stat -c %F clash clash2; for n in 1 2 3; do ls -U; ls -U sub; done");
+    assert!(listed.starts_with("directory\nregular file\nclash"), "{listed}");
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
     let hidden =
@@ -80,7 +80,7 @@ fn signals_turn_the_level_up_and_down() {
     let mut pool = lab::pool().tmp_branch("a").option(&option).mount();
     let level = |wanted: &str| {
         let began = std::time::Instant::now();
-        while told(&["get", &at(&pool), "log-level"]).trim() != wanted {
+        while output_of(&["get", &at(&pool), "log-level"]).trim() != wanted {
             assert!(began.elapsed().as_secs() < 20, "the level does not become {wanted}");
         }
     };

@@ -11,7 +11,7 @@ use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::nfs_identity::fresh_identity;
-use crate::command::{at, told};
+use crate::command::{at, output_of};
 use crate::schedules::{WorkerSchedule, workers_become};
 use crate::script::{STRANGER, refused, sh};
 
@@ -125,7 +125,7 @@ fn mount_with_remount_changes_a_pool() {
         let options = format!("remount,{options}");
         command("mount").args(["-o", &options]).arg(pool.path()).output().unwrap()
     };
-    let key = |key: &str| told(&["get", &at(&pool), key]);
+    let key = |key: &str| output_of(&["get", &at(&pool), key]);
     let done = remount("create=mfs,attr-timeout=3");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!((key("create").as_str(), key("attr-timeout").as_str()), ("mfs\n", "3\n"));
@@ -153,7 +153,7 @@ fn mount_with_remount_changes_a_pool_with_a_device() {
         let done =
             command("mount").args(["-o", &format!("remount,{wanted}")]).arg(pool.path()).output().unwrap();
         assert_eq!(done.code, 0, "{}", done.stderr);
-        assert_eq!(told(&["get", &at(&pool), "create"]), create);
+        assert_eq!(output_of(&["get", &at(&pool), "create"]), create);
     }
     pool.write("new", b"x");
 }
@@ -163,9 +163,9 @@ fn mount_tells_why_it_failed() {
     needs!(mounting());
     let _installed = installed!();
     let pool = lab::pool().tmp_branch("a").unmounted();
-    let told = command("mount").args(["-t", "fsstack", "/nowhere/at/all"]).arg(pool.path()).output().unwrap();
-    assert_eq!(told.code, 32);
-    assert!(told.stderr.contains("/nowhere/at/all"), "{}", told.stderr);
+    let said = command("mount").args(["-t", "fsstack", "/nowhere/at/all"]).arg(pool.path()).output().unwrap();
+    assert_eq!(said.code, 32);
+    assert!(said.stderr.contains("/nowhere/at/all"), "{}", said.stderr);
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     assert!(has(&pool, "noexec") && has(&pool, "nosuid") && !has(&pool, "nodev"));
     sh(pool.path(), "cp /bin/true true");
     assert!(refused(pool.path(), "./true").contains("denied"));
-    let told = std::fs::read_to_string(log.path()).unwrap();
-    assert!(told.contains("mounted nosuid,noexec, as branch"), "{told}");
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    assert!(said.contains("mounted nosuid,noexec, as branch"), "{said}");
     let checked = crate::command::run(&["doctor", &at(&pool)]).stdout;
     let branch = pool.branch("b").path().display();
     assert!(
@@ -247,10 +247,10 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     let more = Branch::make("more", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
     let (at, source) = (pool.path().display().to_string(), more.path().display().to_string());
     sh(more.path(), "mount -o remount,nodev,noexec .");
-    let (_, told) = crate::command::refused(&["branch", "add", &at, &source]);
-    assert!(told.contains("remount,nodev") && !told.contains("noexec,"), "{told}");
+    let (_, said) = crate::command::refused(&["branch", "add", &at, &source]);
+    assert!(said.contains("remount,nodev") && !said.contains("noexec,"), "{said}");
     sh("/", &format!("mount -o remount,nodev {at}"));
-    crate::command::told(&["branch", "add", &at, &source]);
+    crate::command::output_of(&["branch", "add", &at, &source]);
     assert!(has(&pool, "nodev"));
 }
 
@@ -286,8 +286,8 @@ fn a_user_mounts_through_fusermount3() {
     let script = home.join("scenario");
     fs::write(&script, scenario).unwrap();
     let scenario = format!("unshare --mount --propagation private bash -euo pipefail {}", script.display());
-    let told = sh(home, &scenario);
-    let (mount, rest) = told.split_once('\n').unwrap();
+    let said = sh(home, &scenario);
+    let (mount, rest) = said.split_once('\n').unwrap();
     assert!(mount.contains("nosuid") && mount.contains(&format!("user_id={STRANGER}")), "{mount}");
     assert_eq!(rest, format!("bytes\nstacked\nclosed to root\n{STRANGER}\nended"));
 }

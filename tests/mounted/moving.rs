@@ -175,8 +175,8 @@ fn a_move_within_one_file_system_shares_the_blocks() {
 
 /// Disk offsets of the file's extents.
 fn shared(file: &std::path::Path) -> Vec<String> {
-    let told = sh("/", &format!("filefrag -v '{}'", file.display()));
-    let extents = told.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    let output = sh("/", &format!("filefrag -v '{}'", file.display()));
+    let extents = output.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
 }
 
@@ -206,7 +206,7 @@ fn only_the_writers_of_moving_files_wait(transport: &str, threads: usize) {
     }
     assert_eq!(fs::read(pool.at("other")).unwrap(), b"beside");
     assert!(pool.list("").contains(&"other".into()));
-    operator::told(&["status", &operator::at(&pool)]);
+    operator::output_of(&["status", &operator::at(&pool)]);
     assert!(writers.iter().any(|writer| !writer.is_finished()), "others waited for the moves");
     writers.into_iter().for_each(|writer| writer.join().unwrap());
     let mut moved = 0;

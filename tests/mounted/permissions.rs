@@ -166,7 +166,7 @@ fn a_server_sees_all_groups_of_the_creator() {
     for (pool, times) in [(lab::pool().served_branch("a"), "2"), (lab::pool().tmp_branch("a"), "0")] {
         let pool = pool.mount();
         let traces = tempfile::tempdir().unwrap();
-        let (seen, answer) = (traces.path().join("seen"), traces.path().join("told"));
+        let (seen, answer) = (traces.path().join("seen"), traces.path().join("answer"));
         let script = format!(
             "mkdir -m 1777 open
              strace -f -e trace=setgroups -o {seen} -p {pid} 2> {answer} & tracer=$!

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 
 use fsstack_lab::{self as lab, Pool, needs};
 
-use crate::command::{at, told};
+use crate::command::{at, output_of};
 
 /// The values of that field in the status of all threads of the daemon.
 fn of_all_threads(pool: &Pool, field: &str) -> BTreeSet<String> {
@@ -27,9 +27,9 @@ fn worked(pool: &Pool) {
     assert_eq!(pool.read("moved/deeper/file"), b"bytes");
     let extra = pool.path().with_file_name("extra");
     fs::create_dir(&extra).unwrap();
-    told(&["branch", "add", &at(pool), extra.to_str().unwrap()]);
+    output_of(&["branch", "add", &at(pool), extra.to_str().unwrap()]);
     let open: Vec<_> = (0..8).map(|n| File::create(pool.at(n.to_string())).unwrap()).collect();
-    assert!(told(&["status", &at(pool)]).contains("extra"));
+    assert!(output_of(&["status", &at(pool)]).contains("extra"));
     drop(open);
 }
 
@@ -74,7 +74,7 @@ fn without_a_filter_the_pool_works_as_well() {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("seccomp=off").mount();
     worked(&pool);
     assert_eq!(of_all_threads(&pool, "Seccomp:"), of_us());
-    assert_eq!(told(&["get", &at(&pool), "seccomp"]).trim(), "off");
+    assert_eq!(output_of(&["get", &at(&pool), "seccomp"]).trim(), "off");
 }
 
 /// A container may have its own filter.

@@ -21,7 +21,7 @@ struct Schedule {
 }
 
 /// Name and schedule of the thread at `task`, a directory of proc(5), unless it has ended.
-fn told(task: &Path) -> Option<(String, Schedule)> {
+fn schedule_of(task: &Path) -> Option<(String, Schedule)> {
     let stat = fs::read_to_string(task.join("stat")).ok()?;
     let (begin, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -35,7 +35,7 @@ fn told(task: &Path) -> Option<(String, Schedule)> {
 /// All threads of the process `pid`.
 fn threads(pid: i32) -> Vec<(String, Schedule)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    tasks.filter_map(|task| told(&task.unwrap().path())).collect()
+    tasks.filter_map(|task| schedule_of(&task.unwrap().path())).collect()
 }
 
 /// True for the name of a worker thread: `fuse-0`, `ring-1`.
@@ -76,7 +76,7 @@ fn threads_that_workers_start_are_ordinary(transport: &str) {
     });
     until("the branch is asked for its space", || seen("branch-space"));
 
-    let (_, ordinary) = told(Path::new(&format!("/proc/{pid}"))).unwrap();
+    let (_, ordinary) = schedule_of(Path::new(&format!("/proc/{pid}"))).unwrap();
     assert_eq!(ordinary.policy, "0");
     // A thread has its name a moment before its schedule.
     until("all but the workers are ordinary", || {
@@ -150,7 +150,7 @@ fn workers_are_scheduled_as_asked() {
         workers_become(pool.daemon().pid, workers);
     }
     let pool = lab::pool().tmp_branch("a").no_others().option("door-scheduling=plain").mount();
-    let (_, ordinary) = told(Path::new(&format!("/proc/{}", pool.daemon().pid))).unwrap();
+    let (_, ordinary) = schedule_of(Path::new(&format!("/proc/{}", pool.daemon().pid))).unwrap();
     let mut workers = threads(pool.daemon().pid).into_iter().filter(|(name, _)| is_worker(name));
     assert!(
         workers.all(|(_, own)| (own.policy, own.nice) == (ordinary.policy.clone(), ordinary.nice.clone()))

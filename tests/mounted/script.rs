@@ -37,13 +37,13 @@ pub(crate) fn passthrough() -> Result<(), Skip> {
 /// Runs a shell script in `dir` as root; returns its output without the last newline.
 #[track_caller]
 pub(crate) fn sh(dir: impl AsRef<Path>, script: &str) -> String {
-    told(bash(dir, script))
+    output_of(bash(dir, script))
 }
 
 /// The same as an unprivileged user.
 #[track_caller]
 pub(crate) fn sh_as_stranger(dir: impl AsRef<Path>, script: &str) -> String {
-    told(bash(dir, script).as_user(STRANGER, STRANGER))
+    output_of(bash(dir, script).as_user(STRANGER, STRANGER))
 }
 
 /// Runs a script that must fail for an unprivileged user, and returns its errors.
@@ -79,7 +79,7 @@ pub(crate) fn log_with(log: &Path, word: &str) -> String {
 /// Runs a Python script in `dir`; returns its output without the last newline.
 #[track_caller]
 pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {
-    told(command("python3").arg("-c").arg(script).dir(dir))
+    output_of(command("python3").arg("-c").arg(script).dir(dir))
 }
 
 /// Number of the daemon's descriptors on branches. Its worker threads open and close others with the load.
@@ -95,7 +95,7 @@ fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
 }
 
 #[track_caller]
-fn told(run: Run) -> String {
+fn output_of(run: Run) -> String {
     match run.run() {
         Ok(done) => done.stdout.trim_end_matches('\n').to_owned(),
         Err(e) => panic!("{e:#}"),

@@ -84,10 +84,10 @@ impl Worker<'_> {
     }
 
     /// Counts the result of a call. `None` if it failed.
-    fn told<T>(&self, told: io::Result<T>) -> Option<T> {
-        let counter = if told.is_ok() { self.done } else { self.errors };
+    fn counted<T>(&self, result: io::Result<T>) -> Option<T> {
+        let counter = if result.is_ok() { self.done } else { self.errors };
         counter.fetch_add(1, Relaxed);
-        told.ok()
+        result.ok()
     }
 
     fn step(&mut self) {
@@ -114,7 +114,7 @@ impl Worker<'_> {
         let write = self.writes;
         let path = self.path(file, *self.files[usize::try_from(file).unwrap()].names.first().unwrap());
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let Some(opened) = self.told(opened) else {
+        let Some(opened) = self.counted(opened) else {
             self.known(file).there = true; // it may have been made
             return;
         };
@@ -123,7 +123,7 @@ impl Worker<'_> {
         let data = word(self.number, file, block, write).to_le_bytes().repeat(BLOCK / 8);
         let wrote = opened.write_all_at(&data, block * BLOCK as u64);
         let wrote = wrote.and_then(|()| if sync { opened.sync_data() } else { Ok(()) });
-        let settled = self.told(wrote).is_some();
+        let settled = self.counted(wrote).is_some();
         let shown = &mut self.known(file).blocks[usize::try_from(block).unwrap()];
         if settled {
             // Failed writes may still take effect.
@@ -151,7 +151,7 @@ impl Worker<'_> {
             }
             Err(_) => self.known(file).names = BTreeSet::from([0, 1]),
         }
-        self.told(renamed);
+        self.counted(renamed);
     }
 
     /// After an unanswered rename it has one of the two names, or never existed.
@@ -194,27 +194,27 @@ impl Worker<'_> {
                 }
             }
         }
-        self.told(removed);
+        self.counted(removed);
     }
 
     /// Compares a file with its possible states. `None` if it cannot be read now.
     fn look(&mut self, file: u64) -> Option<()> {
         let known = self.known(file).clone();
         let path = self.path(file, *known.names.first().unwrap());
-        let told = match File::open(path) {
+        let file_read = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 assert!(known.missing, "{file} of {} is lost: {known:?}", self.number);
                 return Some(());
             }
-            opened => self.told(opened)?,
+            opened => self.counted(opened)?,
         };
         assert!(known.there, "{file} of {} was removed, and is back", self.number);
         let mut block = vec![0; BLOCK];
         for (number, shown) in known.blocks.iter().enumerate() {
             block.fill(0);
             let number = u64::try_from(number).unwrap();
-            let read = told.read_at(&mut block, number * BLOCK as u64);
-            let read = self.told(read)?;
+            let read = file_read.read_at(&mut block, number * BLOCK as u64);
+            let read = self.counted(read)?;
             block[read..].fill(0);
             for page in block.chunks(PAGE) {
                 let first = u64::from_le_bytes(page[..8].try_into().unwrap());
@@ -283,7 +283,7 @@ fn work(dir: &Path, seed: u64, gate: &RwLock<()>, faults: impl FnOnce()) {
             }
         }
     });
-    println!("seed {seed}: {} calls done, {} told an error", done.load(Relaxed), errors.load(Relaxed));
+    println!("seed {seed}: {} calls done, {} failed", done.load(Relaxed), errors.load(Relaxed));
     assert!(done.load(Relaxed) > 100, "nothing was done");
 }
 

@@ -125,7 +125,7 @@ fn a_move_under_way_is_finished(transport: &str) {
     assert_eq!(pool.holders("film"), ["b"]);
     let stored = fs::read(pool.branch("b").path().join("film")).unwrap();
     let whole: Vec<u8> = (0..30).flat_map(mib).collect();
-    assert!(stored[..written] == whole[..written], "{written} bytes were told to be written");
+    assert!(stored[..written] == whole[..written], "{written} bytes were acknowledged");
 }
 
 #[test]
@@ -158,15 +158,18 @@ fn names_that_were_reported_are_kept() {
                 let (dir, stop) = (pool.at(format!("d{worker}")), stop.clone());
                 fs::create_dir(&dir).unwrap();
                 thread::spawn(move || {
-                    let mut told = 0_u32;
+                    let mut acknowledged = 0_u32;
                     while !stop.load(SeqCst) {
-                        let (new, name) = (dir.join("new"), dir.join(told.to_string()));
-                        if fs::write(&new, told.to_string()).and_then(|()| fs::rename(new, name)).is_err() {
+                        let (new, name) = (dir.join("new"), dir.join(acknowledged.to_string()));
+                        if fs::write(&new, acknowledged.to_string())
+                            .and_then(|()| fs::rename(new, name))
+                            .is_err()
+                        {
                             break;
                         }
-                        told += 1;
+                        acknowledged += 1;
                     }
-                    told
+                    acknowledged
                 })
             })
             .collect();
@@ -174,15 +177,18 @@ fn names_that_were_reported_are_kept() {
         let daemon = pool.daemon();
         ends(&pool, &daemon);
         stop.store(true, SeqCst);
-        let told: Vec<u32> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        let acknowledged: Vec<u32> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
         pool.remount();
-        for (worker, told) in told.into_iter().enumerate() {
+        for (worker, acknowledged) in acknowledged.into_iter().enumerate() {
             let there = names(&pool.at(format!("d{worker}")));
-            for n in 0..told {
-                assert!(there.contains(&n.to_string()), "{transport}: {n} of {told} is not there: {there:?}");
+            for n in 0..acknowledged {
+                assert!(
+                    there.contains(&n.to_string()),
+                    "{transport}: {n} of {acknowledged} is not there: {there:?}"
+                );
                 assert_eq!(pool.read(format!("d{worker}/{n}")), n.to_string().as_bytes());
             }
-            assert!(there.len() <= usize::try_from(told).unwrap() + 2, "{transport}: {there:?}");
+            assert!(there.len() <= usize::try_from(acknowledged).unwrap() + 2, "{transport}: {there:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, Pool, daemon, needs};
 
-use crate::command::told;
+use crate::command::output_of;
 use crate::relocate::{assert_clean, assert_mibs, mib, nearly_full, refused_after, writer};
 use crate::script::sh;
 
@@ -45,8 +45,8 @@ fn flags_unknown_to_another_file_system_are_left_and_its_own_stay() {
     sh(pool.path(), "mkdir d; touch d/film; chattr +dA -p 42 d/film; chattr +dP -p 42 d");
     outgrow(pool.at("d/film"));
     assert_eq!(pool.holders("d/film"), ["b"]);
-    let told = sh(pool.branch("b").path(), "lsattr -d d d/film | tr -d -");
-    assert!(told.contains("dAe d/film") && told.contains("de") && told.contains("d\n"), "{told}");
+    let flags = sh(pool.branch("b").path(), "lsattr -d d d/film | tr -d -");
+    assert!(flags.contains("dAe d/film") && flags.contains("de") && flags.contains("d\n"), "{flags}");
     assert_mibs(&pool, "d/film", 40);
     assert_clean(&pool);
 }
@@ -81,8 +81,8 @@ fn a_file_that_is_overwritten_in_place_stays_so() {
     command(daemon::helper().unwrap()).arg(branches).arg(at.path()).args(options).run().unwrap();
     sh(at.path(), "mkdir d; chattr +C d; touch d/film");
     outgrow(at.path().join("d/film"));
-    let told = sh(two, "lsattr -d d d/film | tr -d -");
-    assert_eq!(told, "C d\nC d/film");
+    let flags = sh(two, "lsattr -d d d/film | tr -d -");
+    assert_eq!(flags, "C d\nC d/film");
     assert!(!one.join("a/d/film").exists());
     command("umount").arg(at.path()).run().unwrap();
 }
@@ -105,9 +105,9 @@ fn a_directory_gives_its_project_on_every_branch() {
     pool.write("top/dir/file", b"x");
     assert_eq!(pool.holders("top/dir/file"), ["b"]);
     let look = "lsattr -pd top top/dir";
-    let told = sh(pool.branch("b").path(), look);
-    assert_eq!(told, sh(pool.branch("a").path(), look));
-    assert_eq!(told.matches("42 ").count(), 2, "{told}");
+    let flags = sh(pool.branch("b").path(), look);
+    assert_eq!(flags, sh(pool.branch("a").path(), look));
+    assert_eq!(flags.matches("42 ").count(), 2, "{flags}");
     let file = sh(pool.branch("b").path(), "lsattr -p top/dir/file");
     assert!(file.trim_start().starts_with("42 "), "{file}");
     assert!(!pool.branch("b").path().join(".fsstack.moving").exists());
@@ -127,8 +127,8 @@ fn a_project_of_the_branch_itself_stays() {
     sh(pool.path(), "mkdir d; touch d/film; chattr -p 42 d/film; chattr +P -p 42 d");
     outgrow(pool.at("d/film"));
     assert_eq!(pool.holders("d/film"), ["b"]);
-    let told = sh(pool.branch("b").path(), "lsattr -pd d d/film");
-    assert!(told.lines().all(|line| line.trim_start().starts_with("7 ")), "{told}");
+    let flags = sh(pool.branch("b").path(), "lsattr -pd d d/film");
+    assert!(flags.lines().all(|line| line.trim_start().starts_with("7 ")), "{flags}");
     assert_mibs(&pool, "d/film", 40);
 }
 
@@ -156,14 +156,14 @@ fn a_bulk_copy_brings_flags_along_and_goes_into_projects() {
         &tree,
         "touch disk; chattr +C disk; head -c 300000 /dev/urandom > disk; echo x > small; chattr +d small",
     );
-    told(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);
+    output_of(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);
     let look = "lsattr disk small";
     assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
     // A directory with an inherited project: a file written elsewhere gets it too.
     let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
     sh(pool.path(), "mkdir tree; chattr +P -p 42 tree");
-    told(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);
-    let told = sh(pool.at("tree"), "lsattr -p small disk");
-    assert!(told.lines().all(|line| line.trim_start().starts_with("42 ")), "{told}");
+    output_of(&["copy", tree.to_str().unwrap(), pool.path().to_str().unwrap()]);
+    let flags = sh(pool.at("tree"), "lsattr -p small disk");
+    assert!(flags.lines().all(|line| line.trim_start().starts_with("42 ")), "{flags}");
     assert_eq!(sh(pool.at("tree"), "cat disk | md5sum"), sh(&tree, "cat disk | md5sum"));
 }

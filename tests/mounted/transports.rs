@@ -36,8 +36,8 @@ fn the_log_and_the_root_tell_which_transport_it_is() {
         let log = tempfile::NamedTempFile::new().unwrap();
         let pool = lab::pool().tmp_branch("a").option(&format!("transport={option}"));
         let mut pool = pool.option(&format!("log={}", log.path().display())).mount();
-        let told = sh(pool.path(), "getfattr --only-values -n user.fsstack.transport .");
-        assert_eq!(told, transport, "transport={option}");
+        let output = sh(pool.path(), "getfattr --only-values -n user.fsstack.transport .");
+        assert_eq!(output, transport, "transport={option}");
         pool.unmount();
         let log = fs::read_to_string(log.path()).unwrap();
         let line = log.lines().find(|line| line.contains("requests by"));
@@ -108,7 +108,7 @@ fn extra_threads_at_the_device_start_for_calls_stuck_in_a_branch_and_end_again()
     for _ in 0..20 {
         assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
     }
-    assert!(callers.iter().all(|caller| !caller.is_finished()), "told before the branch was thawed");
+    assert!(callers.iter().all(|caller| !caller.is_finished()), "answered before the branch was thawed");
     assert!(base < worker_threads(&pool));
     drop(frozen);
     assert!(callers.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
@@ -128,11 +128,12 @@ fn resident(pool: &Pool) -> u64 {
 /// True if a thread of the ring's queue for `cpu` waits for a request.
 fn has_free_thread(pool: &Pool, cpu: usize) -> bool {
     let mut tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
-    let told =
+    let field =
         |task: &fs::DirEntry, what: &str| fs::read_to_string(task.path().join(what)).unwrap_or_default();
     tasks.any(|task| {
         let task = task.unwrap();
-        told(&task, "comm").trim() == format!("ring-{cpu}") && told(&task, "wchan").contains("io_cqring_wait")
+        field(&task, "comm").trim() == format!("ring-{cpu}")
+            && field(&task, "wchan").contains("io_cqring_wait")
     })
 }
 
@@ -165,7 +166,7 @@ fn a_burst_on_one_cpu_leaves_threads_for_another() {
         let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let waiting: Vec<_> = (0..callers).map(|n| calls_from(&pool, cpu, n)).collect();
         until("who comes next will be served", || has_free_thread(&pool, cpu));
-        assert!(waiting.iter().all(|caller| !caller.is_finished()), "told before the branch was thawed");
+        assert!(waiting.iter().all(|caller| !caller.is_finished()), "answered before the branch was thawed");
         drop(frozen);
         assert!(waiting.into_iter().all(|caller| caller.join().unwrap()));
     }

@@ -9,7 +9,7 @@ use fsstack_lab::{self as lab, MiB, Pool, Requests, needs};
 use crate::script::{passthrough, sh, ways};
 
 /// The pool's explanation of a file's write path.
-fn told(pool: &Pool, name: &str) -> String {
+fn write_path_of(pool: &Pool, name: &str) -> String {
     sh(pool.path(), &format!("getfattr --only-values -n user.fsstack.write-path '{name}'"))
 }
 
@@ -56,9 +56,9 @@ fn a_file_tells_its_way() {
     }
     let mut pool = lab::pool().tmp_branch("a").mount();
     pool.write("file", b"x");
-    assert_eq!(told(&pool, "file"), "passthrough");
+    assert_eq!(write_path_of(&pool, "file"), "passthrough");
     pool.remount_with(&["write-path=stacked"]);
-    assert_eq!(told(&pool, "file"), "stacked");
+    assert_eq!(write_path_of(&pool, "file"), "stacked");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn where_a_branch_refuses_passthrough_auto_goes_on_and_says_so_once() {
     for name in ["one", "two"] {
         let file = read_write(&pool, name);
         file.write_all_at(b"bytes", 0).unwrap();
-        assert_eq!(told(&pool, name), "stacked");
+        assert_eq!(write_path_of(&pool, name), "stacked");
         assert_eq!(below.read(name), b"bytes");
     }
     pool.unmount();
@@ -125,14 +125,14 @@ fn near_a_full_branch_the_daemon_writes() {
     }
     let pool = lab::pool().xfs_branch("a", MiB(300)).option("passthrough-headroom=100M").mount();
     let roomy = read_write(&pool, "roomy");
-    assert_eq!(told(&pool, "roomy"), "passthrough");
+    assert_eq!(write_path_of(&pool, "roomy"), "passthrough");
     pool.branch("a").fill_until_free(MiB(50));
     // Space is queried at most once a second.
     std::thread::sleep(std::time::Duration::from_millis(1200));
     let tight = read_write(&pool, "tight");
-    assert_eq!(told(&pool, "tight"), "stacked");
+    assert_eq!(write_path_of(&pool, "tight"), "stacked");
     // An open file keeps its path until its last close.
-    assert_eq!(told(&pool, "roomy"), "passthrough");
+    assert_eq!(write_path_of(&pool, "roomy"), "passthrough");
     roomy.write_all_at(b"past", 0).unwrap();
     tight.write_all_at(b"through", 0).unwrap();
     assert_eq!((pool.read("roomy"), pool.read("tight")), (b"past".to_vec(), b"through".to_vec()));
@@ -196,7 +196,7 @@ fn files_that_the_kernel_opens_on_a_remote_branch_are_open_by_name() {
     pool.write("replaced", &[3; 10_000]);
     let [file, removed, replaced] =
         ["file", "removed", "replaced"].map(|name| File::open(pool.at(name)).unwrap());
-    assert_eq!(told(&pool, "removed"), "passthrough");
+    assert_eq!(write_path_of(&pool, "removed"), "passthrough");
     // Another handle writes it meanwhile.
     read_write(&pool, "file").write_all_at(&[4; 10_000], 10_000).unwrap();
     let mut bytes = [0; 20_000];
@@ -298,6 +298,6 @@ fn a_dead_branch_is_an_error_of_input_though_its_names_are_remembered() {
     pool.write("file", b"x");
     assert_eq!(pool.read("file"), b"x");
     pool.branch("a").daemon().kill().unwrap();
-    let told = File::open(pool.at("file")).unwrap_err();
-    assert_eq!(told.raw_os_error(), Some(5), "{told}");
+    let error = File::open(pool.at("file")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
 }

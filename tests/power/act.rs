@@ -1,4 +1,4 @@
-//! Calls of a program on a pool, one or two at a time.
+//! Operations of a program on a pool, one or two at a time.
 
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,20 +14,20 @@ use fsstack_sys::{Errno, OFlags};
 use crate::engine::{Answer, Engine};
 use crate::shown::shown;
 
-/// One act.
+/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// A new file, with its content.
+    /// Creates a file with this content.
     Create(PathBuf, String),
-    /// A new file that is made without a name, with its content.
+    /// Creates a file without a name, writes this content, and links it.
     Unnamed(PathBuf, String),
     Mkdir(PathBuf, u32),
     Append(PathBuf, String),
     Chmod(PathBuf, u32),
     Chown(PathBuf, u32),
-    /// A further user gets what the group has.
+    /// Gives a further user the group's rights.
     Grant(PathBuf, u32),
-    /// Appended with O_SYNC.
+    /// Appends with O_SYNC.
     Synced(PathBuf, String),
     Remove(PathBuf),
     Rmdir(PathBuf),
@@ -36,13 +36,13 @@ pub(crate) enum Act {
     Exchange(PathBuf, PathBuf),
     Fsync(PathBuf),
     Fdatasync(PathBuf),
-    /// COMMIT of an NFS client: the kernel knows the handle only.
+    /// COMMIT of an NFS client: the kernel knows only the handle.
     Commit(PathBuf),
     FsyncDir(PathBuf),
     Syncfs,
-    /// Everything is looked at, by name.
+    /// Looks every name up.
     Look,
-    /// A branch is added to the pool that is in use.
+    /// Adds a branch to the mounted pool.
     Join(usize),
 }
 
@@ -127,7 +127,7 @@ impl Act {
         )
     }
 
-    /// The names that it takes away, gives or replaces.
+    /// Names that it removes, makes or replaces.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Create(path, _)
@@ -154,7 +154,7 @@ impl Act {
         }
     }
 
-    /// Does it.
+    /// Runs it.
     pub(crate) fn run(&self, pool: &Engine) -> Answer<()> {
         match self {
             Self::Create(path, text) => {
@@ -217,7 +217,7 @@ impl Act {
         }
     }
 
-    /// The command as a person would type it below the pool.
+    /// The shell command for it, run below the pool.
     pub(crate) fn typed(&self) -> String {
         let root = |path: &Path| {
             if path.as_os_str().is_empty() { ".".to_owned() } else { path.display().to_string() }
@@ -264,12 +264,12 @@ fn create_unnamed(pool: &Engine, path: &Path, text: &str) -> Answer<()> {
     linked.map(drop).map_err(errno)
 }
 
-/// The access list of a file.
+/// Attribute with a file's ACL.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
-/// Where the user is in one of [`acl_for`].
+/// Offset of the user in an ACL of [`acl_for`].
 const USER_AT: usize = 4 + 8 + 4;
 
-/// That of a file with `mode`, in which `user` has what the group has.
+/// An ACL for a file with `mode`, which gives `user` the group's rights.
 fn acl_for(mode: u32, user: u32) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let (owner, group, others) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
@@ -284,12 +284,12 @@ fn acl_for(mode: u32, user: u32) -> Vec<u8> {
     list
 }
 
-/// The user that an access list names.
+/// The user in an ACL.
 pub(crate) fn user_of(list: &[u8]) -> Option<u32> {
     list.get(USER_AT..)?.first_chunk().map(|user| u32::from_le_bytes(*user)).filter(|_| list.len() > 28)
 }
 
-/// Long contents are of one letter.
+/// Abbreviates long contents, which repeat one letter.
 fn short(text: &str) -> String {
     if text.len() <= 40 { text.to_owned() } else { format!("{} KiB of {:?}", text.len() >> 10, &text[..1]) }
 }

@@ -1,4 +1,4 @@
-//! The tree after more than one mount: in another order, or without a branch that is back later.
+//! The tree after further mounts: with reordered branches, or without a branch that is back later.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::plan::Meanwhile;
 use crate::recording::Cut;
 use crate::shown::{Shown, line, on_branch, shown};
 
-/// The order of the branches says which file hides another. It changes no number.
+/// The order of the branches decides which file hides another. It changes no number.
 pub(crate) fn reversed(test_bed: &TestBed<'_>, cut: &Cut) -> Vec<Fault> {
     let engine = test_bed.recording.plan.mount_reversed(&test_bed.paths, &test_bed.state);
     let first = shown(&engine);
@@ -32,9 +32,9 @@ pub(crate) fn reversed(test_bed: &TestBed<'_>, cut: &Cut) -> Vec<Fault> {
     faults
 }
 
-/// Changes made while a branch was away.
+/// Changes made while a branch was missing.
 struct Done {
-    /// Files that got another name, and that.
+    /// Renamed files with their new names.
     renamed: Vec<(Object, PathBuf)>,
     removed: Vec<Object>,
     /// Contents of new files.
@@ -42,7 +42,7 @@ struct Done {
 }
 
 impl Meanwhile {
-    /// Does it to all that is shown. What is refused is not done.
+    /// Changes everything that is shown. Refused changes are not counted.
     fn act(self, engine: &Engine, shown: &Names) -> Done {
         let mut done = Done { renamed: Vec::new(), removed: Vec::new(), made: Vec::new() };
         let files =
@@ -77,7 +77,7 @@ impl Meanwhile {
     }
 }
 
-/// The branch `away` is away at one mount and back at the next. What was done meanwhile is not undone.
+/// The branch `away` is missing at one mount and back at the next. Changes made meanwhile are kept.
 pub(crate) fn away(test_bed: &TestBed<'_>, cut: &Cut, (away, meanwhile): (usize, Meanwhile)) -> Vec<Fault> {
     let engine = test_bed.recording.plan.mount(&test_bed.paths, &test_bed.state, Some(away));
     let first = match shown(&engine) {
@@ -96,7 +96,7 @@ pub(crate) fn away(test_bed: &TestBed<'_>, cut: &Cut, (away, meanwhile): (usize,
     let is_linked = test_bed.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
     faults.extend(check(&done, &first, &names, is_linked));
     if matches!(meanwhile, Meanwhile::Fill) && test_bed.is_answered(cut) {
-        // Nothing that was answered is changed by that.
+        // Acknowledged operations are not affected by that.
         let is_new = |name: &Shown| name.text.as_ref().is_some_and(|text| done.made.contains(text));
         let old = names.iter().filter(|(_, name)| !is_new(name));
         let old = old.map(|(path, name)| (path.clone(), name.clone())).collect();
@@ -122,7 +122,7 @@ fn check(done: &Done, first: &Names, names: &Names, is_linked: bool) -> Vec<Faul
     let (before, after) = (places(first), places(names));
     let mut faults = Vec::new();
     let mut wrong = |kind, what: String| faults.push(fault(kind, format!("{what} (shown: {})", line(names))));
-    // One that had two names in the middle of an exchange may have been given two others.
+    // An object with two names, in the middle of an exchange, may have been given two others.
     let had_two = |object: &Object| is_linked || before.get(object).is_some_and(|paths| paths.len() > 1);
     for (object, paths) in after.iter().filter(|(object, paths)| paths.len() > 1 && !had_two(object)) {
         wrong("twice", format!("#{object} is at {paths:?}"));

@@ -1,7 +1,7 @@
-//! A bulk copy is killed before each of its calls, or the power goes there, and it is run again.
+//! A bulk copy is killed before each of its calls, or the power is cut there, and it is run again.
 //!
-//! The copier is a process of its own, which stops before its n-th call: what is on each disk then is kept, without and with
-//! what the disk's journal would commit by itself. The pool is the real daemon's.
+//! The copier is a child process that stops before its n-th call. The content of each disk is kept then, without and
+//! with what the disk's journal would commit by itself. The pool's daemon is the real one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,19 +25,19 @@ use crate::record::commit;
 use crate::run::{WORKERS, is_long, is_wanted, tally};
 use crate::shown::{on_branch, read};
 
-/// The file for its process number, the source and the target.
+/// Environment variable with the copier's pid file, source and target.
 const ORDER: &str = "FSSTACK_TEST_COPIER";
-/// Limit for what takes milliseconds.
+/// Time limit for work of milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Rows of the table of operations, if nothing is wrong.
+/// Rows of the operations' table, if nothing is wrong.
 const ROWS: &str = "row\tbulk copy\tkilled under way\twhole files; run again, done\n\
                     row\tbulk copy\tkilled after the answer\tdone\n\
                     row\tbulk copy\tpower cut under way\twhole files; run again, done\n\
                     row\tbulk copy\tafter the answer\tdone\n\
                     row\tbulk copy\tafter a sync\tdone\n";
 
-/// The copier: does nothing unless it was given an order.
+/// The copier process: does nothing without an order.
 #[test]
 fn a_copier() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -47,7 +47,7 @@ fn a_copier() {
     assert_eq!(fsstack_cli::command::run(arguments), 0);
 }
 
-/// A name of the copied tree: kind and mode, owner, and content, target or none.
+/// Names of the copied tree: type and mode, owner, and content or target.
 type CopiedNames = BTreeMap<PathBuf, (u32, u32, String)>;
 
 fn names_below(root: &Path) -> CopiedNames {
@@ -85,7 +85,7 @@ fn make_source(root: &Path) {
     lchown(root.join("d/link"), Some(1000), Some(1000)).unwrap();
 }
 
-/// A pool of two disks, and what is copied into it.
+/// A pool of two disks, and the source of the copy.
 struct Bench {
     pool: Pool,
     disks: Vec<Disk>,
@@ -132,8 +132,8 @@ impl Bench {
         self.disks.iter().map(Disk::image).collect()
     }
 
-    /// Copies until right before the `nth` call, and is killed there: what is on the disks then, without and with what their journals
-    /// commit. None: there are not so many calls.
+    /// Copies until right before the `nth` call and kills the copier there. Returns the disks' content, without and
+    /// with what their journals commit; `None` if there are fewer calls.
     fn killed(&self, source: &Path, nth: u64) -> Option<[Vec<Image>; 2]> {
         let run = self.copier(source).env("FSSTACK_FAULT", format!("stop:{nth}"));
         std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ impl Bench {
         })
     }
 
-    /// Waits until the daemon has cleared up behind a copier.
+    /// Waits until the daemon has cleaned up after a copier.
     fn cleared(&self) -> bool {
         let began = Instant::now();
         while self.disks.iter().any(|disk| on_branch(disk.path()).1) {
@@ -172,7 +172,7 @@ impl Bench {
         true
     }
 
-    /// Copies to the end: what is wrong then.
+    /// Copies to the end; returns what is wrong then.
     fn finished(&self, source: &Path, whole: &CopiedNames) -> Option<String> {
         let ended = self.copier(source).output().unwrap();
         let name = self.pool.at(source.file_name().unwrap());
@@ -194,13 +194,13 @@ impl Bench {
 
 fn difference(whole: &CopiedNames, found: &CopiedNames) -> String {
     let paths: BTreeSet<&PathBuf> = whole.keys().chain(found.keys()).collect();
-    let told = |name: Option<&(u32, u32, String)>| match name {
+    let described = |name: Option<&(u32, u32, String)>| match name {
         None => "not there".to_owned(),
         Some((mode, owner, text)) => format!("{mode:o} of {owner}, {} bytes", text.len()),
     };
     let differing = paths.into_iter().filter(|path| whole.get(*path) != found.get(*path));
     let lines = differing.map(|path| {
-        format!("{} is {}, not {}", path.display(), told(found.get(path)), told(whole.get(path)))
+        format!("{} is {}, not {}", path.display(), described(found.get(path)), described(whole.get(path)))
     });
     lines.collect::<Vec<_>>().join("; ")
 }
@@ -213,7 +213,7 @@ struct Left {
     returned: bool,
 }
 
-/// Mounts what a cut has left, and says what is wrong with it.
+/// Mounts the disks after a cut, and returns what is wrong.
 fn judge(left: &Left, home: &Home, whole: &CopiedNames) -> Option<String> {
     let disks: Vec<Disk> =
         left.images.iter().enumerate().map(|(at, image)| home.mount(at, image, Format::Ext4)).collect();
@@ -241,7 +241,7 @@ fn judge(left: &Left, home: &Home, whole: &CopiedNames) -> Option<String> {
     }
 }
 
-/// Judges all states: what is wrong with them.
+/// Judges all states; returns what is wrong.
 fn judge_all(all: &[Left], whole: &CopiedNames) -> Vec<String> {
     let next = AtomicUsize::new(0);
     let faults = Mutex::new(Vec::new());
@@ -323,7 +323,7 @@ fn a_bulk_copy_is_killed_or_cut_at_each_call_and_run_again() {
     assert!(kills > 20, "{kills} calls");
     println!("{kills} kills");
     let mut faults = [wrong, judge_all(&all, &whole)].concat();
-    // A cut copy is finished by the next one, too.
+    // An interrupted copy is completed by the next one, too.
     let step = if is_long() { 1 } else { 16 };
     for left in all.iter().filter(|left| !left.returned).step_by(step) {
         let bench = Bench::new(&left.images);

@@ -1,4 +1,4 @@
-//! Small file systems in images: what is in an image is kept in memory, and mounted as often as wanted.
+//! Small file systems in images, whose content is kept in memory and mounted repeatedly.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ impl Format {
         }
     }
 
-    /// Bytes. An XFS has 300 MiB at least.
+    /// Size in bytes. An XFS has at least 300 MiB.
     fn size(self) -> u64 {
         match self {
             Self::Ext4 => 16 << 20,
@@ -66,18 +66,18 @@ impl Format {
     }
 }
 
-/// The data of an image, without the zeros.
+/// Content of an image without zero pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     len: u64,
     parts: Vec<(u64, Arc<[u8]>)>,
 }
 
-/// Zeros of this length are left out.
+/// Granularity of omitted zeros.
 pub(crate) const PAGE: usize = 4096;
 
 impl Image {
-    /// Content of `file` now.
+    /// Reads the present content of `file`.
     pub(crate) fn of(file: &File) -> Self {
         let len = file.metadata().unwrap().len();
         let mut parts = Vec::new();
@@ -92,7 +92,7 @@ impl Image {
         Self { len, parts }
     }
 
-    /// Makes it the content of a new file.
+    /// Writes it to a new file.
     fn put(&self, path: &Path) -> File {
         let _old = fs::remove_file(path);
         let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
@@ -102,7 +102,7 @@ impl Image {
     }
 }
 
-/// The runs of pages that are not zero.
+/// Runs of nonzero pages.
 fn without_zeros(from: u64, bytes: &[u8]) -> Vec<(u64, Arc<[u8]>)> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
     for (n, page) in bytes.chunks(PAGE).enumerate().filter(|(_, page)| **page != [0; PAGE][..page.len()]) {
@@ -115,13 +115,13 @@ fn without_zeros(from: u64, bytes: &[u8]) -> Vec<(u64, Arc<[u8]>)> {
     runs.into_iter().map(|(at, run)| (at, run.into())).collect()
 }
 
-/// A directory in memory with mount points, which are unmounted whatever becomes of the process.
+/// A directory in memory with mount points, which are unmounted even if the process is killed.
 pub(crate) struct Home {
     path: PathBuf,
     _entries: Vec<Entry>,
 }
 
-/// So many disks are mounted at once at most.
+/// Maximum number of disks mounted at once.
 const MOUNTS: usize = 4;
 
 impl Home {
@@ -147,7 +147,7 @@ impl Home {
         self.path.join(format!("{at}.img"))
     }
 
-    /// Mounts a disk that has this content.
+    /// Mounts a disk with this content.
     pub(crate) fn mount(&self, at: usize, image: &Image, format: Format) -> Disk {
         let target = self.path.join(format!("{at}"));
         let file = image.put(&self.image(at));
@@ -158,7 +158,7 @@ impl Home {
     }
 }
 
-/// A file system that is mounted.
+/// A mounted file system.
 pub(crate) struct Disk {
     target: PathBuf,
     image: File,
@@ -170,7 +170,7 @@ impl Disk {
         &self.target
     }
 
-    /// Content of the disk now.
+    /// Present content of the disk.
     pub(crate) fn image(&self) -> Image {
         Image::of(&self.image)
     }
@@ -179,7 +179,7 @@ impl Disk {
         self.take_off();
     }
 
-    /// Unmounts it: what is on the disk then.
+    /// Unmounts it and returns the disk's content.
     pub(crate) fn unmount_kept(mut self) -> Image {
         self.take_off();
         self.image()
@@ -190,7 +190,7 @@ impl Disk {
             return;
         }
         let began = Instant::now();
-        // A process that another thread starts has our descriptors until it runs its program.
+        // A process started by another thread has our descriptors until it executes its program.
         while unmount(&self.target, UnmountFlags::empty()) == Err(Errno::BUSY) {
             assert!(began.elapsed() < Duration::from_secs(20), "{} stays busy", self.target.display());
             std::thread::sleep(Duration::from_millis(1));

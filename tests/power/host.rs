@@ -1,6 +1,6 @@
-//! Another host mounts the same branches in the middle of an operation: operations under way are left to the process at work.
+//! Another host mounts the same branches during an operation: operations in progress are left to their own process.
 //!
-//! The other host is another process: its locks are its own.
+//! The other host is a child process, because locks are per process.
 
 use std::fs::{self, File};
 use std::os::fd::BorrowedFd;
@@ -21,10 +21,10 @@ use crate::run::is_wanted;
 use crate::shown::{FOLDER, differences, on_branch, shown};
 use crate::single::{Single, many_steps};
 
-/// The branches that the guest mounts.
+/// Environment variable with the branches for the guest to mount.
 const ORDER: &str = "FSSTACK_TEST_GUEST";
 
-/// The other host: does nothing unless it was given branches.
+/// The other host: does nothing without branches.
 #[test]
 fn a_guest() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -32,10 +32,10 @@ fn a_guest() {
     drop(Engine::of(specs, settings("ff")));
 }
 
-/// Has the guest mount the branches after one of the calls that leave something in a hidden folder.
+/// Makes the guest mount the branches after one of the calls that leave something in a hidden folder.
 struct Visited {
     paths: Vec<PathBuf>,
-    /// So many such calls go by before.
+    /// Number of such calls before that.
     before: usize,
     seen: Mutex<usize>,
 }
@@ -61,7 +61,7 @@ impl Observer for Visited {
     fn synced(&self, _: BorrowedFd<'_>, _: Reach) {}
 }
 
-/// Differences after the acts of `plan`, and whether the guest came.
+/// Differences after the operations of `plan`, and whether the guest mounted.
 fn visited(plan: &Plan, home: &Home, before: usize) -> (Vec<String>, bool) {
     let disks = plan
         .branches

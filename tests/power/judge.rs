@@ -1,4 +1,4 @@
-//! Mounts what a cut has left, and says what is wrong with it.
+//! Mounts the disks after a cut, and finds what is wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::plan::{Begin, Plan, Then};
 use crate::recording::{Cut, HandleOf, Recording, put_files};
 use crate::shown::{self, Shown, differences, line, on_branch};
 
-/// Defect of a state.
+/// Fault of a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Fault {
-    /// Which promise is broken.
+    /// The broken promise.
     pub(crate) kind: &'static str,
     pub(crate) text: String,
 }
@@ -43,12 +43,12 @@ impl TestBed<'_> {
         self.recording.plan.mount(&self.paths, &self.state, None)
     }
 
-    /// Whether all acts were answered, and nothing was lost since.
+    /// True if all operations were answered, and nothing was lost since.
     pub(crate) fn is_answered(&self, cut: &Cut) -> bool {
         cut.lost == 0 && cut.progress.answered == self.recording.plan.acts.len()
     }
 
-    /// Whether changes of a name may come apart.
+    /// True if the order of changes of a name is not guaranteed.
     fn is_loose_at(&self, cut: &Cut, path: &Path) -> bool {
         let Plan { acts, durable, .. } = &self.recording.plan;
         is_loose(&self.recording.given, acts, cut.progress, durable, path)
@@ -59,7 +59,7 @@ impl TestBed<'_> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) faults: Vec<Fault>,
-    /// Whether the first act is done, if the tree says it.
+    /// Whether the first operation is done, if the tree shows it.
     pub(crate) done: Option<bool>,
 }
 
@@ -69,7 +69,7 @@ impl From<Vec<Fault>> for Verdict {
     }
 }
 
-/// Mounts what `cut` has left.
+/// Mounts the disks after `cut`.
 pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     let plan = &recording.plan;
     let mount = |(at, state): (usize, &usize)| {
@@ -103,7 +103,7 @@ pub(crate) fn mounted(test_bed: &TestBed<'_>, cut: &Cut) -> Verdict {
     faults.extend(numbers(&names));
     let may_be = |whole, progress: Progress| trees(test_bed.recording, progress, whole);
     let trees = cut.whole.map_or_else(|| may_be(false, cut.progress), |progress| may_be(true, progress));
-    let is_told = cut.progress.answered >= test_bed.recording.plan.acts_untold();
+    let is_told = cut.progress.answered >= test_bed.recording.plan.acts_unseen();
     if test_bed.recording.plan.export && is_told {
         let handles =
             test_bed.recording.handles.iter().filter(|handle| !test_bed.is_loose_at(cut, &handle.path));
@@ -125,7 +125,7 @@ fn trees(recording: &Recording, progress: Progress, whole: bool) -> Vec<Tree> {
     allowed(&recording.given, &recording.plan.acts, progress, whole, &recording.plan.durable)
 }
 
-/// The tree is one that may be.
+/// Checks that the tree is one of the allowed ones.
 pub(crate) fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fault> {
     let asked = [Some((false, cut.progress)), cut.whole.map(|progress| (true, progress))];
     asked.into_iter().flatten().find_map(|(whole, progress)| {
@@ -137,7 +137,7 @@ pub(crate) fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fa
     })
 }
 
-/// A file has the number that was shown before.
+/// Checks that a file has the number that was shown before.
 fn renumbered(handle: &HandleOf, names: &Names) -> Option<Fault> {
     let is_it = |name: &&Shown| name.object == Some(handle.object) && name.text.is_some();
     let now = names.values().find(is_it)?.ino;
@@ -145,7 +145,7 @@ fn renumbered(handle: &HandleOf, names: &Names) -> Option<Fault> {
     (now != handle.ino).then(|| fault("number", text))
 }
 
-/// No two objects have one number.
+/// Checks that no two objects have one number.
 pub(crate) fn numbers(names: &Names) -> Option<Fault> {
     let mut seen: BTreeMap<u64, (&PathBuf, &Shown)> = BTreeMap::new();
     names.iter().find_map(|(path, name)| {
@@ -157,7 +157,7 @@ pub(crate) fn numbers(names: &Names) -> Option<Fault> {
     })
 }
 
-/// Object that a handle opens, when that is known again: an index that was not closed is made anew from the marks.
+/// Resolves a handle once the index is complete: an index that was not closed is rebuilt from the marks.
 fn at_last(engine: &Engine, handle: &HandleOf) -> Result<Entry, OpError> {
     let began = Instant::now();
     loop {
@@ -165,21 +165,21 @@ fn at_last(engine: &Engine, handle: &HandleOf) -> Result<Entry, OpError> {
             Err(error) if error.errno() == Errno::IO && began.elapsed() < Duration::from_secs(20) => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            told => return told,
+            answer => return answer,
         }
     }
 }
 
-/// A handle opens its object, or nothing.
+/// Checks that a handle opens its object, or nothing.
 fn opens(engine: &Engine, handle: &HandleOf, names: &Names, trees: &[Tree]) -> Option<Fault> {
-    let told = |what: String| Some(fault("handle", format!("of object #{}: {what}", handle.object)));
+    let described = |what: String| Some(fault("handle", format!("of object #{}: {what}", handle.object)));
     let is_shown = names.values().any(|name| name.object == Some(handle.object));
     match at_last(engine, handle) {
         Ok(entry) if entry.generation == handle.generation => {
             if entry.attr.stat.is_dir() || handle.object < MADE {
                 let object = shown::object(engine, entry.ino);
                 let is = object == (handle.object < MADE).then_some(handle.object);
-                return if is { None } else { told(format!("opens {object:?}")) };
+                return if is { None } else { described(format!("opens {object:?}")) };
             }
             let text = shown::read(engine, entry.ino).unwrap_or_default();
             let fits = |tree: &Tree| {
@@ -188,19 +188,19 @@ fn opens(engine: &Engine, handle: &HandleOf, names: &Names, trees: &[Tree]) -> O
                     crate::model::Thing::Dir => false,
                 })
             };
-            if trees.iter().any(fits) { None } else { told(format!("opens a file with {text:?}")) }
+            if trees.iter().any(fits) { None } else { described(format!("opens a file with {text:?}")) }
         }
-        Ok(_) if is_shown => told("is of an earlier generation, and the object is there".to_owned()),
+        Ok(_) if is_shown => described("is of an earlier generation, and the object is there".to_owned()),
         Err(error) if error.errno() == Errno::STALE && is_shown => {
-            told("is stale, and the object is there".to_owned())
+            described("is stale, and the object is there".to_owned())
         }
         Ok(_) => None,
         Err(error) if error.errno() == Errno::STALE => None,
-        Err(error) => told(format!("answers {error}")),
+        Err(error) => described(format!("answers {error}")),
     }
 }
 
-/// Nothing is left on the branches that is not shown.
+/// Checks that the branches have nothing that is not shown.
 fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
     let plan = &test_bed.recording.plan;
     let mut faults = Vec::new();
@@ -228,7 +228,7 @@ fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
                         format!("{} on branch {at} is another directory", path.display()),
                     ));
                 }
-                // Narrower is the answer to copies that differ after a cut.
+                // Copies that differ after a cut are narrowed.
                 if copy.owner != shown.owner || copy.mode & !shown.mode != 0 {
                     let is = format!("{:o} of {:?}", copy.mode, copy.owner);
                     let what = format!("{} on branch {at} lets in more users: {is}", path.display());
@@ -244,7 +244,7 @@ fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
     faults
 }
 
-/// The next mount shows the same.
+/// Checks that the next mount shows the same.
 pub(crate) fn again(test_bed: &TestBed<'_>, names: &Names) -> Option<Fault> {
     let engine = test_bed.mount();
     match shown::shown(&engine) {

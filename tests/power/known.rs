@@ -1,7 +1,8 @@
-//! Scenarios that are known to go wrong, each with its finding. One that does not any more fails until it is struck out here.
+//! Scenarios that are known to fail, each with its finding. One that no longer fails is an error until it is removed
+//! here.
 
-/// A move was cut between its new name and the old one's end, and the file was removed while the target was away: a full
-/// branch has no room for the record that would say so.
+/// A move was interrupted after the new name and before the removal of the old one, and the file was removed while the
+/// target was missing: a full branch has no room for a record of that.
 const CUT_MOVE: &str =
     "P2: a move that was cut brings back a file that was removed while its target was away";
 

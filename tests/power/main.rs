@@ -1,8 +1,8 @@
-//! The power goes at every moment: each branch is a journal of its own, and is left in any of its states since its last sync.
+//! Power cuts at every moment: each branch has its own journal, and is left in any of its states since its last sync.
 //!
-//! A scenario runs once over real file systems; what is on each disk is kept after each call that changes or syncs
-//! something (`record`). Every combination that a cut may leave (`recording`) is mounted and judged (`judge`) by what was
-//! promised (`model`).
+//! A scenario runs once on real file systems. The content of each disk is kept after each call that changes or syncs
+//! something (`record`). Every combination that a cut may leave (`recording`) is mounted and judged (`judge`) by the
+//! promises (`model`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 

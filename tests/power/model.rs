@@ -1,11 +1,11 @@
-//! The tree that a pool is to show, as an idea: acts are applied to it, and what a crash may leave is made of some of them.
+//! Model of the tree that a pool must show: operations are applied to it, and a crash leaves a subset of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::act::Act;
 
-/// A file or directory, whatever its name. The root is 0; given ones are counted from 1, made ones from `MADE` on.
+/// A file or directory, independent of its name. The root is 0; initial ones count from 1, new ones from `MADE`.
 pub(crate) type Object = usize;
 pub(crate) const ROOT: Object = 0;
 pub(crate) const MADE: Object = 1000;
@@ -14,7 +14,7 @@ pub(crate) const MADE: Object = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     Dir,
-    /// Its content, and how many bytes of that are on disk for sure.
+    /// Its content, and how many bytes of that are certainly on disk.
     File {
         text: String,
         synced: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     pub(crate) thing: Thing,
     pub(crate) mode: u32,
     pub(crate) owner: u32,
-    /// The user that its access list names.
+    /// The user in its ACL.
     pub(crate) granted: Option<u32>,
 }
 
@@ -44,19 +44,19 @@ pub(crate) struct Tree {
     pub(crate) nodes: BTreeMap<Object, Node>,
 }
 
-/// Objects that an act changes, or a sync reaches.
+/// Objects that an operation changes, or a sync reaches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
     pub(crate) names: BTreeSet<(Object, PathBuf)>,
     pub(crate) objects: BTreeSet<Object>,
-    /// Names in these directories.
+    /// All names in these directories.
     pub(crate) all_of: BTreeSet<Object>,
     /// Everything.
     pub(crate) all: bool,
 }
 
 impl Touched {
-    /// Whether a sync that reaches `self` makes a change of `other` durable.
+    /// True if a sync of `self` makes a change of `other` durable.
     pub(crate) fn reaches(&self, other: &Self) -> bool {
         self.all
             || !self.names.is_disjoint(&other.names)
@@ -98,7 +98,7 @@ impl Tree {
         self.names.keys().any(|name| name != path && name.starts_with(path))
     }
 
-    /// Everything at and below `from` is at and below `to`.
+    /// Renames everything at and below `from`.
     fn relocate(&mut self, from: &Path, to: &Path) {
         let moved: Vec<PathBuf> = self.names.keys().filter(|name| name.starts_with(from)).cloned().collect();
         for name in moved {
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// All names on the way to `path`, and what they lead to.
+    /// All names on the path of `path`, and their objects.
     fn way(&self, path: &Path) -> Option<Touched> {
         let mut way = Touched::default();
         for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
@@ -119,7 +119,7 @@ impl Tree {
         Some(way)
     }
 
-    /// Does `act`, the `n`-th. None: it cannot be done here.
+    /// Applies `act`, the `n`-th. `None` if it is not possible here.
     pub(crate) fn apply(&mut self, act: &Act, n: usize) -> Option<Touched> {
         match act {
             Act::Create(path, text) | Act::Unnamed(path, text) => {
@@ -172,7 +172,7 @@ impl Tree {
         }
     }
 
-    /// None where unlink, or rmdir, would refuse.
+    /// Removes a name. `None` if unlink, or rmdir, would refuse.
     fn remove(&mut self, path: &Path, dir: bool) -> Option<Touched> {
         if self.is_dir(self.at(path)?) != dir || self.has_entries(path) {
             return None;
@@ -219,17 +219,18 @@ impl Tree {
     }
 }
 
-/// How far the acts had come when the power went.
+/// Progress of the operations at the power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Progress {
-    /// So many were begun.
+    /// Number of operations begun.
     pub(crate) started: usize,
-    /// So many were answered.
+    /// Number of operations answered.
     pub(crate) answered: usize,
 }
 
-/// All trees that may be shown: of `acts` any may be done that were begun, those are that were synced or (`whole`: no branch
-/// lost anything) answered, or are on disk by their answer, and none is done without what it needs.
+/// All allowed trees. Any begun operation of `acts` may be done. Those must be done that were synced, that are durable
+/// by their answer, or that were answered if (`whole`) no branch lost anything. None is done without those it depends
+/// on.
 pub(crate) fn allowed(
     given: &Tree,
     acts: &[Act],
@@ -254,7 +255,7 @@ pub(crate) fn allowed(
     trees
 }
 
-/// Whether the first of the acts is done in a tree, of those that were `started`, that is the one. None: no tree is.
+/// Whether the first operation is done in the tree, of those allowed for `started`, that is the one. `None` if none is.
 pub(crate) fn first_is_done(
     given: &Tree,
     acts: &[Act],
@@ -269,13 +270,13 @@ pub(crate) fn first_is_done(
     some.map(|some| some & 1 == 1)
 }
 
-/// Whether the first act must have been done, as it was synced or is on disk by its answer.
+/// True if the first operation must be done, because it was synced or is durable by its answer.
 pub(crate) fn is_first_synced(given: &Tree, acts: &[Act], answered: usize, durable: &[usize]) -> bool {
     musts(given, &acts[..answered], false, durable).contains(&0)
 }
 
-/// Whether several changes of the name `path`, or of one above, were not all synced. On branches of their own they may come
-/// apart, as nobody asked for more: the one that went is back, and the one that took its place is there.
+/// True if several changes of the name `path`, or of a parent, were not all synced. On different branches their order
+/// is not guaranteed: the removed object may be back together with its replacement.
 pub(crate) fn is_loose(
     given: &Tree,
     acts: &[Act],
@@ -289,7 +290,7 @@ pub(crate) fn is_loose(
     all.len() > 1 && all.iter().any(|n| !must.contains(n))
 }
 
-/// The acts that must have been done, all of which were answered.
+/// Operations, all of them answered, that must be done.
 fn musts(given: &Tree, answered: &[Act], whole: bool, durable: &[usize]) -> BTreeSet<usize> {
     if whole {
         return (0..answered.len()).collect();

@@ -7,7 +7,7 @@ use crate::model::is_first_synced;
 use crate::plan::{Begin, Then};
 use crate::recording::{Cut, Recording};
 
-/// Event that an operation met: a column of the table.
+/// Event during an operation: a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Column {
     KilledUnderWay,
@@ -31,7 +31,7 @@ impl Column {
     }
 }
 
-/// Whether it was done then, by what was seen of all states; of [`Column::Away`], whether what was done then was kept.
+/// Whether it was done then, in all observed states; for [`Column::Away`], whether it was kept.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(BTreeMap<Column, BTreeSet<bool>>);
 
@@ -46,7 +46,7 @@ impl Seen {
             return;
         }
         if let Some(done) = verdict.done.filter(|_| cut.progress.started > 0) {
-            // The index is written by a thread of its own: when it did so says nothing of the operation.
+            // The index is written by its own thread, at a time independent of the operation.
             let is_later = |other: &Cut| other.states == cut.states && other.progress.answered > 0;
             let column = match cut.progress.answered {
                 0 => Column::CutUnderWay,
@@ -69,7 +69,7 @@ impl Seen {
         }
     }
 
-    /// Lines of a scenario, its name, a column, and what was seen.
+    /// Lines with a scenario's name, a column, and the observation.
     pub(crate) fn rows(&self, recording: &Recording) -> Vec<String> {
         let name = recording.plan.name.split(" (").next().unwrap_or_default();
         let said = |column: Column, seen: &BTreeSet<bool>| match (
@@ -77,7 +77,7 @@ impl Seen {
             seen.contains(&true),
             seen.contains(&false),
         ) {
-            // Whether both come up depends on the moment: a request may always end either way before its answer.
+            // Whether both occur depends on timing: a request may always end either way before its answer.
             (Column::KilledUnderWay | Column::CutUnderWay, ..) => "done or not",
             (Column::Away, _, false) => "kept",
             (Column::Away, ..) => "not always kept",

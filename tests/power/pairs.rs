@@ -1,4 +1,4 @@
-//! Something goes or changes on one branch, and something takes its place, or comes beside it, on another.
+//! Something is removed or changed on one branch, and something replaces it, or is made beside it, on another.
 
 use fsstack_lab::needs;
 
@@ -15,7 +15,7 @@ fn long(letter: &str) -> String {
     letter.repeat(400 << 10)
 }
 
-/// The first act, the directory's name after it, and the name that is free after it.
+/// The first operation, the directory's name after it, and the name that is free after it.
 fn first(which: &str) -> (Act, &'static str, &'static str) {
     match which {
         "remove" => (remove("d/f"), "d", "f"),
@@ -40,7 +40,7 @@ fn second(which: &str, dir: &str, name: &str) -> Vec<Act> {
     }
 }
 
-/// The old things are on the branch `old`, new ones go to the other.
+/// Old objects are on the branch `old`, new ones go to the other.
 fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, export: bool) -> Plan {
     let (act, at, name) = first(first_act);
     let branch = |n: usize| BranchPlan { format: formats[n], takes: n != old, full: n == old };
@@ -51,7 +51,7 @@ fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, exp
         file(old, "d/film", "film"),
         file(old, "d/show", "show"),
     ];
-    // Clients of NFS have handles.
+    // Only NFS clients have handles.
     let export = export || second_act.contains("COMMIT");
     let [a, b] = formats.map(Format::name);
     let export_text = if export { ", exported" } else { "" };
@@ -90,7 +90,7 @@ fn pairs_on_xfs() {
     needs!(root(), loops());
     let mut all = pairs([Format::Xfs, Format::Ext4], 0, true);
     if !is_long() {
-        // The journal matters, and not by whose hand it is filled.
+        // The journal matters, not the operation that fills it.
         all.retain(|plan| !plan.name.contains("move") && !plan.name.contains("mkdir;"));
     }
     run("pairs, XFS and ext4", all);

@@ -1,4 +1,4 @@
-//! A scenario: what is on the disks, how they are pooled, and what a program does.
+//! A scenario: initial content of the disks, the pool, and a program's operations.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,13 +14,13 @@ use crate::disk::Format;
 use crate::engine::{Engine, settings};
 use crate::model::{Node, Object, Thing, Tree};
 
-/// Something that is there before: on which disks, and where.
+/// An initial object: its disks and path.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     pub(crate) disks: Vec<usize>,
     pub(crate) path: PathBuf,
     mode: u32,
-    /// None: a directory.
+    /// `None` for a directory.
     text: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl Given {
         self.text.is_none()
     }
 
-    /// The command as a person would type it beside the branches.
+    /// The shell command for it, run beside the branches.
     fn typed(&self) -> String {
         let Self { disks, path, mode, text } = self;
         let path = path.display();
@@ -53,9 +53,9 @@ pub(crate) fn file(disk: usize, path: &str, text: &str) -> Given {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BranchPlan {
     pub(crate) format: Format,
-    /// Whether new things are placed there.
+    /// True if new objects are placed there.
     pub(crate) takes: bool,
-    /// Whether it has room for some KiB only.
+    /// True if only a few KiB are free.
     pub(crate) full: bool,
 }
 
@@ -66,47 +66,47 @@ pub(crate) struct Plan {
     /// In the pool's order.
     pub(crate) branches: Vec<BranchPlan>,
     pub(crate) export: bool,
-    /// Whether the index's disk is also cut between two syncs.
+    /// True if the index's disk is also cut between two syncs.
     pub(crate) index_alone: bool,
     pub(crate) given: Vec<Given>,
     pub(crate) acts: Vec<Act>,
-    /// Acts that are on disk when they are answered: renames that take several branches.
+    /// Operations that are durable when they are answered: renames over several branches.
     pub(crate) durable: Vec<usize>,
-    /// Fate of leftovers.
+    /// Steps after the cut.
     pub(crate) then: Then,
-    /// Acts before the first one.
+    /// Steps before the first operation.
     pub(crate) begin: Begin,
 }
 
-/// The pool before.
+/// State of the pool before the first operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// It is mounted, not for the first time.
+    /// Mounted, not for the first time.
     #[default]
     Mounted,
-    /// It was never mounted.
+    /// Never mounted before.
     Fresh,
-    /// It is mounted without that branch, which it never had.
+    /// Mounted without that branch, which was never in it.
     Without(usize),
-    /// It was mounted, a file was moved, and it is not mounted.
+    /// Mounted before, with a file moved, and not mounted now.
     Again,
-    /// Like [`Self::Again`], and its index is lost.
+    /// Like [`Self::Again`], with its index lost.
     Lost,
 }
 
-/// Acts after the cut.
+/// Steps after the cut.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Then {
     /// The pool is mounted.
     #[default]
     Mount,
-    /// It is mounted with its branches in reverse order, and then as it was.
+    /// Mounted with its branches in reverse order, and then as before.
     Reversed,
-    /// It is mounted without a branch, changed, and then mounted with all.
+    /// Mounted without a branch, changed, and then mounted with all.
     Away(usize, Meanwhile),
 }
 
-/// Fate of a pool that lacks a branch.
+/// Changes of a pool without one of its branches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Meanwhile {
     /// Every file gets another name.
@@ -118,7 +118,7 @@ pub(crate) enum Meanwhile {
 }
 
 impl Then {
-    /// The command as a person would type it.
+    /// The shell command for it.
     pub(crate) fn typed(self) -> String {
         match self {
             Self::Mount => String::new(),
@@ -137,11 +137,11 @@ impl Then {
 
 /// Space left on a full disk.
 const ROOM: u64 = 64 << 10;
-/// A name in the root that is nobody's business.
+/// Name in the root of a file that no operation uses.
 pub(crate) const BALLAST: &str = "ballast";
 
 impl Plan {
-    /// The specification of the pool with its branches mounted at these directories.
+    /// Branch specifications of the pool, with its branches mounted at these directories.
     pub(crate) fn specs(&self, paths: &[PathBuf], without: Option<usize>) -> Vec<BranchSpec> {
         let all = self.branches.iter().zip(paths).enumerate().filter(|(at, _)| Some(*at) != without);
         let spec = |(_, (branch, path)): (usize, (&BranchPlan, &PathBuf))| BranchSpec {
@@ -151,7 +151,7 @@ impl Plan {
         all.map(spec).collect()
     }
 
-    /// Commands before the first act.
+    /// Shell commands before the first operation.
     pub(crate) fn typed(&self) -> Vec<String> {
         let branch = |(at, branch): (usize, &BranchPlan)| {
             let full = if branch.full { ", all but 64 KiB of it allocated" } else { "" };
@@ -201,7 +201,7 @@ impl Plan {
         Engine::of(self.specs(paths, without), self.settings(state))
     }
 
-    /// Puts what is given on the disks.
+    /// Makes the initial objects on the disks.
     pub(crate) fn prepare(&self, paths: &[PathBuf]) {
         for (at, given) in self.given.iter().enumerate() {
             for disk in &given.disks {
@@ -219,8 +219,8 @@ impl Plan {
         }
     }
 
-    /// So many acts are answered before anybody knows a number.
-    pub(crate) fn acts_untold(&self) -> usize {
+    /// Number of operations answered before any number was shown.
+    pub(crate) fn acts_unseen(&self) -> usize {
         let check = self.acts.iter().position(|act| *act == Act::Look);
         match self.begin {
             Begin::Mounted | Begin::Again | Begin::Lost => 0,
@@ -228,7 +228,7 @@ impl Plan {
         }
     }
 
-    /// The tree that is given. Of files of one name the first counts.
+    /// The initial tree. Of files with one name the first counts.
     pub(crate) fn tree(&self) -> Tree {
         let mut tree = Tree::default();
         let turn = |given: &Given| given.disks.first().copied();
@@ -243,7 +243,7 @@ impl Plan {
         tree
     }
 
-    /// Files that are too large for their branch, and there.
+    /// Files that are too large for their branch, and still there.
     pub(crate) fn unmoved(&self, paths: &[PathBuf], tree: &Tree) -> Vec<PathBuf> {
         let is_large = |object| matches!(&tree.nodes[object].thing, Thing::File { text, .. } if text.len() as u64 > ROOM);
         let large = tree.names.iter().filter(|(_, object)| is_large(object)).map(|(path, _)| path);
@@ -251,14 +251,14 @@ impl Plan {
         large.filter(|path| full.iter().any(|(_, root)| root.join(path).exists())).cloned().collect()
     }
 
-    /// Whether a file of this name is hidden from the start.
+    /// True if a file of this name is hidden from the start.
     pub(crate) fn is_hidden(&self, path: &Path) -> bool {
         let files = self.given.iter().filter(|given| given.path == path && given.text.is_some());
         files.count() > 1
     }
 }
 
-/// Says which object this was from the start.
+/// Attribute that identifies an initial object.
 pub(crate) const OBJECT: &std::ffi::CStr = c"user.object";
 
 fn fill(root: &Path) {

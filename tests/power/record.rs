@@ -1,9 +1,9 @@
-//! Keeps what is on each disk after each call that changes or syncs something there, and from which moment on a cut cannot
-//! leave less.
+//! Records the content of each disk after each call that changes or syncs something there, and the earliest state that
+//! a cut can leave.
 //!
-//! After a change the disk's journal is made to commit, without the data of files: that is what a cut right after a commit
-//! leaves. A cut at any moment leaves each disk in one of the states between its last sync by the pool and now. A sync of a
-//! file or directory that was not changed since the last one forces nothing, on ext4 and on XFS.
+//! After a change the disk's journal is made to commit without file data, as a cut right after a commit leaves it. A
+//! cut at any moment leaves each disk in one of the states between its last sync by the pool and now. A sync of an
+//! unchanged file or directory forces nothing, on ext4 and on XFS.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,16 +25,17 @@ use crate::shown::FOLDER;
 #[derive(Clone, Debug)]
 pub(crate) struct DiskState {
     image: Image,
-    /// [`Self::image`] after its journal was replayed.
+    /// [`Self::image`] after replay of its journal.
     replayed: OnceLock<Image>,
     /// The call that led to it, and what it changed.
     pub(crate) what: String,
-    /// Something is in the hidden folder.
+    /// The hidden folder is not empty.
     pub(crate) is_left: bool,
 }
 
 impl DiskState {
-    /// The file system as a mount after the cut makes it: its journal is replayed once, whatever the other disks are like.
+    /// The file system as a mount after the cut makes it. Its journal is replayed once, whatever the state of the other
+    /// disks.
     pub(crate) fn image(&self, home: &Home, at: usize, format: Format) -> &Image {
         self.replayed.get_or_init(|| {
             let disk = home.mount(at, &self.image, format);
@@ -43,12 +44,12 @@ impl DiskState {
     }
 }
 
-/// A moment: the number of each disk's state, and of the earliest one that a cut may leave.
+/// A moment: the number of each disk's state, and of the earliest one that a cut can leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: Vec<usize>,
     pub(crate) floor: Vec<usize>,
-    /// States of the index from the earliest that a cut may leave to the one of now.
+    /// States of the index from the earliest that a cut can leave to the present one.
     pub(crate) index: RangeInclusive<usize>,
     pub(crate) progress: Progress,
 }
@@ -64,16 +65,16 @@ pub(crate) struct Kept {
 /// The state directory's files.
 pub(crate) type Files = Vec<(PathBuf, Vec<u8>)>;
 
-/// The file system of the index at one moment.
+/// A state of the index's file system.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IndexState {
     /// Content of its disk.
     OnDisk(Image),
-    /// Files as the daemon sees them: what would be on disk if all of it were written back now.
+    /// Files as the daemon sees them: on disk if everything was written back now.
     Cached(Files),
 }
 
-/// Key that distinguishes states of an object.
+/// Key of an object's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     ino: u64,
@@ -90,7 +91,7 @@ struct Watched {
     scan: Scan,
     states: Vec<DiskState>,
     floor: usize,
-    /// The state in which an object was changed last.
+    /// The state in which an object was last changed.
     changed: BTreeMap<u64, usize>,
 }
 
@@ -101,8 +102,8 @@ struct Inner {
     progress: Progress,
 }
 
-/// The index's file system is synced by the database, past the observed calls: what is on its disk is what a cut leaves for
-/// sure, and what the database has written since may be there or not.
+/// The index's file system is synced by the database, outside the observed calls. Its disk's content survives a cut for
+/// certain; later writes may or may not.
 struct WatchedIndex {
     disk: Disk,
     states: Vec<IndexState>,
@@ -119,7 +120,7 @@ impl WatchedIndex {
         Self { disk, states, floor: 0, image, files }
     }
 
-    /// Keeps what was changed, if anything was.
+    /// Records changes, if there are any.
     fn look(&mut self) -> bool {
         let (image, files) = (self.disk.image(), files_below(self.disk.path()));
         let is_stored = self.image != image;
@@ -130,7 +131,7 @@ impl WatchedIndex {
         }
         let is_written = self.files != files;
         if is_written && !is_stored {
-            // Nothing was synced in between: pages are written back in any order.
+            // Without a sync, pages are written back in any order.
             self.states.push(IndexState::Cached(every_other_page(&self.files, &files)));
         }
         if is_stored || is_written {
@@ -141,7 +142,7 @@ impl WatchedIndex {
     }
 }
 
-/// Files of which every other changed page is written back.
+/// Files with every other changed page written back.
 fn every_other_page(old: &Files, new: &Files) -> Files {
     let mix = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let before = old.iter().find(|(known, _)| known == path).map_or(&[][..], |(_, bytes)| bytes);
@@ -159,11 +160,11 @@ fn every_other_page(old: &Files, new: &Files) -> Files {
     new.iter().map(mix).collect()
 }
 
-/// Looks on at the pool's calls.
+/// Observer of the pool's calls.
 pub(crate) struct Recorder(Mutex<Inner>);
 
 impl Recorder {
-    /// Recording of these disks, whose content is on disk, and of the index's disk.
+    /// Records these disks, whose content is on disk, and the index's disk.
     pub(crate) fn of(disks: Vec<Disk>, index: Disk, progress: Progress) -> Self {
         let watched = disks.into_iter().map(|disk| {
             let mut watched = Watched {
@@ -187,7 +188,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program begins an act, or has its answer.
+    /// Notes that the program begins an operation, or got its answer.
     pub(crate) fn progress(&self, progress: Progress) {
         let mut inner = self.inner();
         inner.look("");
@@ -228,7 +229,7 @@ impl Observer for Recorder {
 }
 
 impl Inner {
-    /// Keeps what was changed, if anything was.
+    /// Records changes, if there are any.
     fn look(&mut self, call: &str) -> bool {
         let mut changed = false;
         for watched in &mut self.disks {
@@ -269,7 +270,7 @@ impl Watched {
         true
     }
 
-    /// The present content is a state, committed.
+    /// Records the present content as a state, with the journal committed.
     fn keep(&mut self, what: String) {
         commit(self.disk.path());
         self.scan = scan(self.disk.path());
@@ -282,7 +283,7 @@ impl Watched {
         let since = self.changed.get(&ino).is_some_and(|at| self.floor < *at);
         let unknown = !self.scan.values().any(|mark| mark.ino == ino);
         if reach == Reach::FileSystem || since || unknown {
-            // With it came data.
+            // Data was committed with it.
             let path = self
                 .scan
                 .iter()
@@ -337,13 +338,13 @@ fn scan(root: &Path) -> Scan {
 }
 
 fn differences(old: &Scan, new: &Scan) -> String {
-    let told = |sign: char, path: &Path| {
+    let described = |sign: char, path: &Path| {
         format!("{sign}{}", if path.as_os_str().is_empty() { Path::new(".") } else { path }.display())
     };
-    let gone = old.keys().filter(|path| !new.contains_key(*path)).map(|path| told('-', path));
+    let gone = old.keys().filter(|path| !new.contains_key(*path)).map(|path| described('-', path));
     let others = new.iter().filter_map(|(path, mark)| match old.get(path) {
-        None => Some(told('+', path)),
-        Some(was) if was != mark => Some(told('~', path)),
+        None => Some(described('+', path)),
+        Some(was) if was != mark => Some(described('~', path)),
         Some(_) => None,
     });
     gone.chain(others).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Runs a scenario once and says what every cut may leave.
+//! Runs a scenario once, and lists all states that cuts can leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,11 +16,11 @@ use crate::model::{Object, Progress, Tree};
 use crate::plan::{Begin, Plan};
 use crate::record::{DiskState, Files, IndexState, Kept, Moment, Recorder, files_below};
 
-/// An object as an NFS client knows it.
+/// An object as known by an NFS client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HandleOf {
     pub(crate) object: Object,
-    /// Its name when the handle was taken.
+    /// Its name when the handle was made.
     pub(crate) path: PathBuf,
     pub(crate) ino: Ino,
     pub(crate) generation: u64,
@@ -37,30 +37,30 @@ pub(crate) struct Recording {
     pub(crate) index: Arc<Vec<Files>>,
     pub(crate) handles: Vec<HandleOf>,
     pub(crate) cuts: Vec<Cut>,
-    /// Acts between the recorded ones and the cut.
+    /// Steps between the recorded operations and the cut.
     pub(crate) between: Option<String>,
     pub(crate) way: RecordedFrom,
 }
 
-/// How a recording comes of a plan.
+/// Recorded part of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordedFrom {
     Acts,
-    /// The acts are killed, and the mount after them, without a branch maybe, is recorded.
+    /// The operations are killed, and the following mount is recorded, possibly without a branch.
     Recovery(Option<usize>),
 }
 
-/// States that a cut may leave.
+/// States that a cut can leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The state of each disk.
     pub(crate) states: Vec<usize>,
     pub(crate) index: usize,
-    /// At the latest moment at which it may be so.
+    /// Latest progress at which this is possible.
     pub(crate) progress: Progress,
-    /// At the latest one at which no disk lost anything, as if the daemon had been killed.
+    /// Latest progress without any loss on a disk, as if the daemon was killed.
     pub(crate) whole: Option<Progress>,
-    /// How many changes were lost.
+    /// Number of lost changes.
     pub(crate) lost: usize,
 }
 
@@ -70,7 +70,7 @@ impl Recording {
         Self::tried(plan).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Runs `plan`, if it can be run.
+    /// Runs `plan`, if that is possible.
     pub(crate) fn tried(plan: Plan) -> Result<Self, String> {
         let home = Home::new();
         let disks: Vec<_> = plan
@@ -114,7 +114,7 @@ impl Recording {
         Ok(Self { plan, given, disks, index, handles, cuts, between, way: RecordedFrom::Acts })
     }
 
-    /// The cuts at which the daemon was killed, as it were, and left something to settle: once for each state of the branches.
+    /// Cuts that equal a kill of the daemon and leave something to settle: one for each state of the branches.
     pub(crate) fn kills(&self) -> Vec<Cut> {
         let mut seen = BTreeSet::new();
         let is_left =
@@ -123,7 +123,7 @@ impl Recording {
         kills.filter(|cut| seen.insert(cut.states.clone())).cloned().collect()
     }
 
-    /// The daemon is killed at `cut`, and the mount after it, without a branch maybe, is cut at any moment.
+    /// The daemon is killed at `cut`, and the following mount, possibly without a branch, is cut at any moment.
     pub(crate) fn recovered(&self, cut: &Cut, without: Option<usize>) -> Self {
         let plan = self.plan.clone();
         let progress = cut.whole.unwrap_or(cut.progress);
@@ -145,7 +145,7 @@ impl Recording {
         });
         let kept = kept_by(recorder);
         let (index, numbers) = index_states(&home, &kept.index);
-        // What was there at first is on disk, and was answered or not when the daemon was killed.
+        // The initial content is on disk, and was answered or not when the daemon was killed.
         let cuts = cuts(&kept.moments, &numbers, plan.index_alone).into_iter();
         let cuts = cuts.map(|cut| Cut { whole: Some(progress), progress, ..cut }).collect();
         let less = without.map(|at| format!(" without branch {at}")).unwrap_or_default();
@@ -166,7 +166,7 @@ impl Recording {
     }
 }
 
-/// Does what comes before the first act: returns the pool if it is mounted then.
+/// Runs the steps before the first operation. Returns the pool if it is mounted then.
 fn begin(
     plan: &Plan,
     (paths, state_dir): (&[PathBuf], &Path),
@@ -201,20 +201,20 @@ fn begin(
     }
 }
 
-/// Does the `n`-th act.
+/// Runs the `n`-th operation.
 fn run(plan: &Plan, act: &Act, engine: &Engine, (tree, n): (&mut Tree, usize)) -> Result<(), String> {
     let failed = |error: String| format!("{}: {}: {error}", plan.name, act.typed());
     act.run(engine).map_err(|error| failed(error.to_string()))?;
     tree.apply(act, n).map(drop).ok_or_else(|| failed("it should have been refused".to_owned()))
 }
 
-/// A file that outgrew its branch has left it.
+/// Checks that files that outgrew their branch have moved.
 fn all_moved(plan: &Plan, paths: &[PathBuf], tree: &Tree) -> Result<(), String> {
     let stay = plan.unmoved(paths, tree);
     if stay.is_empty() { Ok(()) } else { Err(format!("{}: {stay:?} stay", plan.name)) }
 }
 
-/// Moves a file before the recording begins.
+/// Operations that move a file before the recording begins.
 fn moves() -> [Act; 2] {
     [append("d/moved", &"m".repeat(400 << 10)), Act::Syncfs]
 }
@@ -222,7 +222,7 @@ fn moves() -> [Act; 2] {
 const START: Progress = Progress { started: 0, answered: 0 };
 
 fn kept_by(mut recorder: Arc<Recorder>) -> Kept {
-    // A thread of the pool may be on its way out of it.
+    // A thread of the pool may still be using it.
     loop {
         match Arc::try_unwrap(recorder) {
             Ok(recorder) => return recorder.into_kept(),
@@ -232,7 +232,7 @@ fn kept_by(mut recorder: Arc<Recorder>) -> Kept {
     }
 }
 
-/// Handles of all objects of `tree` that have none yet.
+/// Adds handles of all objects of `tree` that have none yet.
 fn add_handles(engine: &Engine, tree: &Tree, handles: &mut Vec<HandleOf>) {
     for (path, object) in &tree.names {
         let entry = engine.find(path).unwrap();
@@ -243,7 +243,7 @@ fn add_handles(engine: &Engine, tree: &Tree, handles: &mut Vec<HandleOf>) {
     }
 }
 
-/// All states of the index, each once, and which of them each of the kept ones is.
+/// Distinct states of the index, and for each kept state its number among them.
 fn index_states(home: &Home, kept: &[IndexState]) -> (Arc<Vec<Files>>, Vec<usize>) {
     let mut all: Vec<Files> = Vec::new();
     let numbers = kept.iter().map(|state| {
@@ -277,8 +277,8 @@ pub(crate) fn put_files(files: &Files, dir: &Path) {
     }
 }
 
-/// At each moment each disk, that of the index among them, may be left in any of its states since its last sync. `index` says
-/// which kept states of the index are the same. Unless `index_alone` says otherwise, its disk has what was synced and no more.
+/// At each moment each disk, including the index's, may be left in any of its states since its last sync. `index` maps
+/// the kept states of the index to distinct ones. Unless `index_alone` is set, its disk has exactly what was synced.
 fn cuts(moments: &[Moment], index: &[usize], index_alone: bool) -> Vec<Cut> {
     let mut found: BTreeMap<(Vec<usize>, usize), Cut> = BTreeMap::new();
     for moment in moments {
@@ -300,7 +300,7 @@ fn cuts(moments: &[Moment], index: &[usize], index_alone: bool) -> Vec<Cut> {
             let (index, progress) = (index[at], moment.progress);
             let cut = Cut { states: states.clone(), index, progress, whole, lost };
             let known = found.entry((states, index)).or_insert_with(|| cut.clone());
-            // What was answered later is promised, too.
+            // Later answers are promised too.
             *known = Cut { whole: whole.or(known.whole), lost: known.lost.min(lost), ..cut };
         }
     }

@@ -1,4 +1,4 @@
-//! A wrong state, as commands that a person can type, of the shortest sequence that leads to one.
+//! Reports a wrong state as shell commands, with the shortest sequence that leads to one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::run::{Outcome, judge_all};
 use crate::second::with;
 use crate::shrink::shortest;
 
-/// No shorter sequence is looked for after this.
+/// Time limit for finding shorter sequences.
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 
-/// A state that is wrong, of a sequence.
+/// A wrong state of a sequence.
 struct WrongState {
     recording: Recording,
     cut: Cut,
@@ -52,7 +52,7 @@ fn least<'a>(wrong: &'a [(Cut, Vec<Fault>)], kind: &str) -> Option<&'a (Cut, Vec
     of_kind.min_by_key(|(cut, _)| (cut.progress, cut.lost))
 }
 
-/// The wrong state of the shortest sequence that is wrong in this way.
+/// The wrong state of the shortest sequence with the same fault.
 fn shrunk(recording: &Recording, kind: &str) -> Option<WrongState> {
     let began = Instant::now();
     let mut found = None;
@@ -83,7 +83,7 @@ fn wrong_state(plan: &Plan, like: &Recording, kind: &str) -> Option<WrongState> 
     wrong.min_by_key(|state| (state.cut.progress, state.cut.lost))
 }
 
-/// The commands, the cut, and the promise that is broken.
+/// The commands, the cut, and the broken promise.
 fn replay(recording: &Recording, cut: &Cut, faults: &[Fault]) -> String {
     let Recording { plan, disks, .. } = recording;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Records scenarios, judges all that cuts may leave of them, and reports.
+//! Records scenarios, judges all states that cuts can leave, and reports.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::recording::{Cut, Recording};
 use crate::report::report;
 
-/// So many states are mounted at the same time: much of it is waiting.
+/// Number of states mounted at the same time; most of the work is waiting.
 pub(crate) const WORKERS: usize = 4;
 
 /// Result of one scenario.
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     seen: Seen,
 }
 
-/// Judges every cut of every one of `plans`: fails unless exactly the known ones are wrong.
+/// Judges every cut of all `plans`; fails unless exactly the known ones are wrong.
 pub(crate) fn run(family: &str, plans: Vec<Plan>) {
     let plans: Vec<Plan> = plans.into_iter().filter(|plan| is_wanted(&plan.name)).collect();
     let began = std::time::Instant::now();
@@ -34,12 +34,12 @@ pub(crate) fn run(family: &str, plans: Vec<Plan>) {
     report_all(family, recordings);
 }
 
-/// Whether scenarios of that name are asked for.
+/// True if scenarios of that name are requested.
 pub(crate) fn is_wanted(name: &str) -> bool {
     name.contains(&std::env::var("FSSTACK_POWER_ONLY").unwrap_or_default())
 }
 
-/// Whether there is time for all of it.
+/// True in long runs.
 pub(crate) fn is_long() -> bool {
     std::env::var_os("FSSTACK_POWER_LONG").is_some()
 }
@@ -105,8 +105,8 @@ pub(crate) fn judge_all(recordings: Vec<Recording>) -> Vec<Outcome> {
     outcomes
 }
 
-/// Adds a line to what `cargo xtask test` prints at its end: scenarios, states and wrong ones of a family, after the `rows` of the
-/// table of operations.
+/// Adds a line to the summary of `cargo xtask test`: scenarios, states and wrong ones of a family, after the `rows` of
+/// the operations' table.
 pub(crate) fn tally(family: &str, (scenarios, judged, wrong): (usize, usize, usize), rows: &str) {
     let line = format!("{family}\t{scenarios}\t{judged}\t{wrong}\n");
     print!("{line}");

@@ -1,4 +1,4 @@
-//! Second faults: recovery is cut itself, a branch is away and back, the order is another.
+//! Second faults: recovery is interrupted, a branch is missing and back, branches are reordered.
 
 use fsstack_lab::needs;
 
@@ -19,13 +19,13 @@ fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format]) -> Vec<R
     plans.map(Recording::of).collect()
 }
 
-/// Every branch in turn, and everything that may be done without it.
+/// Every branch in turn, with all changes made without it.
 fn aways() -> Vec<Then> {
     let all = [Meanwhile::Rename, Meanwhile::Remove, Meanwhile::Fill];
     (0..3).flat_map(|away| all.map(|meanwhile| Then::Away(away, meanwhile))).collect()
 }
 
-/// The same cuts, with something else done after them.
+/// The same cuts, followed by other steps.
 pub(crate) fn with(recording: &Recording, then: Then) -> Recording {
     let plan = recording.plan.clone();
     let cuts = if is_long() { recording.cuts.clone() } else { recording.kills() };

@@ -21,11 +21,11 @@ pub(crate) struct Shown {
     pub(crate) generation: u64,
     pub(crate) mode: u32,
     pub(crate) owner: u32,
-    /// The user that its access list names.
+    /// The user in its ACL.
     pub(crate) granted: Option<u32>,
-    /// None: a directory.
+    /// `None` for a directory.
     pub(crate) text: Option<String>,
-    /// Which of the given objects it says that it is.
+    /// The initial object that it claims to be.
     pub(crate) object: Option<Object>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn read(engine: &Engine, ino: Ino) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Which of the given objects one says that it is.
+/// The initial object that an inode claims to be.
 pub(crate) fn object(engine: &Engine, ino: Ino) -> Option<Object> {
     number(|into| engine.union.getxattr(ino, OBJECT, into).ok())
 }
@@ -84,22 +84,22 @@ fn number(get: impl Fn(&mut [u8]) -> Option<usize>) -> Option<Object> {
     std::str::from_utf8(&value[..len]).ok()?.parse().ok()
 }
 
-/// Whether a name shows `node`, the object `object`.
+/// True if a name shows `node`, the object `object`.
 pub(crate) fn is(shown: &Shown, object: Object, node: &Node) -> bool {
-    let told = (object < crate::model::MADE).then_some(object);
+    let claimed = (object < crate::model::MADE).then_some(object);
     let content = match (&node.thing, &shown.text) {
         (Thing::Dir, None) => true,
         (Thing::File { text, synced }, Some(shown)) => has_content(shown, text, *synced),
         (Thing::Dir, Some(_)) | (Thing::File { .. }, None) => false,
     };
     let dress = (shown.mode, shown.owner, shown.granted) == (node.mode, node.owner, node.granted);
-    content && dress && shown.object == told
+    content && dress && shown.object == claimed
 }
 
-/// Synced bytes are there; of the rest any part may be, and missing parts may be zeros.
+/// Checks content: synced bytes must exist; any part of the rest may, and missing parts may be zeros.
 pub(crate) fn has_content(shown: &str, text: &str, synced: usize) -> bool {
     let (shown, text) = (shown.as_bytes(), text.as_bytes());
-    // The usual case first: one by one is slow.
+    // The common case first, because comparing bytes is slow.
     shown == text
         || shown.len() >= synced
             && shown.len() <= text.len()
@@ -115,7 +115,7 @@ pub(crate) fn differences(tree: &Tree, shown: &BTreeMap<PathBuf, Shown>) -> Vec<
         match tree.names.get(path) {
             None => all.push(format!("{} is there", path.display())),
             Some(object) if !is(name, *object, &tree.nodes[object]) => {
-                all.push(format!("{} is {}", path.display(), told(name)));
+                all.push(format!("{} is {}", path.display(), described(name)));
             }
             Some(_) => {}
         }
@@ -123,8 +123,8 @@ pub(crate) fn differences(tree: &Tree, shown: &BTreeMap<PathBuf, Shown>) -> Vec<
     all
 }
 
-/// In a word.
-pub(crate) fn told(shown: &Shown) -> String {
+/// A one-word description.
+pub(crate) fn described(shown: &Shown) -> String {
     let mut object = shown.object.map(|object| format!(" #{object}")).unwrap_or_default();
     if shown.owner != 0 || shown.granted.is_some() {
         object = format!("{object} of {} (ACL for {:?})", shown.owner, shown.granted);
@@ -138,7 +138,7 @@ pub(crate) fn told(shown: &Shown) -> String {
 
 /// A tree in one line.
 pub(crate) fn line(shown: &BTreeMap<PathBuf, Shown>) -> String {
-    let names = shown.iter().map(|(path, name)| format!("{} is {}", path.display(), told(name)));
+    let names = shown.iter().map(|(path, name)| format!("{} is {}", path.display(), described(name)));
     names.collect::<Vec<_>>().join("; ")
 }
 

@@ -1,4 +1,4 @@
-//! The shortest sequence that still goes wrong, of one that does.
+//! Shrinks a failing sequence.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::act::Act;
 use crate::disk::Format;
 use crate::plan::{Begin, Plan, Then};
 
-/// At most so many sequences are tried: each is recorded and judged.
+/// Maximum number of tried sequences, each of which is recorded and judged.
 const TRIES: usize = 120;
 
-/// A plan that is as short as `plan` can be made while `is_wrong` holds.
+/// Makes `plan` as short as possible while `is_wrong` holds.
 pub(crate) fn shortest(mut plan: Plan, mut is_wrong: impl FnMut(&Plan) -> bool) -> Plan {
     let mut tries = 0;
     'shorter: loop {
@@ -27,7 +27,7 @@ pub(crate) fn shortest(mut plan: Plan, mut is_wrong: impl FnMut(&Plan) -> bool) 
     }
 }
 
-/// Plans that have one thing less.
+/// Plans with one element less.
 fn shorter(plan: &Plan) -> Vec<Plan> {
     let mut all = Vec::new();
     for n in (0..plan.acts.len()).rev() {
@@ -80,7 +80,7 @@ fn fewer_branches(plan: &Plan) -> Option<Plan> {
     (!is_used).then_some(less)
 }
 
-/// Whether everything has a directory to be in, and every act something to act on.
+/// True if every object has a parent directory, and every operation an object.
 fn can_be_done(plan: &Plan) -> bool {
     let has_dir = |disk: usize, path: &Path| {
         let mut dirs = plan.given.iter().filter(|given| given.is_dir() && given.disks.contains(&disk));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_does_not_matter_is_left_out() {
-        // As if what was removed came back before what took its place.
+        // As if the removed object came back before its replacement.
         let (mut tried, removed) = (0, remove("d/f"));
         let shortest = shortest(plan(), |plan| {
             tried += 1;

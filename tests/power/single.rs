@@ -1,4 +1,4 @@
-//! Each operation by itself, and what programs do in a few steps to keep what they write.
+//! Single operations, and the short sequences by which programs make their writes durable.
 
 use fsstack_lab::needs;
 
@@ -10,7 +10,7 @@ use crate::disk::Format::{self, Ext4, Xfs};
 use crate::plan::{Begin, BranchPlan, Given, Plan, Then, dir, file};
 use crate::run::{is_long, run};
 
-/// New things go to the branch `takes`; `full` has no room.
+/// New objects go to the branch `takes`; `full` has no space.
 #[derive(Clone)]
 pub(crate) struct Single {
     pub(crate) name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Single {
     pub(crate) acts: Vec<Act>,
     pub(crate) takes: usize,
     full: Option<usize>,
-    /// Changes of the first act are on disk when it is answered.
+    /// Changes of the first operation are durable when it is answered.
     durable: bool,
     begin: Begin,
 }
@@ -28,7 +28,7 @@ fn single(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Single {
 }
 
 impl Single {
-    /// New things are placed on the first branch.
+    /// New objects are placed on the first branch.
     pub(crate) fn new(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Self {
         Self { name, given, acts, takes: 0, full: None, durable: false, begin: Begin::Mounted }
     }
@@ -197,7 +197,7 @@ pub(crate) fn few_steps() -> Vec<Single> {
     ]
 }
 
-/// Numbers are given for the first time.
+/// Numbers are assigned for the first time.
 fn beginnings() -> Vec<Single> {
     let given = || {
         vec![dir(&[0, 1], "d"), file(0, "d/f", "f"), file(1, "d/g", "g"), dir(&[2], "e"), file(2, "e/h", "h")]
@@ -210,7 +210,7 @@ fn beginnings() -> Vec<Single> {
     ]
 }
 
-/// The index is opened again, or made anew; it signs the branches, and notes what moves and what gets a copy.
+/// The index is reopened or rebuilt; it marks the branches, and records moves and new copies.
 fn of_the_index() -> Vec<Single> {
     let film = "f".repeat(400 << 10);
     let given = || {
@@ -287,7 +287,7 @@ fn many_steps_on_xfs() {
 fn few_steps_on_ext4() {
     needs!(root(), loops());
     let singles = [few_steps(), programs(), beginnings(), of_the_index()].concat();
-    // Without an index nothing but the branches' ids keeps the numbers.
+    // Without an index only the branches' ids preserve the numbers.
     let plans = [all(singles, &[Ext4; 3], true), all(beginnings(), &[Ext4; 3], false)].concat();
     run("few steps, ext4", plans);
 }

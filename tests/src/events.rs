@@ -1,11 +1,11 @@
-//! Fate of the handles that a client held, by the event that happened to the pool and by the sort of the object.
+//! Results of handles held by a client, by event of the pool and by type of object.
 
 use std::fmt;
 
-/// The sorts of objects, as the table has them.
+/// Types of objects, as in the table.
 pub const SORTS: [&str; 3] = ["file", "directory", "hard link"];
 
-/// The place of a sort in [`SORTS`].
+/// Index of a type in [`SORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// A file with one name.
@@ -16,7 +16,7 @@ pub enum Sort {
     HardLink,
 }
 
-/// Findings for one server.
+/// Results for one server.
 #[derive(Clone, Debug)]
 pub struct Events {
     server: &'static str,
@@ -27,18 +27,18 @@ pub struct Events {
 #[derive(Clone, Debug)]
 struct Row {
     event: String,
-    /// Handles that were tried, and those that led elsewhere or nowhere, by sort.
+    /// Number of handles that were tried, by type, and those that failed.
     tried: [usize; 3],
     wrong: [usize; 3],
 }
 
 impl Events {
-    /// None yet, of a client of `server`.
+    /// Starts without results, for a client of `server`.
     pub fn of(server: &'static str) -> Self {
         Self { server, rows: Vec::new(), wrong: Vec::new() }
     }
 
-    /// A handle of an object of that sort was tried after `event`: it led to its object, or what came instead.
+    /// Records that a handle of that type was tried after `event`: it led to its object, or failed.
     pub fn tried(&mut self, event: &str, sort: Sort, found: Result<(), String>) {
         let at = self.rows.iter().position(|row| row.event == event).unwrap_or_else(|| {
             self.rows.push(Row { event: event.to_owned(), tried: [0; 3], wrong: [0; 3] });
@@ -52,17 +52,17 @@ impl Events {
         }
     }
 
-    /// No handle was stale or led to another object.
+    /// Asserts that no handle was stale or led to another object.
     ///
     /// # Panics
-    /// One was.
+    /// If one was.
     #[track_caller]
     pub fn assert_right(&self) {
         assert!(self.wrong.is_empty(), "{self}\n{}", self.wrong.join("\n"));
     }
 }
 
-/// Stale or wrong handles, of how many that were tried.
+/// Number of stale or wrong handles, and of those tried.
 impl fmt::Display for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "| {}: stale or wrong handles after | {} |", self.server, SORTS.join(" | "))?;

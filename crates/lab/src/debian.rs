@@ -45,7 +45,7 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
 
 /// Runs the scenario and ends the system with its exit status.
 const SCENARIO: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
-    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/answer\n\
+    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/output\n\
     StandardError=file:/root/said\nExecStopPost=/bin/sh -c 'systemctl exit $$EXIT_STATUS'\n";
 
 /// A fresh system in which programs can be run; removed on drop.
@@ -112,7 +112,7 @@ impl System {
             .limit(Duration::from_secs(120))
     }
 
-    /// Runs a shell script as root once the system has booted with its own systemd; its output is in `/root/told`, and the
+    /// Runs a shell script as root once the system has booted with its own systemd; its output is in `/root/output`, and the
     /// command ends with its exit status. No login is possible there, and no device but /dev/fuse and the likes of /dev/null
     /// is there.
     ///

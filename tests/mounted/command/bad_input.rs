@@ -52,7 +52,7 @@ fn keys_and_values_are_checked() {
     says(&["top", &at], "needs a terminal");
     // All or nothing: the valid part of an invalid request changes nothing.
     says(&["set", &at, "create=mfs", "min-inodes=x"], "not a whole number");
-    assert_eq!(told(&["get", &at, "create"]), "ff\n");
+    assert_eq!(output_of(&["get", &at, "create"]), "ff\n");
 }
 
 #[test]

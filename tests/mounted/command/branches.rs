@@ -28,9 +28,9 @@ fn a_branch_comes_and_goes() {
     assert!(busy.contains("open") && busy.contains("--when-idle"), "{busy}");
     let waiting = {
         let (at, extra) = (at(&pool), extra.clone());
-        std::thread::spawn(move || told(&["branch", "remove", &at, &extra, "--when-idle"]))
+        std::thread::spawn(move || output_of(&["branch", "remove", &at, &extra, "--when-idle"]))
     };
-    while !told(&["status", &at(&pool)]).contains("leaving") {
+    while !output_of(&["status", &at(&pool)]).contains("leaving") {
         std::thread::yield_now();
     }
     drop(open);
@@ -51,14 +51,14 @@ fn a_branch_that_is_waited_for_stays_when_it_is_given_a_mode() {
         let (at, a) = (at.clone(), a.clone());
         std::thread::spawn(move || run(&["branch", "remove", &at, &a, "--when-idle"]))
     };
-    while !told(&["status", &at]).contains("leaving") {
+    while !output_of(&["status", &at]).contains("leaving") {
         std::thread::yield_now();
     }
-    told(&["branch", "mode", &at, &a, "RW"]);
+    output_of(&["branch", "mode", &at, &a, "RW"]);
     let ended = waiting.join().unwrap();
     assert_eq!(ended.code, 1, "{}", ended.stdout);
     assert!(ended.stderr.contains("stays"), "{}", ended.stderr);
-    assert!(!told(&["status", &at]).contains("leaving"));
+    assert!(!output_of(&["status", &at]).contains("leaving"));
 }
 
 /// Concurrent requests to remove a branch when idle are one removal, which setting a mode cancels.
@@ -76,12 +76,12 @@ fn a_branch_that_many_want_to_go_stays_when_it_is_given_a_mode() {
                 std::thread::spawn(move || run(&["branch", "remove", &at, &a, "--when-idle"]))
             })
             .collect();
-        while !told(&["status", &at]).contains("leaving") {
+        while !output_of(&["status", &at]).contains("leaving") {
             std::thread::yield_now();
         }
         // A request that arrives after the cancellation is a new removal.
         while !asking.iter().all(std::thread::JoinHandle::is_finished) {
-            told(&["branch", "mode", &at, &a, "RW"]);
+            output_of(&["branch", "mode", &at, &a, "RW"]);
         }
         asking.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap().code, 1));
     }
@@ -100,15 +100,15 @@ fn mode_and_floor_change() {
     needs!(mounting());
     let pool = pool();
     let (at, a) = (at(&pool), branch(&pool, "a"));
-    assert_eq!(told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
+    assert_eq!(output_of(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
     pool.write("file", b"x");
     assert_eq!(pool.holders("file"), ["b"]);
-    told(&["branch", "mode", &at, &a, "rw"]);
+    output_of(&["branch", "mode", &at, &a, "rw"]);
     let changed = json("branch", &["branch", "floor", &at, &a, "8000P"]);
     assert_eq!((&changed["from"], &changed["to"]), (&"pool".into(), &"8000P".into()));
     pool.write("second", b"x");
     assert_eq!(pool.holders("second"), ["b"], "the first is under its floor");
-    told(&["branch", "floor", &at, &a, "pool"]);
+    output_of(&["branch", "floor", &at, &a, "pool"]);
     pool.write("third", b"x");
     assert_eq!(pool.holders("third"), ["a"]);
 }
@@ -134,7 +134,7 @@ fn abort_frees_the_callers_of_a_fuse_branch() {
     below.mkdir("branch");
     let source = inner.to_str().unwrap().to_owned();
     let above = lab::pool().tmp_branch("mine").mount();
-    told(&["branch", "add", &at(&above), &source]);
+    output_of(&["branch", "add", &at(&above), &source]);
     fs::write(inner.join("film"), "x").unwrap();
     assert_eq!(above.read("film"), b"x");
     below.daemon().signal(rustix::process::Signal::STOP).unwrap();
@@ -142,7 +142,7 @@ fn abort_frees_the_callers_of_a_fuse_branch() {
         let film = above.at("film");
         std::thread::spawn(move || fs::read(film).is_err())
     };
-    let aborted = told(&["branch", "abort", &at(&above), &source]);
+    let aborted = output_of(&["branch", "abort", &at(&above), &source]);
     below.daemon().signal(rustix::process::Signal::CONT).unwrap();
     assert!(aborted.contains("aborted"), "{aborted}");
     let _freed_either_way = stuck.join().unwrap();
@@ -157,7 +157,7 @@ fn abort_brings_the_kernels_switches_or_says_that_it_cannot() {
     below.mkdir("branch");
     let source = below.at("branch").to_str().unwrap().to_owned();
     let above = lab::pool().tmp_branch("mine").mount();
-    told(&["branch", "add", &at(&above), &source]);
+    output_of(&["branch", "add", &at(&above), &source]);
     let abort_after = |first: &str| {
         let scenario = format!("{first}; exec \"$0\" branch abort \"$1\" \"$2\"");
         let run = command("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &scenario]);

@@ -13,21 +13,21 @@ fn set_changes_at_once_and_shows_the_difference() {
     let at = at(&pool);
     let dry = json("set", &["set", &at, "create=mfs", "attr-timeout=7", "--dry-run"]);
     assert_eq!(dry["changes"].as_array().unwrap().len(), 2);
-    assert_eq!(told(&["get", &at, "create"]), "ff\n");
+    assert_eq!(output_of(&["get", &at, "create"]), "ff\n");
     assert_eq!(
-        told(&["set", &at, "create=mfs", "attr-timeout=7"]),
+        output_of(&["set", &at, "create=mfs", "attr-timeout=7"]),
         "create: ff -> mfs\nattr-timeout: 1 -> 7\n"
     );
-    assert_eq!(told(&["get", &at, "create"]), "mfs\n");
-    assert!(told(&["set", &at, "create=mfs"]).contains("nothing changes"));
-    told(&["set", &at, "log-level=debug", "relocate=off", "statfs=as-placed", "page-cache=on"]);
-    assert_eq!(told(&["get", &at, "log-level"]), "debug\n");
+    assert_eq!(output_of(&["get", &at, "create"]), "mfs\n");
+    assert!(output_of(&["set", &at, "create=mfs"]).contains("nothing changes"));
+    output_of(&["set", &at, "log-level=debug", "relocate=off", "statfs=as-placed", "page-cache=on"]);
+    assert_eq!(output_of(&["get", &at, "log-level"]), "debug\n");
     // One branch may not take all threads, as at the mount.
     let (code, line) = refused(&["set", &at, "branch-inflight=64"]);
     assert!(code == 2 && line.contains("fewer than max-threads=64"), "{code}: {line}");
     // A file is placed by the policy at its creation.
-    told(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
-    told(&["set", &at, "create=ff"]);
+    output_of(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
+    output_of(&["set", &at, "create=ff"]);
     pool.write("file", b"x");
     assert_eq!(pool.holders("file"), ["b"]);
 }
@@ -46,12 +46,12 @@ fn the_write_path_switches_at_the_next_first_open() {
     let switched = json("write-path", &["write-path", &at, "auto"]);
     assert_eq!((&switched["from"], &switched["to"]), (&"stacked".into(), &"auto".into()));
     if crate::script::passthrough().is_ok() {
-        told(&["set", &at, "passthrough-headroom=0"]);
+        output_of(&["set", &at, "passthrough-headroom=0"]);
         assert_eq!(way(&path), "stacked", "it is open");
         let counted = json("write-path", &["write-path", &at, "auto"]);
         assert_eq!(counted["other_way"], 1);
         drop(open);
-        told(&["write-path", &at, "auto", "--wait"]);
+        output_of(&["write-path", &at, "auto", "--wait"]);
         assert_eq!(way(&path), "passthrough");
     }
 }
@@ -67,20 +67,20 @@ fn persisted_settings_hold_at_the_next_mount_and_comments_stay() {
     let at = at(&pool);
     let set = json("set", &["set", &at, "create=mfs", "relocate=off", "--persist"]);
     assert_eq!(set["persisted"], file.to_str().unwrap());
-    told(&["write-path", &at, "stacked", "--subtree", "/scratch", "--persist"]);
+    output_of(&["write-path", &at, "stacked", "--subtree", "/scratch", "--persist"]);
     let text = fs::read_to_string(&file).unwrap();
     assert_eq!(
         text,
         "# ours\ncreate = \"mfs\" # in order\nrelocate = \"off\"\nwrite-rules = \"/scratch=stacked\"\n"
     );
     // -o overrides the file, and the output says so.
-    let note = told(&["set", &at, "minfreespace=5M", "--persist", "--dry-run"]);
+    let note = output_of(&["set", &at, "minfreespace=5M", "--persist", "--dry-run"]);
     assert!(note.contains("note: minfreespace: also stands behind -o"), "{note}");
     pool.remount();
-    assert_eq!(told(&["get", &at, "create"]), "mfs\n");
-    assert_eq!(told(&["get", &at, "write-rules"]), "/scratch=stacked\n");
+    assert_eq!(output_of(&["get", &at, "create"]), "mfs\n");
+    assert_eq!(output_of(&["get", &at, "write-rules"]), "/scratch=stacked\n");
     assert_eq!(
-        told(&["write-path", &at, "inherit", "--subtree", "/scratch"]).lines().next().unwrap(),
+        output_of(&["write-path", &at, "inherit", "--subtree", "/scratch"]).lines().next().unwrap(),
         "write-path below /scratch: stacked -> inherit"
     );
 }
@@ -101,7 +101,7 @@ fn mount_with_remount_changes_options_and_flags() {
     };
     let done = remount("rw,create=mfs,attr-timeout=3,user_id=0,group_id=0");
     assert_eq!(done.code, 0, "{}", done.stderr);
-    assert_eq!(told(&["get", &at(&pool), "create"]), "mfs\n");
+    assert_eq!(output_of(&["get", &at(&pool), "create"]), "mfs\n");
     let read_only = remount("ro,create=mfs");
     assert_eq!(read_only.code, 0, "{}", read_only.stderr);
     let mount = mounts::at(pool.path()).unwrap().unwrap();

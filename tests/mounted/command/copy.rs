@@ -88,7 +88,7 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
         touch -h -d '2001-02-03 04:05:06.123456789' d/link pipe
         touch -d '1999-12-31 23:59:59.987654321' d/e/odd d/e/empty d/e d sparse";
     sh(&tree, make);
-    let told = copy(&tree, pool.path());
+    let report = copy(&tree, pool.path());
     // Attributes of everything, except a directory's size and link count, which depend on the file system.
     let files = "find . ! -type d -printf '%P|%y|%m|%U|%G|%s|%T@|%n|%l\\n' | sort";
     let dirs = "find . -type d -printf '%P|%m|%U|%G|%T@\\n' | sort";
@@ -98,10 +98,10 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
         assert_eq!(sh(pool.at("tree"), listing), sh(&tree, listing), "{listing}");
     }
     assert!(fs::metadata(pool.at("tree/sparse")).unwrap().blocks() < 4096, "holes stay holes");
-    assert_eq!((&told["files"], &told["hard_links"]), (&6.into(), &2.into()), "{told:#}");
-    assert_eq!((&told["symlinks"], &told["others"]), (&1.into(), &1.into()));
-    assert_eq!((&told["directories"], &told["already_there"]), (&4.into(), &0.into()));
-    assert_eq!(told["branches"][0]["branch"], branch(&pool, "a"));
+    assert_eq!((&report["files"], &report["hard_links"]), (&6.into(), &2.into()), "{report:#}");
+    assert_eq!((&report["symlinks"], &report["others"]), (&1.into(), &1.into()));
+    assert_eq!((&report["directories"], &report["already_there"]), (&4.into(), &0.into()));
+    assert_eq!(report["branches"][0]["branch"], branch(&pool, "a"));
     nothing_left(&pool);
     // A second copy has nothing to do.
     let again = copy(&tree, pool.path());
@@ -136,7 +136,7 @@ fn large_files_are_the_same_to_the_last_byte() {
     sparse.set_len(64 << 20).unwrap();
     sparse.write_all_at(&noise(9, 700_001), 5_000_003).unwrap();
     sparse.write_all_at(&noise(10, 3 << 20), 30 << 20).unwrap();
-    told(&["copy", "--verify", "-j", "3", text(&tree), &at(&pool)]);
+    output_of(&["copy", "--verify", "-j", "3", text(&tree), &at(&pool)]);
     for entry in fs::read_dir(&tree).unwrap() {
         let name = entry.unwrap().file_name();
         let same = fs::read(tree.join(&name)).unwrap() == fs::read(pool.at("tree").join(&name)).unwrap();
@@ -158,11 +158,11 @@ fn files_are_placed_by_the_policy_and_seen_at_once() {
     fs::write(tree.join("film"), noise(1, 1 << 20)).unwrap();
     pool.mkdir("tree");
     assert!(!pool.at("tree/film").exists(), "the kernel may remember that");
-    let told = json("copy", &["copy", text(&tree.join("film")), text(&pool.at("tree"))]);
+    let report = json("copy", &["copy", text(&tree.join("film")), text(&pool.at("tree"))]);
     assert!(pool.at("tree/film").exists());
     assert_eq!(pool.list("tree"), ["film"]);
     assert_eq!(pool.holders("tree/film"), ["large"]);
-    assert_eq!(told["branches"][0]["branch"], branch(&pool, "large"));
+    assert_eq!(report["branches"][0]["branch"], branch(&pool, "large"));
     // A directory's content without the directory; and several sources.
     fs::write(tree.join("second"), "2").unwrap();
     let contents = format!("{}/.", text(&tree));
@@ -185,9 +185,9 @@ fn an_existing_name_is_kept() {
     fs::set_permissions(pool.at("tree"), fs::Permissions::from_mode(0o751)).unwrap();
     let outside = tree.with_file_name("outside");
     symlink(&outside, pool.at("tree/link")).unwrap();
-    let (told, lines) = copy_in_part(&[text(&tree), &at(&pool)]);
-    assert_eq!(told["files"], 1);
-    assert_eq!(told["failed"].as_array().unwrap().len(), 3);
+    let (report, lines) = copy_in_part(&[text(&tree), &at(&pool)]);
+    assert_eq!(report["files"], 1);
+    assert_eq!(report["failed"].as_array().unwrap().len(), 3);
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(
         lines.iter().all(|line| line.starts_with("fsstack: ") && line.contains("another one")),
@@ -234,8 +234,8 @@ fn verify_finds_other_content_of_the_same_size_and_time() {
         fs::File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
     }
     assert_eq!(copy(&tree, pool.path())["already_there"], 1);
-    let (told, lines) = copy_in_part(&["--verify", text(&tree), &at(&pool)]);
-    assert_eq!(told["verified"], true);
+    let (report, lines) = copy_in_part(&["--verify", text(&tree), &at(&pool)]);
+    assert_eq!(report["verified"], true);
     assert!(lines[0].contains("other content"), "{lines:?}");
     assert_eq!(pool.read("tree/file"), b"wrong", "nothing is replaced");
 }
@@ -248,10 +248,10 @@ fn a_full_pool_takes_what_fits_and_says_so() {
     for name in ["1", "2", "3"] {
         fs::write(tree.join(name), noise(1, 8 << 20)).unwrap();
     }
-    let (told, lines) = copy_in_part(&["-j", "1", text(&tree), &at(&pool)]);
-    assert_eq!((&told["files"], lines.len()), (&2.into(), 1), "{lines:?}");
+    let (report, lines) = copy_in_part(&["-j", "1", text(&tree), &at(&pool)]);
+    assert_eq!((&report["files"], lines.len()), (&2.into(), 1), "{lines:?}");
     assert!(lines[0].contains("No space left"), "{lines:?}");
-    assert_eq!(told["branches"].as_array().unwrap().len(), 2);
+    assert_eq!(report["branches"].as_array().unwrap().len(), 2);
     let arrived = pool.list("tree");
     assert_eq!(arrived.len(), 2);
     nothing_left(&pool);
@@ -268,9 +268,9 @@ fn a_branch_that_is_fuller_than_it_says_is_passed_over() {
         lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(32)).option("minfreespace=0").mount();
     let (_home, tree) = source();
     fs::write(tree.join("film"), noise(1, 10 << 20)).unwrap();
-    told(&["set", &at(&pool), "create=ff"]);
+    output_of(&["set", &at(&pool), "create=ff"]);
     // Written out of band; the pool uses its cached space for a second.
-    told(&["status", &at(&pool)]);
+    output_of(&["status", &at(&pool)]);
     fs::write(pool.branch("a").path().join("ballast"), noise(2, 12 << 20)).unwrap();
     assert_eq!(copy(&tree, pool.path())["files"], 1);
     assert_eq!(pool.holders("tree/film"), ["b"]);
@@ -285,16 +285,16 @@ struct Started {
 }
 
 fn start(from: &Path, pool: &Pool) -> Started {
-    let told = from.with_file_name("pid");
-    let _none_before = fs::remove_file(&told);
+    let report = from.with_file_name("pid");
+    let _none_before = fs::remove_file(&report);
     let script = r#"echo $$ > "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec "$@""#;
     let copy = command("sh").args(["-c", script, "sh"]).arg(binary()).arg("copy").arg(from).arg(pool.path());
-    let copy = copy.env("TOLD", &told);
+    let copy = copy.env("TOLD", &report);
     let end = thread::spawn(move || copy.output().unwrap());
-    while !told.exists() {
+    while !report.exists() {
         thread::yield_now();
     }
-    let pid = fs::read_to_string(told).unwrap();
+    let pid = fs::read_to_string(report).unwrap();
     Started { process: Process::of(pid.trim().parse().unwrap()), end }
 }
 
@@ -330,8 +330,8 @@ fn a_killed_copy_leaves_whole_files_and_is_finished_by_the_next() {
         nothing_left(&pool);
     }
     let came = there().count() as u64;
-    let told = copy(&tree, pool.path());
-    assert_eq!((&told["files"], &told["already_there"]), (&(files - came).into(), &came.into()));
+    let report = copy(&tree, pool.path());
+    assert_eq!((&report["files"], &report["already_there"]), (&(files - came).into(), &came.into()));
     for number in 0..files {
         assert!(pool.read(format!("tree/{}", name(number))) == content(number), "{number}");
     }
@@ -422,7 +422,7 @@ fn a_branch_is_not_copied_into_its_own_pool() {
     let (_, lines) = copy_in_part(&[text(&above), &into]);
     assert!(lines.iter().all(|line| line.contains("branch of this pool")), "{lines:?}");
     // The pool's files are reached through the pool.
-    told(&["copy", text(&pool.at("films")), &into]);
+    output_of(&["copy", text(&pool.at("films")), &into]);
     assert_eq!(pool.read("old/films/one"), b"x");
 }
 
@@ -480,6 +480,6 @@ fn failures_of_a_copy_are_one_line_each() {
     let (_, lines) = copy_in_part(&[text(&pool.at("d")), &at]);
     assert!(lines[0].contains("copied into"), "{lines:?}");
     assert_eq!(pool.list("d"), ["file"]);
-    let human = told(&["copy", text(&tree), text(&pool.at("d"))]);
+    let human = output_of(&["copy", text(&tree), text(&pool.at("d"))]);
     assert!(human.contains("0 files") && human.contains("1 directories"), "{human}");
 }

@@ -85,7 +85,7 @@ fn everything_leaves(pool: Pool) {
     assert_eq!((&done["state"], &done["moved_files"]), (&"done".into(), &46.into()), "{done}");
     assert_empty(&pool, "a");
     assert_shown(&pool, &before);
-    told(&["branch", "remove", &at, &a]);
+    output_of(&["branch", "remove", &at, &a]);
     forget();
     assert_shown(&pool, &before);
     handles.iter().for_each(|held| check(&pool, held));
@@ -129,7 +129,7 @@ fn a_file_leaves_under_its_writers_and_readers() {
             }
             lines
         });
-        told(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+        output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
         ended.store(true, SeqCst);
         appends.join().unwrap()
     });
@@ -143,7 +143,7 @@ fn a_file_leaves_under_its_writers_and_readers() {
     let mut text = [0; 10];
     gone.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"still read");
-    told(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
     assert_clean(&pool);
 }
 
@@ -164,10 +164,10 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
         let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
         until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
         assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
-        let why = told(&["job", "status", &at, "--why"]);
+        let why = output_of(&["job", "status", &at, "--why"]);
         assert!(why.contains("film: it is open by passthrough"), "{why}");
-        assert!(told(&["status", &at]).contains("job 1: drain"));
-        let figures = told(&["metrics", &at]);
+        assert!(output_of(&["status", &at]).contains("job 1: drain"));
+        let figures = output_of(&["metrics", &at]);
         assert!(figures.contains("fsstack_job_moved_files{"), "{figures}");
         let (_, busy) = refused(&["branch", "drain", &at, &a]);
         assert!(busy.contains("job 1"), "{busy}");
@@ -180,7 +180,7 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
         assert_eq!(drains.join().unwrap().code, 0);
     });
     assert_mibs(&pool, "film", 2);
-    told(&["branch", "remove", &at, &a]);
+    output_of(&["branch", "remove", &at, &a]);
     assert_mibs(&pool, "film", 2);
 }
 
@@ -198,7 +198,7 @@ fn a_job_whose_targets_were_all_taken_away_ends_and_says_so() {
     std::thread::scope(|scope| {
         let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
         until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
-        told(&["branch", "mode", &at, &branch(&pool, "b"), "RO"]);
+        output_of(&["branch", "mode", &at, &branch(&pool, "b"), "RO"]);
         let Finished { code, stderr, .. } = drains.join().unwrap();
         assert!(code == 1 && stderr.contains("no branch is left that takes its files"), "{stderr}");
     });
@@ -229,7 +229,7 @@ fn a_branch_that_does_not_fit_elsewhere_is_not_begun_with() {
     assert_eq!(pool.holders("7"), ["a"]);
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["mode"], "RW");
     pool.branch("b").drop_ballast();
-    told(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["mode"], "NC");
     assert_eq!(pool.read("7"), mib(7));
 }
@@ -285,7 +285,7 @@ fn what_cannot_leave_is_named_and_the_rest_leaves() {
     assert_eq!((pool.holders("d/free"), pool.holders("d/one")), (vec!["b"], vec!["a"]));
     assert_eq!(job(&pool)["state"], "incomplete");
     fs::remove_file(pool.at("e/two")).unwrap();
-    told(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
     assert_eq!(pool.read("d/one"), b"linked");
     assert_empty(&pool, "a");
 }
@@ -311,14 +311,14 @@ fn a_drain_that_is_cut_short_is_begun_again() {
         drains
     };
     let drains = begin("300k");
-    told(&["job", "cancel", &at, "1"]);
+    output_of(&["job", "cancel", &at, "1"]);
     assert_eq!(drains.join().unwrap().code, 1);
     assert_eq!(job(&pool)["state"], "cancelled");
     let drains = begin("300k");
     pool.kill_daemon();
     assert_eq!(drains.join().unwrap().code, 4);
     pool.remount();
-    told(&["branch", "drain", &at, &a]);
+    output_of(&["branch", "drain", &at, &a]);
     assert_empty(&pool, "a");
     (0..12).for_each(|n| assert_eq!(pool.read(format!("small{n}")), format!("{n}").as_bytes()));
     (0..6).for_each(|n| assert!(pool.read(format!("large{n}")) == mib(n), "large{n}"));
@@ -351,8 +351,8 @@ fn what_changes_meanwhile_is_as_it_was_changed() {
         assert!(drained.code == 0 || drained.stdout.contains("staying"), "{}", drained.stderr);
         rounds
     });
-    told(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
-    told(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
     for n in 0..FILES {
         let (d, round) = (n % 7, rounds[(n % 2) as usize]);
         let mut text = String::new();

@@ -29,10 +29,10 @@ fn the_socket_is_roots_alone_and_goes_with_the_mount() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("fsstack");
     fs::copy(binary(), &copy).unwrap();
-    let told =
+    let refused_output =
         command(&copy).args(["set", &at(&pool), "create=mfs"]).as_user(STRANGER, STRANGER).output().unwrap();
-    assert_eq!(told.code, 5, "{}", told.stderr);
-    assert!(told.stderr.contains("permission denied"), "{}", told.stderr);
+    assert_eq!(refused_output.code, 5, "{}", refused_output.stderr);
+    assert!(refused_output.stderr.contains("permission denied"), "{}", refused_output.stderr);
     pool.unmount();
     assert!(!socket.exists());
 }
@@ -48,7 +48,7 @@ fn a_killed_daemon_is_reported_and_cleaned_up() {
     assert!(code == 4 && line.contains("daemon is dead") || code == 3, "{code}: {line}");
     assert!(!socket.exists() && !socket.with_extension("json").exists());
     pool.remount();
-    assert_eq!(told(&["get", &at(&pool), "create"]), "ff\n");
+    assert_eq!(output_of(&["get", &at(&pool), "create"]), "ff\n");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_second_daemon_for_one_mount_point_is_refused() {
         let again = pool.mount_command().unwrap().output().unwrap();
         assert_eq!(again.code, 32);
         assert!(again.stderr.contains("a pool is mounted there already"), "{}", again.stderr);
-        told(&["status", &at(&pool)]);
+        output_of(&["status", &at(&pool)]);
     }
 }
 
@@ -79,7 +79,7 @@ fn a_pool_over_one_that_was_unmounted_lazily_has_a_name_of_its_own() {
     let list = json("list", &["list"]);
     let later = list["pools"].as_array().unwrap().iter().find(|one| one["id"] == format!("{id}-2"));
     assert_eq!(later.unwrap()["mount_point"], at(&first).as_str());
-    assert!(told(&["get", &at(&first), "minfreespace"]).contains("1M"), "the later one is asked");
+    assert!(output_of(&["get", &at(&first), "minfreespace"]).contains("1M"), "the later one is asked");
     drop(open);
     first.unmount();
 }
@@ -88,7 +88,7 @@ fn a_pool_over_one_that_was_unmounted_lazily_has_a_name_of_its_own() {
 fn pools_without_change_cause_no_wake_up_of_the_control_thread() {
     needs!(mounting());
     let pool = pool();
-    told(&["status", &at(&pool)]);
+    output_of(&["status", &at(&pool)]);
     let tasks = format!("/proc/{}/task", pool.daemon().pid);
     let control = fs::read_dir(tasks)
         .unwrap()

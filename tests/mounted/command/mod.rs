@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
 
 /// Returns its output; it must succeed.
 #[track_caller]
-pub(crate) fn told(arguments: &[&str]) -> String {
+pub(crate) fn output_of(arguments: &[&str]) -> String {
     let Finished { code, stdout, stderr, .. } = run(arguments);
     assert_eq!(code, 0, "fsstack {arguments:?}: {stderr}");
     stdout
@@ -52,7 +52,7 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
 /// Returns its output with `--json`, checked by the schema in docs/schema.
 #[track_caller]
 pub(crate) fn json(schema: &str, arguments: &[&str]) -> Value {
-    let text = told(&[arguments, &["--json"]].concat());
+    let text = output_of(&[arguments, &["--json"]].concat());
     checked(schema, &text)
 }
 

@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use super::{at, branch, json, pool, refused, run, told};
+use super::{at, branch, json, output_of, pool, refused, run};
 use crate::handles::{check, forget, hold, moved};
 use crate::handles_elsewhere::index;
 use crate::hung_branches::{FrozenDaemon, described, until};
@@ -19,7 +19,7 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     needs!(mounting(), loops(), program("getfattr"));
     let pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
     let id = sh(pool.path(), "getfattr -n user.fsstack.id --only-values .");
-    let shown = told(&["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
+    let shown = output_of(&["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
     let line = format!("{} 10.0.0.0/8(rw,sync,no_subtree_check,mountpoint,fsid={id})", at(&pool));
     assert!(shown.lines().any(|shown| shown == line), "{shown}");
     assert!(shown.contains("EXPORT {"), "{shown}");
@@ -32,7 +32,7 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
         (shown["exports_line"].as_str(), &shown["nfs_export"]),
         (Some(line.as_str()), &Value::Bool(true))
     );
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    nfs-export: on") && checked.contains("ok    handle:"), "{checked}");
     assert!(checked.contains(": opens files by number\n"), "{checked}");
     assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
@@ -54,11 +54,11 @@ fn the_only_writer_is_given_options_that_keep_names() {
     let alone = json("nfs-show", &["nfs", "show", &at, "--only-writer"]);
     assert!(alone["ganesha_block"].as_str().unwrap().contains("Attr_Expiration_Time = 60;"), "{alone}");
     let options = alone["only_writer_options"].as_str().unwrap();
-    let shown = told(&["nfs", "show", &at, "--only-writer"]);
+    let shown = output_of(&["nfs", "show", &at, "--only-writer"]);
     assert!(shown.contains(&format!("# Mount the pool with {options}, for both servers")), "{shown}");
-    told(&[&["set", at.as_str()], options.split(',').collect::<Vec<_>>().as_slice()].concat());
+    output_of(&[&["set", at.as_str()], options.split(',').collect::<Vec<_>>().as_slice()].concat());
     for option in ["entry-timeout", "attr-timeout", "negative-timeout"] {
-        assert_eq!(told(&["get", &at, option]), "60\n", "{option}");
+        assert_eq!(output_of(&["get", &at, option]), "60\n", "{option}");
     }
 }
 
@@ -72,7 +72,7 @@ fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     let [x, b] = parts.map(|part| part.to_str().unwrap().to_owned());
     let deeper = format!("{b}/deeper");
     let pool = lab::pool().over(&[x.clone(), b.clone()]).option("nfs-export").mount();
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     let warned = |checked: &str, path: &str| {
         let line = format!("warn  {path}: opens files by number, and is a directory of a larger file system");
         checked.lines().any(|shown| shown.starts_with(&line))
@@ -81,7 +81,7 @@ fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     assert!(checked.contains(&format!("ok    {b}: opens files by number\n")), "{checked}");
     drop(pool);
     let pool = lab::pool().over(std::slice::from_ref(&deeper)).option("nfs-export").mount();
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     assert!(warned(&checked, &deeper), "{checked}");
 }
 
@@ -91,7 +91,7 @@ fn the_check_tells_what_is_found_by_its_handle_alone() {
     needs!(mounting(), loops(), drop_caches());
     let (pool, _) = moved();
     sh(pool.path(), "mkdir d/sub; touch d/sub/file; ln -s file d/link; mkfifo d/fifo");
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     let names = sh(pool.path(), "find . -mindepth 1 | wc -l");
     let all = format!("ok    found anew: the daemon finds {0} of {0} by their handles alone", names.trim());
     assert!(checked.contains(&all) && !checked.contains("were not tried"), "{checked}");
@@ -109,7 +109,7 @@ fn the_check_looks_through_no_branch() {
     needs!(mounting(), drop_caches());
     let mut pool = lab::pool().tmpfs_branch("t", MiB(100)).option("nfs-export").mount();
     sh(pool.path(), "mkdir d; touch d/file");
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     let none = "warn  found anew: the daemon finds 0 of 2";
     assert!(checked.contains(none) && checked.contains("; 2 were not tried"), "{checked}");
     // After a request for the handle, all existing objects are known.
@@ -117,7 +117,7 @@ fn the_check_looks_through_no_branch() {
     pool.remount();
     forget();
     check(&pool, &held);
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    found anew: the daemon finds 2 of 2"), "{checked}");
 }
 
@@ -142,7 +142,7 @@ fn the_check_tells_of_an_index_that_does_not_last() {
     let mut pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
     let complete = |pool: &Pool| {
         until("the index is complete", || index(pool).starts_with("complete"));
-        told(&["nfs", "check", &at(pool)])
+        output_of(&["nfs", "check", &at(pool)])
     };
     let checked = complete(&pool);
     assert!(checked.contains("ok    index: complete, 0 objects\n"), "{checked}");
@@ -162,7 +162,7 @@ fn programs_that_hold_an_exported_pool_are_named() {
     let mut pool = builder.option(&format!("log={}", log.path().display())).mount();
     let held = File::open(pool.path()).unwrap();
     let us = format!("(process {}) uses it", std::process::id());
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     assert!(checked.lines().any(|line| line.contains("to unmount") && line.contains(&us)), "{checked}");
     // A signal unmounts the pool although a process holds it; the log names the process.
     let daemon = pool.daemon();
@@ -190,7 +190,7 @@ fn a_pool_that_is_not_for_export_fails_the_check_and_is_not_installed() {
     let checked = run(&["nfs", "check", &at(&pool)]);
     assert_eq!(checked.code, 1, "{}", checked.stderr);
     assert!(checked.stdout.contains("fail  nfs-export: off"), "{}", checked.stdout);
-    let shown = told(&["nfs", "show", &at(&pool)]);
+    let shown = output_of(&["nfs", "show", &at(&pool)]);
     assert!(shown.starts_with("# NOT YET: the pool is mounted without nfs-export"), "{shown}");
     let (code, why) = refused(&["nfs", "show", &at(&pool), "--clients", "nobody.invalid", "--install"]);
     assert_eq!(code, 1);
@@ -223,8 +223,8 @@ fn a_daemon_that_stands_still_does_not_keep_the_check() {
     assert_eq!(checked.code, 1, "{}", checked.stderr);
     let branch = format!("  {}: ", branch(&pool, "a"));
     let us = format!("(process {}) uses it", std::process::id());
-    for told in ["fail  pool: its daemon stands still", &branch, "exports: ", &us] {
-        assert!(checked.stdout.contains(told), "{told}: {}{}", checked.stdout, checked.stderr);
+    for expected in ["fail  pool: its daemon stands still", &branch, "exports: ", &us] {
+        assert!(checked.stdout.contains(expected), "{expected}: {}{}", checked.stdout, checked.stderr);
     }
 }
 
@@ -246,7 +246,7 @@ fn programs_that_run_from_an_exported_pool_are_named() {
     until("the library is mapped", || {
         std::fs::read_to_string(format!("/proc/{maps}/maps")).unwrap().lines().any(maps_it)
     });
-    let checked = told(&["nfs", "check", &at(&pool)]);
+    let checked = output_of(&["nfs", "check", &at(&pool)]);
     for holder in [runs, maps] {
         rustix::process::kill_process(holder, Signal::KILL).unwrap();
     }
@@ -260,11 +260,11 @@ fn programs_that_run_from_an_exported_pool_are_named() {
 fn only_named_clients_get_the_export() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
-    let shown = told(&["nfs", "show", &at(&pool)]);
+    let shown = output_of(&["nfs", "show", &at(&pool)]);
     let line = format!("{} CLIENTS(rw,", at(&pool));
     assert!(shown.lines().any(|shown| shown.starts_with(&line)), "{shown}");
     assert!(shown.contains("\n# CLIENTS: ") && !shown.contains("*("), "{shown}");
-    let named = told(&["nfs", "show", &at(&pool), "--clients", "*"]);
+    let named = output_of(&["nfs", "show", &at(&pool), "--clients", "*"]);
     assert!(named.contains(" *(rw,") && !named.contains("CLIENTS"), "{named}");
 }
 
@@ -279,7 +279,7 @@ fn a_branch_that_hangs_does_not_keep_the_check() {
     assert_eq!(checked.code, 1, "{}", checked.stderr);
     let hangs = format!("fail  {}: it hangs", branch(&pool, "a"));
     let us = format!("(process {}) uses it", std::process::id());
-    for told in [hangs.as_str(), "ok    nfs-export: on", "exports: ", &us] {
-        assert!(checked.stdout.contains(told), "{told}: {}", checked.stdout);
+    for expected in [hangs.as_str(), "ok    nfs-export: on", "exports: ", &us] {
+        assert!(checked.stdout.contains(expected), "{expected}: {}", checked.stdout);
     }
 }

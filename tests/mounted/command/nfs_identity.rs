@@ -10,7 +10,7 @@ use fsstack_lab::{self as lab, Pool, needs};
 use fsstack_sys::loop_device::LoopDevice;
 use rustix::fs::OFlags;
 
-use super::{at, run, told};
+use super::{at, output_of, run};
 use crate::hung_branches::until;
 use crate::script::sh;
 
@@ -29,8 +29,8 @@ fn exported(identity: &str) -> lab::Builder {
 
 /// The file below the device, if it has one.
 fn backing(device: &Path) -> Option<PathBuf> {
-    let told = fs::read_to_string(attribute(device, "backing_file")).ok()?;
-    Some(told.trim_end().into())
+    let backing_file = fs::read_to_string(attribute(device, "backing_file")).ok()?;
+    Some(backing_file.trim_end().into())
 }
 
 fn attribute(device: &Path, name: &str) -> PathBuf {
@@ -112,7 +112,7 @@ fn two_pools_do_not_share_an_identity() {
     }
     first.unmount();
     let second = exported(&identity).option(&shared).mount();
-    let shown = told(&["nfs", "show", &at(&second)]);
+    let shown = output_of(&["nfs", "show", &at(&second)]);
     assert!(shown.contains(&format!("# The pool has nfs-identity={identity}")), "{shown}");
     assert!(!shown.contains("NOT YET") && !shown.contains("Mount the pool with nfs-identity"), "{shown}");
 }

@@ -20,7 +20,7 @@ fn list_and_status_show_a_pool() {
         list["pools"].as_array().unwrap().iter().find(|one| one["mount_point"] == at.as_str()).unwrap();
     assert_eq!(mine["branches"].as_array().unwrap().len(), 2);
     assert_eq!(mine["pid"], pool.daemon().pid);
-    assert!(told(&["list"]).contains(&at));
+    assert!(output_of(&["list"]).contains(&at));
     let _open = File::create(pool.at("file")).unwrap();
     let status = json("status", &["status", &at]);
     let status = &status["pools"][0];
@@ -31,7 +31,7 @@ fn list_and_status_show_a_pool() {
     assert_eq!(status["branches"][1]["open_files"], 0);
     let ways = &status["open_files"];
     assert_eq!(ways["passthrough"].as_u64().unwrap() + ways["stacked"].as_u64().unwrap(), 1);
-    let human = told(&["status", mine["id"].as_str().unwrap()]);
+    let human = output_of(&["status", mine["id"].as_str().unwrap()]);
     assert!(human.contains("BRANCH") && human.contains(&branch(&pool, "b")), "{human}");
     // All pools: others may be mounted and unmounted meanwhile.
     checked("status", &run(&["status", "--json"]).stdout);
@@ -46,8 +46,8 @@ fn get_shows_every_key_or_one() {
     let of = |name: &str| keys.iter().find(|key| key["key"] == name).unwrap();
     assert_eq!((&of("create")["value"], &of("create")["changes"]), (&"ff".into(), &"at-once".into()));
     assert_eq!(of("transport")["changes"], "at-mount");
-    assert_eq!(told(&["get", &at(&pool), "category.create"]), "ff\n", "another spelling");
-    assert!(told(&["get", &at(&pool)]).contains("passthrough-headroom"));
+    assert_eq!(output_of(&["get", &at(&pool), "category.create"]), "ff\n", "another spelling");
+    assert!(output_of(&["get", &at(&pool)]).contains("passthrough-headroom"));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn where_tells_the_branch_of_files_directories_and_links() {
     assert_eq!(places[0]["copies"], serde_json::json!([on("a", "file"), on("b", "file")]));
     assert_eq!(places[1]["at"], on("a", "link"));
     assert_eq!(places[2]["branch"], branch(&pool, "a"));
-    assert_eq!(told(&["where", &path("link")]), format!("{}\n", on("a", "link")));
+    assert_eq!(output_of(&["where", &path("link")]), format!("{}\n", on("a", "link")));
 }
 
 #[test]
@@ -79,14 +79,14 @@ fn explain_says_why_a_file_is_there_and_goes_so() {
     assert_eq!((&told_of["kind"], &told_of["branch"]), (&"file".into(), &branch(&pool, "a").into()));
     assert_eq!(told_of["write_path"]["decided_by"], "pool");
     // A directory's rule overrides the pool's setting, and the output says so.
-    told(&["write-path", &at(&pool), "stacked", "--subtree", pool.at("dir").to_str().unwrap()]);
+    output_of(&["write-path", &at(&pool), "stacked", "--subtree", pool.at("dir").to_str().unwrap()]);
     let ruled = json("explain", &["explain", &path]);
     assert_eq!(ruled["write_path"]["decided_by"], "/dir");
     assert_eq!(
         (&ruled["write_path"]["setting"], &ruled["write_path"]["now"]),
         (&"stacked".into(), &"stacked".into())
     );
-    let human = told(&["explain", &path]);
+    let human = output_of(&["explain", &path]);
     assert!(human.contains("/dir") && human.contains("stacked"), "{human}");
 }
 
@@ -102,7 +102,7 @@ fn explain_create_ranks_the_branches() {
     assert!(ranking[1]["why"].as_str().unwrap().contains("NC"));
     pool.write("probe", b"x");
     assert_eq!(pool.holders("probe"), ["b"], "what was explained is what happens");
-    let human = told(&["explain", &at(&pool), "create", pool.at("new/file").to_str().unwrap()]);
+    let human = output_of(&["explain", &at(&pool), "create", pool.at("new/file").to_str().unwrap()]);
     assert!(human.contains(&branch(&pool, "a")), "{human}");
 }
 
@@ -111,7 +111,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("metrics=127.0.0.1:0").mount();
     pool.write("file", b"x");
-    let page = told(&["metrics", &at(&pool)]);
+    let page = output_of(&["metrics", &at(&pool)]);
     assert!(page.ends_with("# EOF\n"), "{page}");
     let branch = branch(&pool, "a");
     assert!(page.contains(&format!("fsstack_branch_size_bytes{{branch=\"{branch}\"}}")), "{page}");
@@ -128,7 +128,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
     // The pool reports the port that the system chose.
-    let address = told(&["get", &at(&pool), "metrics"]);
+    let address = output_of(&["get", &at(&pool), "metrics"]);
     let mut stream = TcpStream::connect(address.trim()).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -145,14 +145,14 @@ fn the_status_page_shows_the_branches_in_a_browser() {
         .tmpfs_branch("a-branch-with-a-name-of-some-length-that-does-not-fit-on-a-phone", MiB(16))
         .option("metrics=127.0.0.1:0")
         .mount();
-    let address = told(&["get", &at(&pool), "metrics"]);
+    let address = output_of(&["get", &at(&pool), "metrics"]);
     let url = format!("http://{}/", address.trim());
     let home = tempfile::tempdir().unwrap();
     let shot = home.path().join("shot.png");
     let screen = Window { size: (1200, 1000), dark: false };
     let page = screen.render(&url, &shot).unwrap();
     assert!(page.contains("all 2 branches are up") && page.contains(&branch(&pool, "a")), "{page}");
-    told(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RO"]);
+    output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RO"]);
     let page = screen.render(&url, &shot).unwrap();
     assert!(page.contains("<dd>RO</dd>"), "{page}");
 
@@ -163,8 +163,8 @@ fn the_status_page_shows_the_branches_in_a_browser() {
     let copy = home.path().join("copy.html");
     std::fs::write(&copy, format!("{page}{probe}").replace("http-equiv", "data-was")).unwrap();
     let phone = Window { size: (500, 900), dark: true };
-    let told = phone.render(&format!("file://{}", copy.display()), &shot).unwrap();
-    assert!(told.contains("sideways 0 paper rgb(13, 17, 23)"), "{told}");
+    let page = phone.render(&format!("file://{}", copy.display()), &shot).unwrap();
+    assert!(page.contains("sideways 0 paper rgb(13, 17, 23)"), "{page}");
 }
 
 #[test]

@@ -105,19 +105,19 @@ fn no_call_fails_and_no_byte_is_wrong() {
     let mut turns = 0_u32;
     while began.elapsed() < Duration::from_secs(seconds) {
         let next = Instant::now() + Duration::from_secs(1);
-        told(&["write-path", &at, ["stacked", "auto"][turns as usize % 2]]);
-        told(&["set", &at, ["create=ff", "create=mfs", "create=rand"][turns as usize % 3]]);
+        output_of(&["write-path", &at, ["stacked", "auto"][turns as usize % 2]]);
+        output_of(&["set", &at, ["create=ff", "create=mfs", "create=rand"][turns as usize % 3]]);
         match turns % 4 {
             0 if !there => {
-                told(&["branch", "add", &at, &extra]);
+                output_of(&["branch", "add", &at, &extra]);
                 there = true;
             }
-            0 => drop(told(&["branch", "mode", &at, &extra, "RW"])),
-            1 => drop(told(&["branch", "mode", &at, &extra, "NC"])),
-            2 => drop(told(&["write-path", &at, "stacked", "--subtree", "/fuss"])),
+            0 => drop(output_of(&["branch", "mode", &at, &extra, "RW"])),
+            1 => drop(output_of(&["branch", "mode", &at, &extra, "NC"])),
+            2 => drop(output_of(&["write-path", &at, "stacked", "--subtree", "/fuss"])),
             // Nothing new was placed there for two turns.
             _ => {
-                told(&["write-path", &at, "inherit", "--subtree", "/fuss"]);
+                output_of(&["write-path", &at, "inherit", "--subtree", "/fuss"]);
                 there = holds_files(&home) || !remove(&at, &extra);
             }
         }

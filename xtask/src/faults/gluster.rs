@@ -80,7 +80,7 @@ pub(crate) fn a_dead_brick(test_bed: &mut TestBed) -> Result<Reported> {
     lab.heal(Duration::from_secs(60))?;
     match seen {
         (there, 0, answer) => {
-            good(format!("{there} of {FILES} are answer, the others {}", answer.unwrap_or_default()))
+            good(format!("{there} of {FILES} are answered, the others {}", answer.unwrap_or_default()))
         }
         (_, missing, _) => bad(format!("ENOENT for {missing} of {FILES}: \"it does not exist\"")),
     }

@@ -1,29 +1,29 @@
-//! Cost of the pool beside its branch, exported by the same server; and the gain of several connections where one is
-//! limited. Figures are `fsstack-bench`'s own, of mounts that are made here.
+//! Cost of the pool compared with its branch, exported by the same server; and the gain of several connections with a
+//! limit each. The figures are `fsstack-bench`'s, of mounts made here.
 
 use std::time::Duration;
 
 use crate::test_bed::{TestBed, say, sh, sh_within, until};
 
-/// Connections of a client.
+/// Numbers of connections per client.
 const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
-/// Longer than a machine takes that has other work.
+/// Longer than a busy machine takes.
 const LONGEST: Duration = Duration::from_secs(1800);
-/// Throughput of a connection.
+/// Rate limit of a connection.
 const PACE: &str = "64mbit";
-/// Exported alike: the pool, which lies on a disk of its own, and another such disk.
+/// Exports: the pool, on a disk of its own, and another such disk.
 const EXPORTS: [(&str, &str); 2] = [("branch", "/mnt/b"), ("pool", "/mnt/pool")];
 const VERSIONS: [(&str, &str); 2] =
     [("v3", "vers=3,nolock,port=2049,mountport=20048,mountproto=tcp"), ("v4.2", "vers=4.2")];
 
-/// The pool beside its branch.
+/// Measures the pool and its branch.
 pub(crate) fn beside(test_bed: &mut TestBed) {
     serve_both(test_bed);
     beside_its_branch();
     unmount();
 }
 
-/// One connection and several.
+/// Measures one connection and several.
 pub(crate) fn connections(test_bed: &mut TestBed) {
     serve_both(test_bed);
     by_connections();
@@ -40,7 +40,7 @@ pub(crate) fn serve_both(test_bed: &TestBed) {
             "echo '{path} *({options},fsid=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b1{n})' >>/etc/exports.new"
         ));
     }
-    // Servers that have 4 GiB of memory take as much in one call; smaller ones may be configured so.
+    // Servers with 4 GiB of memory accept this much in one call; smaller ones can be configured so.
     std::fs::write("/proc/fs/nfsd/max_block_size", "1048576").unwrap();
     sh(
         "rm /etc/exports.d/* && mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth",
@@ -52,14 +52,14 @@ pub(crate) fn unmount() {
     sh("for mount in $(sed -n 's/^[^ ]* \\(.mnt.f.[^ ]*\\) .*/\\1/p' /proc/mounts); do umount $mount; done");
 }
 
-/// Where a program of this machine is: the shell, which is busybox, prefers its own `ip` and `tc` to those on PATH, and they
-/// know neither pairs of links nor pacing.
+/// Path of a program: busybox's shell prefers its own `ip` and `tc` to those on PATH, and they support neither veth
+/// pairs nor rate limits.
 fn program(name: &str) -> String {
     let places = ["/usr/sbin", "/usr/bin"].map(|dir| format!("{dir}/{name}"));
     places.into_iter().find(|place| std::path::Path::new(place).exists()).expect("a program that was brought")
 }
 
-/// A machine of its own as far as NFS can tell: it has a link to the server and a name.
+/// A separate machine as far as NFS is concerned: it has a link to the server and a name.
 struct ClientMachine {
     process: u32,
     number: u32,
@@ -69,7 +69,7 @@ impl ClientMachine {
     fn new(number: u32, pace: Option<&str>) -> Self {
         let process: u32 =
             sh("unshare -n -u sleep 100000 </dev/null >/dev/null 2>&1 & echo $!").trim().parse().unwrap();
-        // It has left our network when it is the program.
+        // When it is the program, it has left our network.
         until("a client", || {
             std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.trim() == "sleep")
         });
@@ -92,7 +92,7 @@ impl ClientMachine {
         sh(&format!("nsenter -t {} -n -u sh -c '{line}'", self.process));
     }
 
-    /// Mounts both exports by both versions: the targets, as `--target` has them.
+    /// Mounts both exports with both versions; returns the targets for `--target`.
     fn mount(&self, suffix: &str, more: &str) -> Vec<String> {
         let mut targets = Vec::new();
         for (version, options) in VERSIONS {
@@ -110,7 +110,7 @@ impl ClientMachine {
     }
 }
 
-/// Runs it: its report on the console.
+/// Runs the bench, with its report on the console.
 fn bench(arguments: &str) {
     let line =
         format!("fsstack-bench {arguments} --out /tmp/out >/tmp/said 2>&1 || {{ cat /tmp/said; exit 1; }}");
@@ -118,13 +118,13 @@ fn bench(arguments: &str) {
     println!("{}", sh("cat /tmp/out/report.md && rm -r /tmp/out"));
 }
 
-/// Both exports by both versions, to a client that caches nothing: the targets.
+/// Mounts both exports with both versions for a client without caches; returns the targets.
 pub(crate) fn mounted_by_a_client() -> Vec<String> {
     let targets = ClientMachine::new(100, None).mount("", ",nconnect=4,actimeo=0,lookupcache=none");
     targets.into_iter().filter_map(|target| Some(target.strip_prefix("--target ")?.to_owned())).collect()
 }
 
-/// Each version's pool beside its branch.
+/// Each version's pool with its branch.
 fn beside_its_branch() {
     say("the pool beside its branch");
     let targets = mounted_by_a_client();

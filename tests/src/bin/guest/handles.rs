@@ -1,4 +1,4 @@
-//! Files and directories that a client holds open, over whatever happens to the server.
+//! Files and directories that clients hold open over all events of the server.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use fsstack_tests::events::{Events, Sort};
 
-use crate::test_bed::{CLIENTS, TestBed, complains_of_nothing, forget, in_pool, say, sh, told, until};
+use crate::test_bed::{CLIENTS, TestBed, attempt, complains_of_nothing, forget, in_pool, say, sh, until};
 
-/// Something that a client holds open.
+/// An object that a client holds open.
 struct HeldHandle {
     path: String,
     sort: Sort,
@@ -33,7 +33,7 @@ impl HeldHandle {
         Self { path, sort, fd, ino, text }
     }
 
-    /// It leads to its object.
+    /// Checks that it leads to its object.
     fn check(&mut self) -> Result<(), String> {
         let said = |e: std::io::Error| format!("{}: {e}", self.path);
         let ino = self.fd.metadata().map_err(said)?.ino();
@@ -51,7 +51,7 @@ impl HeldHandle {
         if found != text.as_bytes() {
             return Err(format!("{} leads to another file's bytes", self.path));
         }
-        // What is written by it arrives in the file.
+        // Data written through it arrives in the file.
         self.fd.write_all_at(text.as_bytes(), 0).and_then(|()| self.fd.sync_all()).map_err(said)
     }
 }
@@ -64,7 +64,7 @@ struct HoldingClient {
 impl HoldingClient {
     fn check(clients: &mut [Self], after: &str) {
         say(&format!("checking after: {after}"));
-        // At once, and with nothing of it in memory.
+        // At once, and with empty caches.
         for _ in 0..2 {
             for client in &mut *clients {
                 for held in &mut client.held {
@@ -89,7 +89,7 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     rename();
     forget();
     HoldingClient::check(&mut clients, "renames in the pool");
-    // A further branch, before the others, whose places change.
+    // A further branch before the others, whose positions change.
     sh("mkdir -p /srv/c");
     again(test_bed, "/srv/c:/mnt/b:/mnt/a");
     HoldingClient::check(&mut clients, "another order of branches, and one more");
@@ -115,29 +115,30 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     removed(test_bed, &mut clients);
     drop(clients);
     without_a_branch(test_bed);
-    // The server's answer in the beginning is the answer now.
+    // The server's configuration is the same as in the beginning.
     sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 | grep -qxF \"$(grep ^/mnt /etc/exports.d/*)\"");
 }
 
-/// The daemon is killed while the server serves. Callers then get an I/O error from the kernel. When the server has been
-/// stopped for as long as it takes to mount the pool anew, all is as it was.
+/// The daemon is killed while the server runs. Callers then get an I/O error from the kernel. When the server has been
+/// stopped during a new mount of the pool, everything works again.
 fn killed_under_the_server(test_bed: &TestBed, clients: &mut [HoldingClient]) {
     say("the daemon is killed under the running server");
     complains_of_nothing();
     test_bed.kill_daemon();
     for client in CLIENTS {
-        // By a handle that the server's kernel has not forgotten: the root's. (One that it has to ask the dead daemon for is ESTALE.)
-        let told = fs::metadata(format!("{client}/a new name")).expect_err("an answer of nobody");
-        assert_eq!(told.raw_os_error(), Some(5), "{client}: {told}");
+        // By a handle that the server's kernel has cached: the root's. One that the dead daemon would have to resolve
+        // is ESTALE.
+        let error = fs::metadata(format!("{client}/a new name")).expect_err("an answer of nobody");
+        assert_eq!(error.raw_os_error(), Some(5), "{client}: {error}");
     }
     again(test_bed, "/mnt/a:/mnt/b");
-    // The kernel's own ENOTCONN, which its server tells the log of, once.
+    // The kernel's own ENOTCONN, which its server logs once.
     sh("dmesg | grep 'non-standard errno: -107'");
     sh("dmesg -c >/dev/null");
     HoldingClient::check(clients, "kill -9 under the running server");
 }
 
-/// The pool is unmounted, and mounted over these branches.
+/// Unmounts the pool and mounts it over these branches.
 fn again(test_bed: &TestBed, branches: &str) {
     test_bed.stop_server();
     test_bed.unmount_pool();
@@ -145,7 +146,7 @@ fn again(test_bed: &TestBed, branches: &str) {
     test_bed.start_server();
 }
 
-/// Directories lose the copy from which they have their number.
+/// Directories lose the copy that their number came from.
 fn lose_copies(clients: &mut [HoldingClient]) {
     for (n, client) in clients.iter_mut().enumerate() {
         let name = format!("two-{n}");
@@ -157,7 +158,7 @@ fn lose_copies(clients: &mut [HoldingClient]) {
     HoldingClient::check(clients, "a directory lost its first copy");
 }
 
-/// Files grow until they have no room where they are.
+/// Files grow until their branch is full.
 fn move_files(clients: &mut [HoldingClient]) {
     for client in ["v3", "v4"] {
         let path = sh(&format!("cd /mnt/pool && find {client} -name 'file too'"));
@@ -175,8 +176,8 @@ fn move_files(clients: &mut [HoldingClient]) {
     HoldingClient::check(clients, "moves to another branch");
 }
 
-/// Clients wait for objects on a branch that is away, and find them when the branch is back. By v3 only: clients of v4
-/// must reclaim open files before the server's grace period ends.
+/// Clients wait for objects on a missing branch, and find them when it is back. By v3 only: v4 clients must reclaim
+/// open files before the server's grace period ends.
 fn without_a_branch(test_bed: &TestBed) {
     let mut held = [hold("/mnt/v3")];
     again(test_bed, "/mnt/a");
@@ -212,7 +213,7 @@ fn hold(client: &str) -> HoldingClient {
     HoldingClient { events: Events::of(if client == CLIENTS[0] { "knfsd v3" } else { "knfsd v4.2" }), held }
 }
 
-/// Names change in the pool, past NFS.
+/// Names change in the pool, not through NFS.
 fn rename() {
     for client in ["v3", "v4"] {
         let at = |name: &str| in_pool(&format!("{client}/{name}"));
@@ -223,15 +224,15 @@ fn rename() {
     }
 }
 
-/// Names change on the branches, while there is no pool.
+/// Names change on the branches, while the pool is not mounted.
 fn rename_behind() {
     sh("for b in /mnt/a /mnt/b; do for v in v3 v4; do
           mv \"$b/$v too\" $b/$v; mv \"$b/$v/dir too\" $b/$v/other
         done; done 2>/dev/null; true");
 }
 
-/// Removed objects are stale, and stay so when new files come. A newer server keeps a file alive that a client of v4 has
-/// open, as file systems do: without a name, until the server lets go of it.
+/// Removed objects are stale, and stay so when new files are made. A newer server keeps a removed file alive that a v4
+/// client has open, without a name, until it closes it.
 fn removed(test_bed: &TestBed, clients: &mut [HoldingClient]) {
     sh("rm -rf /mnt/pool/*");
     for n in 0..200 {
@@ -247,21 +248,21 @@ fn removed(test_bed: &TestBed, clients: &mut [HoldingClient]) {
         test_bed.start_server();
         held().for_each(|held| assert!(is_gone(held, |_| false)));
     }
-    assert_eq!(told("ls /mnt/v4 | wc -l").stdout.trim(), "200");
+    assert_eq!(attempt("ls /mnt/v4 | wc -l").stdout.trim(), "200");
 }
 
-/// Waits until it is stale, or `lives_on` of a file that v4 has open.
+/// Waits until it is stale, or until `lives_on` holds for a file that v4 has open.
 fn is_gone(held: &HeldHandle, lives_on: impl Fn(&fs::Metadata) -> bool) -> bool {
     let may_live_on = held.sort != Sort::Dir && held.path.starts_with(CLIENTS[1]);
     let mut gone = false;
-    // An NFS client renames what is open there, but these were removed past it.
+    // An NFS client renames files that are open there, but these were removed by others.
     until("ESTALE", || match held.fd.metadata() {
         Err(e) => {
             assert_eq!(e.raw_os_error(), Some(116), "{}: {e}", held.path);
             gone = true;
             true
         }
-        // The client's attribute cache: it asks again within seconds.
+        // From the client's attribute cache, which expires within seconds.
         Ok(meta) => {
             assert_eq!(meta.ino(), held.ino);
             may_live_on && lives_on(&meta)

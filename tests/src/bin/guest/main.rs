@@ -1,5 +1,5 @@
-//! The program of a guest (`tests/nfs_guest`): a pool, exported by the kernel's own NFS server, mounted by its client, and
-//! one scenario run on them. It ends with 0 when every check held.
+//! The program in a guest (`tests/nfs_guest`): a pool, exported by the kernel's own NFS server and mounted by its
+//! client, and one scenario on them. It exits with 0 if every check passed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a scenario that cannot go on ends there")]
 
@@ -20,7 +20,7 @@ use test_bed::{Root, TestBed};
 
 type Scenario = fn(&mut TestBed);
 
-/// By name: how many connections a client has, who its root is, and what happens.
+/// Scenarios by name: number of connections per client, root's user, and function.
 const SCENARIOS: &[(&str, u32, Root, Scenario)] = &[
     ("handles", 16, Root::Nobody, handles::scenario),
     ("names", 4, Root::Itself, names::scenario),

@@ -12,18 +12,18 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 
-use crate::test_bed::{CLIENTS, TestBed, in_pool, say, sh, told, until};
+use crate::test_bed::{CLIENTS, TestBed, attempt, in_pool, say, sh, until};
 
-/// Files of the directories that are removed.
+/// Number of files in the directories that are removed.
 const GO: usize = 3000;
-/// Entries that a large directory has at least.
+/// Minimum number of entries in a large directory.
 const LARGE: usize = 10_000;
-/// How many of the files that come are there at a time.
+/// Number of new files that exist at a time.
 const KEPT: usize = 20;
 
 pub(crate) fn scenario(_: &mut TestBed) {
     thread::scope(|scope| {
-        // Who locks waits most of the time, for a client or a server that asks again.
+        // Lock waiters mostly wait for a client or server that retries.
         scope.spawn(|| {
             locked_by_two();
             counted_by_two();
@@ -34,7 +34,7 @@ pub(crate) fn scenario(_: &mut TestBed) {
     listed_while_files_come_and_go();
 }
 
-/// Both clients at once, each in a directory of its own.
+/// Runs `act` for both clients at once, each in its own directory.
 fn by_both(act: impl Fn(&str, &str) + Sync) {
     thread::scope(|scope| {
         let both = CLIENTS.map(|client| scope.spawn(|| act(client, client.rsplit('/').next().unwrap())));
@@ -42,7 +42,7 @@ fn by_both(act: impl Fn(&str, &str) + Sync) {
     });
 }
 
-/// Thousands of files of one directory, which lies on both branches, go, and none is left behind.
+/// Thousands of files in a directory on both branches are removed, and none is left.
 fn removed_at_once() {
     say(&format!("rm -rf of {GO} files over each"));
     by_both(|client, version| {
@@ -59,19 +59,19 @@ fn removed_at_once() {
     });
 }
 
-/// A client of v3 that reads a few pages of a listing at a time, and caches a directory's times for half a minute, the
-/// default of clients. At each change the other client discards what the server has read ahead for it: under emulation
-/// there is always a change, and it reads most of a large directory several times.
+/// A v3 client that reads a few pages of a listing at a time, and caches a directory's times for half a minute, the
+/// clients' default. At each change the other client discards the server's readahead: under emulation there is always a
+/// change, and it reads most of a large directory several times.
 const PATIENT: &str = "/mnt/patient";
 
-/// A listing has each entry that stays once, and none twice.
+/// A listing has each permanent entry once, and none twice.
 fn listed_while_files_come_and_go() {
     sh(&format!(
         "mkdir {PATIENT} && mount -t nfs -o vers=3,nconnect=4,hard,nordirplus,rsize=16384,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool {PATIENT}"
     ));
     by_both(|client, version| {
         let large = format!("large-{version}");
-        // They are there from the beginning.
+        // They exist from the beginning.
         let stay = fs::read_dir(Path::new("/mnt/a").join(&large)).unwrap().count();
         assert!(stay >= LARGE, "{stay} in {large}");
         say(&format!("listing {stay} entries over {client}"));
@@ -79,7 +79,7 @@ fn listed_while_files_come_and_go() {
         let names = thread::scope(|scope| {
             let come_and_go = scope.spawn(|| come_and_go(&large, &listed, &come));
             let from = if client == CLIENTS[0] { PATIENT } else { client };
-            // In its midst it waits until some have come and some gone.
+            // In the middle it waits until some were made and some removed.
             let seen = |count| {
                 if count == stay / 2 {
                     until("files that come and go", || {
@@ -112,7 +112,7 @@ fn names_in(dir: &Path, seen: impl Fn(usize)) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes files and removes those that it made a while ago, until the listing is done; `come` is how many there were.
+/// Makes files, and removes those made a while ago, until the listing is done; `come` counts them.
 fn come_and_go(large: &str, listed: &AtomicBool, come: &AtomicUsize) {
     let mut n = 0;
     while !listed.load(Relaxed) {
@@ -131,7 +131,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// Answer to a lock request that does not wait: another owner holds the lock.
+/// True if a non-blocking lock request fails because another owner holds the lock.
 fn is_held(file: &File) -> bool {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => false,
@@ -140,7 +140,7 @@ fn is_held(file: &File) -> bool {
     }
 }
 
-/// One holds the lock, and the other clients and programs past NFS see that.
+/// One client holds the lock, which the other clients and local programs see.
 fn locked_by_two() {
     say("locks");
     fs::write(in_pool("locked"), "0").unwrap();
@@ -150,7 +150,7 @@ fn locked_by_two() {
         fcntl_lock(one, FlockOperation::LockExclusive).unwrap();
         assert!(is_held(other), "the server gave the lock twice");
         assert!(!free_for_others("/mnt/pool/locked"), "the lock does not reach the pool's own");
-        // flock(2) and fcntl(2) are two things on a server.
+        // flock(2) and fcntl(2) locks are separate on a server.
         flock(open(&in_pool("locked")), FlockOperation::NonBlockingLockExclusive).unwrap();
         fcntl_lock(one, FlockOperation::Unlock).unwrap();
         assert!(!is_held(other) && is_held(one));
@@ -159,15 +159,15 @@ fn locked_by_two() {
     }
 }
 
-/// A waiter for a lock gets it next: within half a minute, as the server notifies no client of a released lock on a FUSE
-/// file system, and clients ask again after 30 s.
+/// A waiter gets a released lock within half a minute: the server sends no notifications for a FUSE file system, and
+/// clients retry after 30 s.
 fn waited_for() {
     say("waiting for locks");
     for name in ["for-v3", "for-v4"] {
         fs::write(in_pool(name), "").unwrap();
     }
     let at = |client: usize, name: &str| open(&Path::new(CLIENTS[client]).join(name));
-    // Of each file the one client holds the lock, and the other waits.
+    // One client holds the lock of each file, and the other waits.
     let holders = [at(1, "for-v3"), at(0, "for-v4")];
     let waiters = [at(0, "for-v3"), at(1, "for-v4")];
     holders.iter().for_each(|file| fcntl_lock(file, FlockOperation::LockExclusive).unwrap());
@@ -185,15 +185,16 @@ fn waited_for() {
     assert!(holders.iter().all(is_held));
 }
 
-/// Whether another process, past NFS, gets the lock. (A process loses its locks when it closes any descriptor.)
+/// True if a local process gets the lock. In a child, because a process loses its locks when it closes any descriptor
+/// of the file.
 fn free_for_others(path: &str) -> bool {
-    told(&format!("teller {TRY_LOCK} {path}")).code == 0
+    attempt(&format!("teller {TRY_LOCK} {path}")).code == 0
 }
 
-/// Has the program ask for a lock, instead of telling a scenario.
+/// Argument that makes the program try a lock instead of running a scenario.
 pub(crate) const TRY_LOCK: &str = "try-lock";
 
-/// Whether the lock is free, as the exit status of that.
+/// True if the lock is free, by that program's exit status.
 pub(crate) fn try_lock(path: &Path) -> bool {
     match fcntl_lock(open(path), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => true,
@@ -202,7 +203,7 @@ pub(crate) fn try_lock(path: &Path) -> bool {
     }
 }
 
-/// Neither overwrites what the other has written under the lock.
+/// Neither overwrites data that the other wrote under the lock.
 fn counted_by_two() {
     const EACH: u32 = 15;
     say("counting under a lock");
@@ -215,7 +216,7 @@ fn counted_by_two() {
                     while is_held(&file) {
                         thread::sleep(Duration::from_millis(5));
                     }
-                    // By the same descriptor: closing another one of the file would give the lock back.
+                    // By the same descriptor: closing another one of the file would release the lock.
                     let mut text = [0; 16];
                     let len = file.read_at(&mut text, 0).unwrap();
                     let count: u32 = str::from_utf8(&text[..len]).unwrap().trim().parse().unwrap();

@@ -1,5 +1,5 @@
-//! Cost of a client's operation for the pool: the calls that reach the server, and the requests that the server's kernel
-//! makes of the daemon for them.
+//! Cost of a client's operation for the pool: the calls that reach the server, and the requests that the server's
+//! kernel sends to the daemon.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,12 +15,13 @@ use rustix::fs::OFlags;
 use crate::figures::{mounted_by_a_client, serve_both, unmount};
 use crate::test_bed::{TestBed, say};
 
-/// Names, or pieces of 1 MiB.
+/// Number of names, or of pieces of 1 MiB.
 const COUNT: usize = 32;
-/// The server closes a file that v3 has used when nobody has asked for it for a few seconds.
+/// The server closes a file used by v3 after a few seconds without requests.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// One of the operations, the n-th time: on a name in a directory, or on a file that is open there, past the client's cache.
+/// One of the operations, the n-th time: on a name in a directory, or on an open file there, bypassing the client's
+/// cache.
 type Act = fn(&Path, &File, usize) -> io::Result<()>;
 
 const ACTS: &[(&str, Act)] = &[
@@ -67,13 +68,13 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     unmount();
 }
 
-/// How many of each there were for one operation.
+/// Number of each for one operation.
 fn each(counted: &BTreeMap<String, usize>) -> String {
     let of_one = |(name, count): (&String, &usize)| format!(" {name} {:.2}", *count as f64 / COUNT as f64);
     counted.iter().filter(|(_, count)| **count > 0).map(of_one).collect()
 }
 
-/// The calls that the client of the mount at `path` has made so far.
+/// Calls that the client of the mount at `path` has made so far.
 fn calls(path: &str) -> BTreeMap<String, usize> {
     let text = fs::read_to_string("/proc/self/mountstats").unwrap();
     let mounted = format!(" mounted on {path} ");

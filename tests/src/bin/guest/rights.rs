@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
 use crate::operator;
-use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh, told};
+use crate::test_bed::{CLIENTS, TestBed, attempt, forget, in_pool, say, sh};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,9 +29,9 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     operator::scenario(test_bed);
 }
 
-/// Whether the user `who` may read `path`.
+/// True if the user `who` can read `path`.
 fn reads(who: &str, path: &str) -> bool {
-    told(&format!("su {who} -c 'cat {path}'")).code == 0
+    attempt(&format!("su {who} -c 'cat {path}'")).code == 0
 }
 
 /// The server looks the groups up itself (`rpc.mountd --manage-gids`).
@@ -51,15 +51,15 @@ fn more_groups_than_the_protocol_has() {
     assert_eq!(fs::metadata(in_pool("mine")).unwrap().uid(), 1000);
 }
 
-/// How each line of the shell ends that the user `who` gives in a client's root: `0`, and what it wrote.
+/// Runs shell lines as `who` in a client's root. Returns the result of each: `0`, or its output.
 fn outcomes<const N: usize>(who: &str, client: &str, lines: [&str; N]) -> [String; N] {
-    let each = lines.map(|line| format!("told=$({line} 2>&1); echo $? $told; "));
-    let told = sh(&format!("cd {client} && su {who} -c '{}'", each.concat()));
-    let told: Vec<String> = told.lines().map(str::to_owned).collect();
-    told.try_into().unwrap()
+    let each = lines.map(|line| format!("said=$({line} 2>&1); echo $? $said; "));
+    let output = sh(&format!("cd {client} && su {who} -c '{}'", each.concat()));
+    let output: Vec<String> = output.lines().map(str::to_owned).collect();
+    output.try_into().unwrap()
 }
 
-/// By a group that the protocol has no place for they may what it may, and nothing that another group may.
+/// A group beyond the protocol's limit gives its rights, and no others.
 fn no_more_than_their_groups() {
     say("the twentieth group, and another");
     sh("cd /mnt/pool && mkdir in2019 in3000 sticky && echo secret >of3000 && touch sticky/theirs
@@ -121,7 +121,7 @@ fn access_control_lists() {
     assert!(sh("getfacl -cn /mnt/pool/heirs/heir").contains("user:1001:rw-"));
 }
 
-/// `O_EXCL`: of two clients one makes the file, and its times are those of the making.
+/// `O_EXCL`: one of two clients makes the file, with its creation's times.
 fn made_by_one_alone() {
     say("exclusive creation");
     let makes = |path: String| OpenOptions::new().write(true).create_new(true).open(path).is_ok();
@@ -139,12 +139,12 @@ fn made_by_one_alone() {
     }
 }
 
-/// The kernel's server has these only for file systems with a handler for names that begin with `user.`, and FUSE has
-/// one for all names: it refuses, cleanly. What is on the pool is there for others.
+/// The kernel's server supports these only for file systems with a handler for the prefix `user.`, and FUSE has one for
+/// all names: it refuses cleanly. Local programs can use them.
 fn extended_attributes() {
     say("extended attributes");
     fs::write(in_pool("painted"), "").unwrap();
-    let refused = told("setfattr -n user.colour -v green /mnt/v4/painted");
+    let refused = attempt("setfattr -n user.colour -v green /mnt/v4/painted");
     assert!(refused.stderr.contains("Operation not supported"), "{}: {}", refused.code, refused.stderr);
     sh("setfattr -n user.colour -v green /mnt/pool/painted");
     assert_eq!(sh("getfattr --only-values -n user.colour /mnt/pool/painted"), "green");
@@ -178,11 +178,11 @@ fn sparse_files() {
     assert!(blocks("reserved") >= 4 * 2048);
 }
 
-/// COPY: the bytes do not travel.
+/// COPY: the data is not transferred.
 fn copies() {
     say("server-side copies");
     let bytes: Vec<u8> = (0..2 * MIB).map(|n| u8::try_from(n % 251).unwrap()).collect();
-    // On one branch, both.
+    // Both on one branch.
     fs::write("/mnt/a/source", &bytes).unwrap();
     fs::write("/mnt/a/target", "").unwrap();
     let (source, target) = (both_ways(Path::new("/mnt/v4/source")), both_ways(Path::new("/mnt/v4/target")));
@@ -199,7 +199,7 @@ fn copies() {
     assert!(asked > 0, "the client copied by itself");
 }
 
-/// COMMIT: what a client has synced is on the branch's disk, whatever becomes of pool and server.
+/// COMMIT: synced data is on the branch's disk, even if pool and server fail.
 fn committed() {
     say("commit");
     for client in CLIENTS {

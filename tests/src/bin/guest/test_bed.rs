@@ -10,30 +10,30 @@ use fsstack_lab::shell::{Finished, command};
 /// Longer than anything takes here.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// The server's user for root on a client.
+/// User of a client's root on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
-    /// The options as in exports(5), and in `fsstack nfs show`.
+    /// The default options of exports(5) and `fsstack nfs show`.
     Nobody,
-    /// By an option more.
+    /// With a further option.
     Itself,
 }
 
 /// Mounts that a scenario runs on.
 pub(crate) struct TestBed {
-    /// Connections of each client; 0: the scenario mounts its own.
+    /// Connections of each client; 0 if the scenario mounts its own.
     nconnect: u32,
 }
 
 /// The clients' mounts, by the protocol's version.
 pub(crate) const CLIENTS: [&str; 2] = ["/mnt/v3", "/mnt/v4"];
 
-/// A path in the pool, past NFS.
+/// A path in the pool, not through NFS.
 pub(crate) fn in_pool(name: &str) -> PathBuf {
     Path::new("/mnt/pool").join(name)
 }
 
-/// Runs a line of the shell: what it wrote.
+/// Runs a shell line and returns its output.
 #[track_caller]
 pub(crate) fn sh(line: &str) -> String {
     sh_within(LIMIT, line)
@@ -42,18 +42,18 @@ pub(crate) fn sh(line: &str) -> String {
 /// Like [`sh`], for commands that may take longer.
 #[track_caller]
 pub(crate) fn sh_within(limit: Duration, line: &str) -> String {
-    let told = command("sh").args(["-c", line]).limit(limit).output().unwrap();
-    assert_eq!(told.code, 0, "`{line}`: {}{}", told.stdout, told.stderr);
-    told.stdout
+    let output = command("sh").args(["-c", line]).limit(limit).output().unwrap();
+    assert_eq!(output.code, 0, "`{line}`: {}{}", output.stdout, output.stderr);
+    output.stdout
 }
 
-/// Runs a line of the shell, however it ends.
+/// Runs a shell line; failure is allowed.
 #[track_caller]
-pub(crate) fn told(line: &str) -> Finished {
+pub(crate) fn attempt(line: &str) -> Finished {
     command("sh").args(["-c", line]).limit(LIMIT).output().unwrap()
 }
 
-/// Waits until it holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -63,13 +63,13 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Prints the step of the scenario, for readers of a failed run's console.
+/// Prints the step of the scenario on the console.
 pub(crate) fn say(line: &str) {
     let up = fs::read_to_string("/proc/uptime").unwrap();
     println!("[{}] {line}", up.split(' ').next().unwrap());
 }
 
-/// Both the server's and the client's kernel, which are one, forget what nobody uses.
+/// Makes the kernel, which is both server and client, forget everything unused.
 pub(crate) fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 }
@@ -91,7 +91,7 @@ impl TestBed {
         test_bed.mount_pool();
         export(root);
         test_bed.start_server();
-        // Nobody has anything to claim back.
+        // There is nothing to reclaim.
         fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
         if nconnect > 0 {
             test_bed.mount_clients();
@@ -109,28 +109,28 @@ impl TestBed {
         sh(&format!("mount.fsstack {branches} /mnt/pool -o {options}"));
     }
 
-    /// The server is down, and holds nothing.
+    /// Stops the server, which then holds nothing.
     pub(crate) fn stop_server(&self) {
         sh("rpc.nfsd 0 && exportfs -ua && exportfs -f");
     }
 
     pub(crate) fn start_server(&self) {
         sh("exportfs -r && rpc.nfsd 8");
-        // Locks of v3: no client reclaims any, as none was notified.
+        // v3 locks: no client reclaims any, as none was notified.
         if Path::new("/proc/fs/lockd/nlm_end_grace").exists() {
             fs::write("/proc/fs/lockd/nlm_end_grace", "Y").unwrap();
         }
     }
 
-    /// The server holds on to what it used for a moment.
+    /// The server holds its last files for a moment.
     pub(crate) fn unmount_pool(&self) {
-        until("an unmounted pool", || told("umount /mnt/pool").code == 0);
-        until("the daemon's end", || told("pidof mount.fsstack").code != 0);
+        until("an unmounted pool", || attempt("umount /mnt/pool").code == 0);
+        until("the daemon's end", || attempt("pidof mount.fsstack").code != 0);
     }
 
     pub(crate) fn kill_daemon(&self) {
         sh("kill -9 $(pidof mount.fsstack)");
-        until("the daemon's end", || told("pidof mount.fsstack").code != 0);
+        until("the daemon's end", || attempt("pidof mount.fsstack").code != 0);
     }
 
     fn mount_clients(&self) {
@@ -143,7 +143,7 @@ impl TestBed {
         assert_eq!(connections.trim(), (2 * n).to_string(), "connections of both clients");
     }
 
-    /// Its cost, to explain a long run. 100 ticks are a second.
+    /// CPU time so far, to explain a long run. 100 ticks are a second.
     fn account(&self) {
         let ticks = |path: &str, fields: std::ops::Range<usize>| -> u64 {
             let stat = fs::read_to_string(path).unwrap();
@@ -161,7 +161,7 @@ impl TestBed {
         say(&format!("{} s of CPU, the daemon {} of them", all / 100, daemon / 100));
     }
 
-    /// All comes down in order, and the kernel has nothing to complain of.
+    /// Takes everything down in order, and checks the kernel's log.
     pub(crate) fn end(self) {
         self.account();
         if self.nconnect > 0 {
@@ -174,19 +174,20 @@ impl TestBed {
     }
 }
 
-/// The pool is exported by what `fsstack nfs show` prints.
+/// Exports the pool with the output of `fsstack nfs show`.
 fn export(root: Root) {
-    let told = sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 --install");
-    assert!(told.ends_with("; no server runs: it reads that when it is started\n"), "{told}");
+    let output = sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 --install");
+    assert!(output.ends_with("; no server runs: it reads that when it is started\n"), "{output}");
     match root {
         Root::Nobody => sh("chmod 1777 /mnt/pool"),
         Root::Itself => sh("sed -i 's/(rw,/(rw,no_root_squash,/' /etc/exports.d/*"),
     };
 }
 
-/// The kernel has said nothing that it does not say when all is well.
+/// Checks that the kernel's log has only usual messages.
 pub(crate) fn complains_of_nothing() {
-    let complaints =
-        told("dmesg | grep -E 'BUG|WARNING|Oops|hung task|blocked for more|non-standard errno|Corruption'");
+    let complaints = attempt(
+        "dmesg | grep -E 'BUG|WARNING|Oops|hung task|blocked for more|non-standard errno|Corruption'",
+    );
     assert_eq!(complaints.stdout, "", "{}", sh("dmesg | tail -n 60"));
 }

@@ -1,5 +1,5 @@
-//! Work over as many connections as there can be: a repository that is checked out, a program that is built, and two
-//! minutes of many at once, whose files are compared.
+//! Work over the maximum number of connections: a repository that is checked out, a program that is built, and two
+//! minutes of many concurrent workers, whose files are compared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh};
 
-/// How long all of it goes on.
+/// Duration of all of it.
 const LONG: Duration = Duration::from_secs(120);
 /// Workers of each client.
 const WORKERS: u64 = 4;
-/// Files that a worker has at most.
+/// Maximum number of files per worker.
 const FILES: u64 = 24;
 
 pub(crate) fn scenario(_: &mut TestBed) {
@@ -32,9 +32,9 @@ pub(crate) fn scenario(_: &mut TestBed) {
     });
 }
 
-/// A worker that writes, reads, renames and removes its own files, and knows what must be in each.
+/// A worker that writes, reads, renames and removes its own files, and knows their content.
 struct Worker {
-    /// Writes by this client, and reads by the other.
+    /// Written by this client, and read by the other.
     dirs: [PathBuf; 2],
     name: String,
     random: u64,
@@ -71,7 +71,7 @@ impl Worker {
             done += 1;
         }
         forget();
-        // By the other client, and past NFS.
+        // By the other client, and locally.
         for slot in 0..self.files.len() {
             self.read(slot);
             let Some((seed, len)) = self.files[slot] else { continue };
@@ -114,7 +114,7 @@ impl Worker {
         found.sort_unstable();
         let known: Vec<usize> = (0..self.files.len()).filter(|slot| self.files[*slot].is_some()).collect();
         assert_eq!(found, known, "{}", self.name);
-        // The other client comes upon it too, if not at once.
+        // The other client sees it too, if not at once.
         fs::read_dir(&self.dirs[1]).unwrap().for_each(|entry| drop(entry.unwrap()));
     }
 }
@@ -130,7 +130,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Branches of a repository come and go in its tree, and its store stays sound.
+/// Branches of a repository are checked out in turn, and its store stays intact.
 fn checked_out(client: &str) {
     say("a repository");
     let git = |line: &str| sh(&format!("cd {client}/repository && git -c core.fsync=none {line}"));
