@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(inside.ok(), Some(1));
         let snapshot = metrics.snapshot();
         assert_eq!(snapshot.in_flight, 0);
-        assert_eq!(snapshot.count(), 2000, "the last one asked nobody");
+        assert_eq!(snapshot.count(), 2000, "the last one made no call");
         assert_eq!(snapshot.errors[0], (ErrorClass::Missing, 2000));
         assert_eq!(snapshot.calls[0].buckets.iter().sum::<u64>(), 2000);
         assert!(snapshot.quantile(0.5) <= snapshot.quantile(0.99));

@@ -59,7 +59,7 @@ pub struct Clients(Vec<String>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadClients {
     /// exports(5) exports a path without clients to all hosts.
-    #[error("name a host, a network, or \"*\" for everybody")]
+    #[error("name a host, a network, or \"*\" for all hosts")]
     Nobody,
     /// The character would end the word or the line.
     #[error(

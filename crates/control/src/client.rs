@@ -27,11 +27,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens at the socket: the daemon is gone.
-    #[error("nobody listens at {0}: the daemon is dead, ends just now, or is older than its socket")]
+    /// No daemon listens at the socket.
+    #[error("no daemon listens at {0}: the daemon is dead or ending, or has no control socket")]
     Dead(String),
-    /// The socket may not be connected to.
-    #[error("{0}: permission denied: ask as root or as who mounted the pool")]
+    /// Permission to connect is missing.
+    #[error("{0}: permission denied: run it as root or as the user who mounted the pool")]
     Denied(String),
     /// The daemon refused.
     #[error("{0}")]

@@ -83,7 +83,7 @@ fn notices(raw: &mut RawOptions, world: &World) {
     }
     if let Some(at) = raw.options.metrics.filter(|at| !at.ip().is_loopback()) {
         raw.notice(format!(
-            "metrics={at}: whoever reaches that address can read the pool's figures and paths"
+            "metrics={at}: every host that reaches that address can read the pool's figures and paths"
         ));
     }
 }
@@ -228,7 +228,7 @@ fn write_path(raw: &mut RawOptions, world: &World, problems: &mut Problems) -> W
         WritePath::Auto => {
             if let Some(relocates) = relocates {
                 raw.notice(format!(
-                    "{relocates}: not of a file that is open by passthrough, its writer is told that the branch is full; write-path=stacked has all writes go through the daemon"
+                    "{relocates}: not of a file that is open by passthrough, its writer gets ENOSPC; write-path=stacked has all writes go through the daemon"
                 ));
             }
             asked

@@ -137,7 +137,7 @@ fn leftovers_are_passed_over_with_a_notice() {
             mount.fsstack: xattr=nosys: no meaning here: xattrs always reach the branch
             mount.fsstack: readahead=1024: no meaning here: set it on the branches' own devices
             mount.fsstack: proxy-ioprio=true: no meaning here: passthrough keeps the caller's I/O priority by itself
-            mount.fsstack: moveonenospc=true: not of a file that is open by passthrough, its writer is told that the branch is full; write-path=stacked has all writes go through the daemon
+            mount.fsstack: moveonenospc=true: not of a file that is open by passthrough, its writer gets ENOSPC; write-path=stacked has all writes go through the daemon
             exit 0"#]],
     );
 }

@@ -114,7 +114,7 @@ impl Union {
         match given {
             Ok(RightsOutcome::Same) => {}
             Ok(RightsOutcome::Given(rights, was)) => tracing::warn!(
-                ?path, %shown, %branch, "directory: its copy on the branch had {was}; it now has {rights}, as shown, which lets nobody else in"
+                ?path, %shown, %branch, "directory: its copy on the branch had {was}; it now has {rights}, as shown, which gives no user more rights"
             ),
             Ok(RightsOutcome::Reported(rights, was)) => tracing::warn!(
                 ?path, %shown, %branch, "directory: its copy on the branch has {was}, shown is {rights}; without the first branch the copy's rights hold; set owner and mode through the pool (chown, chmod)"

@@ -23,7 +23,7 @@ pub const KEPT: &[(CapabilitySet, &str)] = &[
         "open_by_handle_at(2), by which exported files and renamed directories are found",
     ),
     (CapabilitySet::FOWNER, "chmod, times, attributes and O_NOATIME on files of others"),
-    (CapabilitySet::LEASE, "whether a file of somebody else's may be mapped: see `is_open_elsewhere`"),
+    (CapabilitySet::LEASE, "a write lease on another user's file: see `is_open_elsewhere`"),
     (CapabilitySet::FSETID, "set-group-ID bits of files that are chmodded or copied"),
     (CapabilitySet::SETGID, "what is made belongs to its maker's group from the first moment"),
     (CapabilitySet::SETUID, "what is made belongs to its maker from the first moment"),
@@ -37,7 +37,7 @@ pub const KEPT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::MAC_OVERRIDE, "files whose Smack label is another than the daemon's"),
     (CapabilitySet::SYS_ADMIN, "passthrough, trusted.* attributes, fanotify, unmounting"),
     (CapabilitySet::SYS_NICE, "worker threads under door-scheduling=nice, and back to ordinary ones"),
-    (CapabilitySet::SYS_PTRACE, "who holds the pool, by /proc/PID/fd, when it is to be unmounted"),
+    (CapabilitySet::SYS_PTRACE, "holders of the pool, by /proc/PID/fd, for the log at an unmount"),
     (CapabilitySet::NET_BIND_SERVICE, "metrics= at a port below 1024"),
 ];
 

@@ -223,7 +223,7 @@ fn a_daemon_that_stands_still_does_not_keep_the_check() {
     assert_eq!(checked.code, 1, "{}", checked.stderr);
     let branch = format!("  {}: ", branch(&pool, "a"));
     let us = format!("(process {}) uses it", std::process::id());
-    for expected in ["fail  pool: its daemon stands still", &branch, "exports: ", &us] {
+    for expected in ["fail  pool: its daemon is stopped", &branch, "exports: ", &us] {
         assert!(checked.stdout.contains(expected), "{expected}: {}{}", checked.stdout, checked.stderr);
     }
 }

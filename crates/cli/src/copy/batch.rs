@@ -411,7 +411,7 @@ fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
     let looks = |stat: &Stat| (stat.mode, stat.uid, stat.gid, stat.size, stat.mtime);
     match looks(&named) == looks(&own) {
         true => Ok(named.ino),
-        false => Err(Trouble::Said("somebody else has replaced it meanwhile: copy it again")),
+        false => Err(Trouble::Said("another program has replaced it meanwhile: copy it again")),
     }
 }
 

@@ -45,7 +45,9 @@ impl Here {
         }
         let file = self.open(into)?;
         if sys::at::stat_fd(file.as_fd())?.ino != self.ino {
-            return Err(Trouble::Said("somebody else has replaced another name of this file: copy it again"));
+            return Err(Trouble::Said(
+                "another program has replaced another name of this file: copy it again",
+            ));
         }
         sys::at::link_fd(file.as_fd(), item.dir.target.as_fd(), &item.name)?;
         Ok(Count::HardLinks)

@@ -109,7 +109,9 @@ impl Pair {
         let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
         // Users with write access to the parent may have replaced it.
         if made.is_ok() && !fresh {
-            return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
+            return Err(Trouble::Said(
+                "another program changes the pool's directory meanwhile: copy it again",
+            ));
         }
         if fresh {
             mark(&target)?;

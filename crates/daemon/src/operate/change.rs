@@ -119,7 +119,7 @@ impl Served {
         let buffered = |settings: &Settings| settings.options.engine.page_cache == PageCache::WriteBack;
         if buffered(held) != buffered(wanted) {
             return Err(Refusal::usage(
-                "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
+                "page-cache=writeback is negotiated at the mount: unmount the pool and mount it with the other value",
             ));
         }
         let calls = wanted.options.engine.branch_inflight;

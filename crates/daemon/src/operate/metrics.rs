@@ -118,7 +118,7 @@ impl MetricsPage {
         self.family(
             "fsstack_descriptors_limit",
             "gauge",
-            "File descriptors that it may have open: beyond it programs are told ENFILE.",
+            "File descriptors that it may have open: at it programs get ENFILE.",
         );
         self.sample("fsstack_descriptors_limit", &[], status.descriptors.limit);
     }

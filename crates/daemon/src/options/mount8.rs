@@ -124,7 +124,7 @@ pub(super) const QUIET: &[Row] = &[
     quiet(&["remount"], "Change a mounted pool: options that `fsstack set` can change, and the flags above."),
     quiet(&["defaults"], "No option."),
     quiet(&["auto", "noauto"], "Whether \"mount -a\" mounts it."),
-    quiet(&["nofail"], "Whether booting goes on without it."),
+    quiet(&["nofail"], "Whether booting continues without it."),
     quiet(&["_netdev"], "Whether booting waits for the network."),
     quiet(
         &["user", "users", "nouser", "owner", "group", "nogroup", "noowner"],

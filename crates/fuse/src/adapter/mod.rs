@@ -441,7 +441,7 @@ mod tests {
 
     /// Further errnos for programs, each with the reason why no server passes it to a client.
     const FOR_PROGRAMS: &[(Errno, &str)] = &[
-        (Errno::INTR, "only who is interrupted is told"),
+        (Errno::INTR, "only the interrupted caller gets it"),
         (Errno::BUSY, "of mount points, for which the server has an answer of its own"),
         (Errno::NOTTY, "of ioctl(2), which no server asks for"),
         (Errno::RANGE, "of attributes, for which the server asks again with more room"),
@@ -464,7 +464,7 @@ mod tests {
             let sys = SysError { call: Call::Open, errno: said };
             for error in [OpError::Branch { branch: BranchIx(1), sys }, OpError::Sys(sys)] {
                 let reported = for_servers(errno(error));
-                assert!(passed(&reported), "{number}: {error:?} is told as {reported:?}");
+                assert!(passed(&reported), "{number}: {error:?} is returned as {reported:?}");
                 if reported == said {
                     kept.push(said);
                 }
@@ -472,7 +472,7 @@ mod tests {
         }
         // Every listed errno is used.
         let listed = SERVED.iter().chain(FOR_PROGRAMS.iter().map(|(errno, _)| errno));
-        listed.for_each(|errno| assert!(kept.contains(errno), "{errno:?} is never told"));
+        listed.for_each(|errno| assert!(kept.contains(errno), "{errno:?} is never returned"));
     }
 
     /// ENOSYS is final: the kernel never sends that request again.

@@ -51,7 +51,7 @@ impl Entry {
 
     /// Records a directory and makes it; refused if it exists, because it is not ours.
     pub fn new_dir(path: &Path) -> Result<Self> {
-        let taken = || format!("{} is there already: whoever made it may be at work in it", path.display());
+        let taken = || format!("{} is there already: its maker may be using it", path.display());
         ensure!(path.symlink_metadata().is_err(), taken());
         let mut entry = Self::of(Thing::Dir(path.to_owned()))?;
         if let Err(e) = fs::create_dir(path) {

@@ -136,7 +136,7 @@ pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
                     .fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
             }
             Some(_) => {}
-            None => report.fail(&shown, "it does not answer: its daemon stands still"),
+            None => report.fail(&shown, "it does not answer: its daemon is stopped"),
         }
     }
     if dead == 0 {

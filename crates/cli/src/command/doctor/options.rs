@@ -30,7 +30,7 @@ pub(super) fn advise(status: &Status, keys: &Keys, report: &mut DoctorReport) {
     if !local && ["attr-timeout", "entry-timeout"].iter().any(|key| value(key) == "0") {
         report.warn(
             shown,
-            "attr-timeout=0 or entry-timeout=0 over a network: each look at a name asks a server: 1 is coherent enough if nobody changes the branches behind the pool",
+            "attr-timeout=0 or entry-timeout=0 over a network: each look at a name asks a server: 1 is coherent enough without out-of-band changes",
         );
     }
     if value("relocate") == "off" && value("write-path") == "stacked" {

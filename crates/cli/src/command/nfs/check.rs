@@ -48,7 +48,7 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
     let Mounted { exported, identity } = match Mounted::of(pool) {
         Ok(mounted) => mounted,
         Err(Failed::Dead(why)) => {
-            add(Level::Fail, "pool", format!("its daemon stands still, and is asked nothing more: {why}"));
+            add(Level::Fail, "pool", format!("its daemon is stopped; other checks of it are skipped: {why}"));
             return None;
         }
         Err(failed) => {
@@ -83,7 +83,7 @@ fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let asked = mount_point.to_owned();
     let told = unless_it_hangs(HUNG_AFTER, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
     let Some((id, index)) = told else {
-        return add(Level::Fail, "pool", "it does not answer: its daemon stands still".into());
+        return add(Level::Fail, "pool", "it does not answer: its daemon is stopped".into());
     };
     match id {
         Ok(id) => add(Level::Ok, "fsid", id.to_string()),

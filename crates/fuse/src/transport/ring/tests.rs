@@ -155,7 +155,7 @@ fn a_device_that_fails_once_is_read_again() {
     kernel.send(&forget(3)).unwrap();
     let began = std::time::Instant::now();
     while adapter.0.load(SeqCst) != 3 {
-        assert!(!reader.is_finished() && began.elapsed() < Duration::from_secs(60), "nobody reads any more");
+        assert!(!reader.is_finished() && began.elapsed() < Duration::from_secs(60), "the reader has ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     shared.end();
