@@ -18,6 +18,7 @@ pub mod fault;
 pub mod file;
 pub mod fusectl;
 pub mod handle;
+pub mod handover;
 pub mod identity;
 pub mod ioctl;
 pub mod locks;

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// Runs a program and waits for its end, however it ends.
 ///
@@ -48,6 +49,32 @@ pub fn run(
     match done.status.success() {
         true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
         false => Err(format!("{program}: {}", said(&done))),
+    }
+}
+
+/// Runs a program to its end, for at most `limit`, with nothing to read: whether it succeeded, and what it wrote to standard output and
+/// standard error. One that takes longer is ended.
+///
+/// # Errors
+/// One line: why it did not run, or that it took too long.
+pub fn output_within(limit: Duration, program: &Path, args: &[&str]) -> Result<Output, String> {
+    let mut command = Command::new(program);
+    let spawned =
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| error.to_string())?;
+    let began = Instant::now();
+    loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            // What it wrote fits a pipe, or it would not have ended.
+            Some(_) => return child.wait_with_output().map_err(|error| error.to_string()),
+            None if limit <= began.elapsed() => {
+                // It may end by itself at this moment.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("no answer within {} s", limit.as_secs()));
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! (seccomp(2)).
 //!
 //! The list has the calls that the pool's tests make, and those that the C libraries need. Nothing in it starts a
-//! program or a process, makes a namespace, loads a module, or inspects another process. Only rare calls have their
+//! process, makes a namespace, loads a module, or inspects another process. The process can become another program,
+//! which stays under the filter. Only rare calls have their
 //! arguments checked: a call that is allowed with any arguments costs a bitmap lookup (Linux 5.11 and later). Calls of
 //! requests come first.
 //!
@@ -51,7 +52,7 @@ const IF_AT_LEAST: u16 = 0x35;
 const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
-/// Allowed operations of prctl(2): names of threads and memory, capabilities, dumpability.
+/// Allowed operations of prctl(2): names of threads and memory, capabilities, dumpability, the start of a program.
 const PRCTL: &[u32] = &[
     libc::PR_SET_NAME.cast_unsigned(),
     libc::PR_GET_NAME.cast_unsigned(),
@@ -60,7 +61,11 @@ const PRCTL: &[u32] = &[
     libc::PR_SET_SECUREBITS.cast_unsigned(),
     libc::PR_GET_DUMPABLE.cast_unsigned(),
     libc::PR_SET_VMA.cast_unsigned(),
+    PR_GET_AUXV,
 ];
+
+/// The auxiliary vector, which a program's start asks for (`linux/prctl.h`).
+const PR_GET_AUXV: u32 = 0x4155_5856;
 
 macro_rules! always {
     ($($name:ident)*) => { &[$((libc::$name, When::Always)),*] };
@@ -93,6 +98,7 @@ const SELDOM: &[(c_long, When)] = always![
     SYS_clock_getres SYS_prlimit64 SYS_getrlimit SYS_setrlimit SYS_getrusage SYS_times SYS_uname SYS_sysinfo SYS_getcpu SYS_getcwd
     SYS_fchdir SYS_chdir SYS_sendfile SYS_splice SYS_tee SYS_fadvise64 SYS_readahead SYS_sync SYS_truncate SYS_renameat
     SYS_umount2 SYS_fanotify_init SYS_fanotify_mark SYS_io_uring_setup SYS_io_uring_register SYS_wait4 SYS_waitid
+    SYS_memfd_create SYS_close_range
 ];
 
 /// Further calls that exist on one architecture only and that its C libraries make.
@@ -114,9 +120,23 @@ const SOMETIMES: &[(c_long, When)] = &[
     (libc::SYS_prctl, When::Is(0, PRCTL)),
     // For reconnecting to syslog after it restarted.
     (libc::SYS_socket, When::Is(0, &[libc::AF_UNIX.cast_unsigned()])),
+    // Becomes another version of the daemon, under this filter (docs/dev/decisions/0068).
+    (libc::SYS_execveat, When::Is(4, &[libc::AT_EMPTY_PATH.cast_unsigned()])),
     // Checks whether a process exists.
     (libc::SYS_kill, When::Is(1, if cfg!(feature = "fault") { &[0, 9] } else { &[0] })),
 ];
+
+/// The list in words, one entry a string: a program that goes on under the filter of another must need no more.
+pub fn allowed() -> Vec<String> {
+    let entries = [OFTEN, SELDOM, OLD, SOMETIMES].into_iter().flatten();
+    entries.map(|(number, when)| format!("{number} {when:?}")).collect()
+}
+
+/// Whether the process has a filter already.
+pub fn is_confined() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}
 
 /// Restricts all threads of the process, and those that they start, to the calls on the list. Sets `no_new_privs`, so
 /// that no executed program gains rights.
