@@ -18,6 +18,7 @@ mod exchange;
 pub mod explain;
 mod give_up;
 pub mod handles;
+pub mod handover;
 mod identify;
 mod index;
 pub mod inode;

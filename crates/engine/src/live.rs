@@ -145,6 +145,13 @@ pub(crate) struct MembershipChanges {
     overdue: Vec<Weak<Pool>>,
 }
 
+impl MembershipChanges {
+    /// Nothing remembers these slots.
+    pub(crate) fn leave_vacant(&mut self, slots: Vec<BranchIx>) {
+        self.vacant = slots;
+    }
+}
+
 impl Union {
     /// Adds the branch `spec` to the pool, and returns its slot. Leftovers of moves on it are cleared.
     ///

@@ -97,6 +97,11 @@ impl BranchMoves {
 }
 
 impl Movers {
+    /// Whether no file is being moved, and none waits to be.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.0.lock().lanes.values().all(|lane| lane.at_work.is_empty() && lane.queue.is_empty())
+    }
+
     /// Nothing moves any more: what is under way is called off, and waited for unless it hangs.
     pub(crate) fn end(&self) {
         let began = Instant::now();

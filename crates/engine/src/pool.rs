@@ -41,6 +41,15 @@ pub struct Pool {
     pub settings: Settings,
 }
 
+/// A branch that another program has opened.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub(crate) ix: BranchIx,
+    pub(crate) id: BranchId,
+    pub(crate) spec: BranchSpec,
+    pub(crate) root: OwnedFd,
+}
+
 /// Why a pool cannot be made of these branches.
 #[derive(Debug, thiserror::Error)]
 pub enum BadPool {
@@ -94,6 +103,57 @@ impl Pool {
         let turns = (0..branches.len()).collect();
         let (slots, nobody, taken_back) = (branches.clone(), Arc::new(nobody), Arc::default());
         Ok(Self { slots, branches, turns, nobody, line, taken_back, settings })
+    }
+
+    /// The pool of branches that another program has opened and handed over; `line` is [`Self::line`] of that one's.
+    ///
+    /// # Errors
+    /// A branch does not answer; their number; two in one slot.
+    pub(crate) fn adopt(
+        adopted: Vec<Adopted>,
+        line: Vec<BranchId>,
+        settings: Settings,
+    ) -> Result<Self, BadPool> {
+        let last = adopted.iter().map(|branch| branch.ix.index()).max().unwrap_or(usize::MAX);
+        if adopted.len() > MAX_BRANCHES || last >= MAX_BRANCHES {
+            return Err(BadPool::Number(adopted.len()));
+        }
+        let nowhere = |error| BadPool::Branch { path: "(none)".to_owned(), error };
+        let nobody = Arc::new(Member::nobody().map_err(nowhere)?);
+        let mut slots = vec![nobody.clone(); last + 1];
+        let mut branches = Vec::with_capacity(adopted.len());
+        for Adopted { ix, id, spec, root } in adopted {
+            let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
+            let proof = durable_id(&root, settings.privileged, &[]).map_err(failed)?.proof;
+            let branch = Member::open((ix, id), &spec, root, proof, &settings).map_err(failed)?;
+            if !Arc::ptr_eq(&slots[ix.index()], &nobody) {
+                return Err(BadPool::Number(last));
+            }
+            slots[ix.index()] = branch.clone();
+            branches.push(branch);
+        }
+        let has = |branch: &&Arc<Member>| !line.contains(&branch.id);
+        let lacking: Vec<BranchId> = branches.iter().filter(has).map(|branch| branch.id).collect();
+        let line = [line, lacking].concat();
+        let turn = |branch: &Arc<Member>| line.iter().position(|id| *id == branch.id);
+        let turns = slots
+            .iter()
+            .map(|branch| {
+                if Arc::ptr_eq(branch, &nobody) { None } else { turn(branch) }.unwrap_or(usize::MAX)
+            })
+            .collect();
+        Ok(Self { slots, branches, turns, nobody, line, taken_back: Arc::default(), settings })
+    }
+
+    /// The ids of the branches in order, with those that have left in between.
+    pub(crate) fn line(&self) -> &[BranchId] {
+        &self.line
+    }
+
+    /// Slots that no branch has.
+    pub(crate) fn vacant(&self) -> Vec<BranchIx> {
+        let vacant = (0..self.slots.len()).filter_map(BranchIx::at);
+        vacant.filter(|ix| self.live(*ix).is_none()).collect()
     }
 
     /// The same pool with other settings.

@@ -92,7 +92,7 @@ pub struct Union {
     noatime_scope: OnceLock<NoatimeScope>,
     /// Itself, for branches that come back.
     pub(crate) events: Arc<PoolEvents>,
-    next_handle: AtomicU64,
+    pub(crate) next_handle: AtomicU64,
 }
 
 /// Sizes of the tables: for status, and for tests that nothing is left over.

@@ -23,9 +23,11 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::inode::Inode;
+use crate::inode::handed::generation;
 use crate::inode::number::hash_name;
 use crate::member::Member;
 use crate::pool::Pool;
@@ -190,6 +192,56 @@ impl UnsyncedDirs {
         if self.any() {
             self.dirs.lock().known.remove(&dir);
         }
+    }
+}
+
+/// The names of a branch that may not be on its disk, for another program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UnsyncedRow {
+    known: Vec<WentRow>,
+    others: Option<(u64, bool)>,
+    clock: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct WentRow {
+    dir: u64,
+    names: Vec<u64>,
+    renamed: Vec<u64>,
+    attributes_changed: bool,
+    /// When the last name went, and whether the first did on the current mount.
+    mark: (u64, bool),
+}
+
+impl UnsyncedDirs {
+    /// Its row; the branch is at the mount `current`.
+    pub(crate) fn row(&self, current: u32) -> UnsyncedRow {
+        let dirs = self.dirs.lock();
+        let mark = |mark: Mark| (mark.at, mark.mount_generation == current);
+        let known = dirs.known.iter().map(|(dir, went)| WentRow {
+            dir: dir.0,
+            names: went.names.to_vec(),
+            renamed: went.renamed.clone(),
+            attributes_changed: went.attributes_changed,
+            mark: mark(went.mark),
+        });
+        UnsyncedRow { known: known.collect(), others: dirs.others.map(mark), clock: dirs.clock }
+    }
+
+    /// Takes over what another program has recorded.
+    pub(crate) fn take_row(&self, row: &UnsyncedRow) {
+        let mark = |(at, is_current)| Mark { at, mount_generation: generation(is_current) };
+        let mut dirs = self.dirs.lock();
+        let went = |went: &WentRow| Went {
+            names: went.names.iter().copied().collect(),
+            renamed: went.renamed.clone(),
+            attributes_changed: went.attributes_changed,
+            mark: mark(went.mark),
+        };
+        dirs.known = row.known.iter().map(|row| (Ino(row.dir), went(row))).collect();
+        dirs.others = row.others.map(mark);
+        dirs.clock = row.clock;
+        self.any.store(!dirs.known.is_empty() || dirs.others.is_some(), Relaxed);
     }
 }
 

@@ -306,8 +306,28 @@ impl Index {
         if let Some(thread) = thread {
             let _ended = thread.join();
         }
+        self.set_closed(true);
+    }
+}
+
+impl Index {
+    /// Brings all to disk for another program, which may rely on it as on an index that was closed; [`Self::go_on`] if this one goes
+    /// on instead. Nothing is renamed or moved meanwhile.
+    pub(crate) fn rest(&self) {
+        self.shared.tend();
+        self.set_closed(true);
+    }
+
+    /// The index is at work again.
+    pub(crate) fn go_on(&self) {
+        if self.shared.exports {
+            self.set_closed(false);
+        }
+    }
+
+    fn set_closed(&self, closed: bool) {
         if let Some(store) = self.shared.store.load().as_ref()
-            && let Err(error) = store.set_closed(true)
+            && let Err(error) = store.set_closed(closed)
         {
             tracing::warn!(%error, "index: clean close failed; the next mount scans the branches");
         }

@@ -8,6 +8,7 @@ mod copies;
 mod copy_guards;
 mod create_guard;
 pub mod dirfd;
+pub(crate) mod handed;
 pub mod location_cache;
 pub mod mark;
 pub mod number;

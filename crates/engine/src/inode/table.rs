@@ -25,7 +25,7 @@ const THOUGHT: usize = 2048;
 #[derive(Debug)]
 pub struct Table {
     root: Arc<Inode>,
-    slots: NumberMap<Slot>,
+    pub(super) slots: NumberMap<Slot>,
     /// Directories that the kernel does not know, or not any more, but that others lie in. One directory is one
     /// inode: what is renamed later is what its children refer to.
     /// Order: taken under the shard of `slots` that has the number.
@@ -37,9 +37,9 @@ pub struct Table {
 }
 
 #[derive(Debug)]
-struct Slot {
-    inode: Arc<Inode>,
-    lookups: u64,
+pub(super) struct Slot {
+    pub(super) inode: Arc<Inode>,
+    pub(super) lookups: u64,
 }
 
 impl Table {
@@ -139,7 +139,7 @@ impl Table {
         weak.upgrade().filter(|inode| inode.id == id)
     }
 
-    fn put_aside(&self, inode: &Arc<Inode>) {
+    pub(super) fn put_aside(&self, inode: &Arc<Inode>) {
         self.aside.insert(inode.id.ino.0, Arc::downgrade(inode));
     }
 

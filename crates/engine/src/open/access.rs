@@ -4,7 +4,7 @@ use fsstack_branch::error::OpError;
 use fsstack_sys::{Errno, OFlags};
 
 /// Access that a descriptor on a file allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Access {
     /// To name the file (`O_PATH`), which the kernel opens itself: its server knows of no open by the daemon, and of no
     /// close. Made more of when more is asked of it.

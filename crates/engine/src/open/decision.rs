@@ -31,7 +31,7 @@ pub struct PathDecision {
 }
 
 /// Why a file goes by the stacked path though none was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StackedReason {
     /// It is no regular file.
     NotRegular,

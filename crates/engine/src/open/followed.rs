@@ -17,7 +17,9 @@ use fsstack_pool::BranchIx;
 use parking_lot::Mutex;
 
 use super::DirHandle;
+use super::handed::FollowedRow;
 use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
+use crate::inode::handed::NameRow;
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::union::Union;
@@ -75,6 +77,31 @@ impl FollowedNames {
 }
 
 impl Followed {
+    /// Its row, for another program.
+    pub(super) fn row(&self) -> FollowedRow {
+        let names = self.names.lock();
+        let row = |one: &FollowedName| (NameRow::of(one.name.to_bytes()), one.shown.map(|at| at.0));
+        FollowedRow {
+            at: self.at.load(SeqCst),
+            lost: names.lost,
+            names: names.order.iter().map(row).collect(),
+        }
+    }
+
+    /// Names that `row` describes; None: a name is none.
+    pub(super) fn of_row(row: &FollowedRow) -> Option<Self> {
+        let mut names = FollowedNames::default();
+        for (name, shown) in &row.names {
+            let name: Arc<CStr> = name.name()?.into();
+            names.add(&name);
+            let one = names.get(&name)?;
+            (one.shown, one.asked) = (shown.map(BranchIx), false);
+        }
+        names.lost = row.lost;
+        let any = AtomicBool::new(row.lost || !row.names.is_empty());
+        Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names) })
+    }
+
     /// The listing goes on behind `cookie`.
     pub(crate) fn goes_on(&self, cookie: u64) {
         self.at.store(cookie, SeqCst);

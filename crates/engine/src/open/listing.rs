@@ -64,7 +64,7 @@ pub(crate) struct Read {
 #[derive(Debug)]
 pub struct Listing {
     /// The cookie of the last entry handed out.
-    position: u64,
+    pub(super) position: u64,
     stream: Option<Stream>,
     /// Read, but there was no room for it in the answer.
     pending: Option<Read>,
@@ -73,13 +73,13 @@ pub struct Listing {
     /// Places whose cookie is a hash.
     wide: HashMap<u64, u64>,
     /// A copy was passed over: the listing must not end as if it were whole.
-    short: bool,
+    pub(super) short: bool,
     /// Cookies of the entries read since then: the n-th is handed out as [`FIRST_OWN`] + n.
-    own: Vec<u64>,
+    pub(super) own: Vec<u64>,
     /// It leaves the copies' access times alone.
-    noatime: bool,
+    pub(super) noatime: bool,
     /// Memory allowance of `names`, `wide` and `own`.
-    memory: Allowance,
+    pub(super) memory: Allowance,
 }
 
 #[derive(Debug)]

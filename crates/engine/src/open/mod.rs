@@ -10,6 +10,7 @@ pub(crate) mod departure;
 mod dirty;
 mod fixed;
 pub(crate) mod followed;
+pub(crate) mod handed;
 pub mod listing;
 pub(crate) mod listing_memory;
 pub mod noatime;
@@ -31,6 +32,7 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_branch::ranked::{IO_MODE, LISTING, OWNERS, Ranked};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
 
 use crate::inode::Inode;
 use crate::ops::lock::LockOwner;
@@ -99,6 +101,15 @@ impl OpenFile {
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
+        let mut file = Self::opened(branch, fd, access, backings);
+        *file.strips.get_mut() = u32::from(stat.mode & SET_ID != 0);
+        *file.immutable.get_mut() = stat.is_immutable();
+        *file.append_only.get_mut() = stat.is_append_only() || access == Access::Append;
+        file
+    }
+
+    /// `fd`, just opened on `branch`; nothing is known of the file.
+    fn opened(branch: OpenFileRef, fd: MountedFd, access: Access, backings: Arc<dyn Backings>) -> Self {
         let at = Mutex::new(branch.branch().clone());
         Self {
             placed: RwLock::new(BranchFile { branch, fd, access, departure: None }),
@@ -106,9 +117,9 @@ impl OpenFile {
             at,
             writable: AtomicBool::new(access.writes()),
             io_mode: Ranked::default(),
-            strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
-            immutable: AtomicBool::new(stat.is_immutable()),
-            append_only: AtomicBool::new(stat.is_append_only() || access == Access::Append),
+            strips: AtomicU32::new(0),
+            immutable: AtomicBool::new(false),
+            append_only: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             unsynced: DirtyFlag::default(),
             write_back_errors: WriteBackErrors::default(),
@@ -383,7 +394,7 @@ pub struct FileHandle {
 }
 
 /// Durability of a write before it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Sync {
     /// Data, and the metadata needed to read it (`O_DSYNC`).
     Data,

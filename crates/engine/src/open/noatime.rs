@@ -53,6 +53,20 @@ struct NoatimeDescriptor {
     fd: Arc<OwnedFd>,
 }
 
+impl NoatimeState {
+    /// For another program: whether somebody reads whose reads are to be seen, and whether the shared descriptor leaves the access
+    /// time alone.
+    pub(super) fn row(&self) -> (bool, bool) {
+        (self.has_atime_reader.load(SeqCst), self.state.lock().is_noatime)
+    }
+
+    /// Takes over what another program has handed on.
+    pub(super) fn take_row(&self, has_atime_reader: bool, is_noatime: bool) {
+        self.has_atime_reader.store(has_atime_reader, SeqCst);
+        self.state.lock().is_noatime = is_noatime;
+    }
+}
+
 impl OpenFile {
     /// One more handle reads by the daemon; if it is not `noatime`, its reads are to be seen.
     pub(crate) fn has_reader(&self, noatime: bool) {

@@ -18,7 +18,7 @@ use super::decision::{PathDecision, StackedReason};
 use super::{Access, BranchFile};
 
 /// How the reads and writes of one open go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Route {
     /// By the kernel, on the branch's file; the number is the backing file's id (0 in a wish).
     Passthrough(u32),

@@ -20,6 +20,7 @@ use fsstack_sys::SysError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::handed::ErrorsRow;
 use super::{LOCK_ATTEMPT, OpenFile};
 
 /// Errors that the branch reported of an open file.
@@ -161,6 +162,20 @@ impl WriteBackErrors {
     fn unreported(&self, state: &ReportedErrors, to: ReportTo) -> Option<OpError> {
         let answered = state.answered.get(&to.handle).copied().unwrap_or(to.since);
         state.last.filter(|_| answered < self.so_far())
+    }
+
+    /// Its row, for another program.
+    pub(super) fn row(&self) -> ErrorsRow {
+        let state = self.state.lock();
+        ErrorsRow::of(self.so_far(), state.last, &state.answered)
+    }
+
+    /// Takes over what another program has recorded.
+    pub(super) fn take_row(&self, row: &ErrorsRow) {
+        let mut state = self.state.lock();
+        self.reported.store(row.reported, Relaxed);
+        state.last = row.last();
+        state.answered = row.answered.iter().map(|(handle, count)| (Handle(*handle), *count)).collect();
     }
 
     /// Forgets this handle: it reports no more.

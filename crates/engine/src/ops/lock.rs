@@ -5,7 +5,7 @@
 //! what owns a lock there. A lock that has to wait is asked for again and again, until the caller is
 //! interrupted: the branch's own wait could not be given up from outside.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,6 +146,16 @@ impl OpenFile {
 }
 
 impl LockOwner {
+    /// Its descriptor, the mount that it was opened on, and the handles that it asked by.
+    pub(crate) fn parts(&self) -> (BorrowedFd<'_>, u32, Vec<u64>) {
+        (self.fd.as_fd(), self.mount_generation, self.by.iter().map(|handle| handle.0).collect())
+    }
+
+    /// The owner of the locks of `fd`, handed over by another program.
+    pub(crate) fn of(fd: OwnedFd, mount_generation: u32, by: &[u64]) -> Self {
+        Self { fd: Arc::new(fd), mount_generation, by: by.iter().copied().map(Handle).collect() }
+    }
+
     /// `handle` is closed: whether it was the last one.
     fn is_done(&mut self, handle: Handle) -> bool {
         let asked = self.by.len();

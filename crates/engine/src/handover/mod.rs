@@ -1,0 +1,157 @@
+//! A pool that goes from one program to another in the same process (`fsstack upgrade`).
+//!
+//! The kernel's numbers mean the same to the next program, since they are made from what is on the branches. It is handed what is in
+//! memory only: which inodes the kernel knows and how often it has looked each of them up, the open files and handles with the
+//! descriptors, what fsync still has to report, and locks. Caches begin anew.
+//!
+//! Everything is gathered while no request is served. Work that goes on by itself is waited for, or the handover is refused.
+//! Descriptors go over exec by their numbers. Mount generations begin at 0 again; a descriptor of a mount that was replaced has
+//! another one, and is opened again at its next use, as it would have been.
+
+mod gather;
+mod restore;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use fsstack_pool::Printable;
+use serde::{Deserialize, Serialize};
+
+use crate::inode::handed::{InodeRow, NameRow};
+use crate::open::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::union::Union;
+use crate::unsynced_dirs::UnsyncedRow;
+
+/// Pause between two looks at work that is waited for.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Memory of a pool that is not made anew. Its form is part of the handover's format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolState {
+    branches: Vec<BranchRow>,
+    /// Ids of the branches in order, with those that have left in between.
+    line: Vec<u16>,
+    next_handle: u64,
+    /// The root comes first.
+    inodes: Vec<InodeRow>,
+    files: Vec<OpenFileRow>,
+    handles: Vec<FileHandleRow>,
+    dirs: Vec<DirHandleRow>,
+}
+
+/// A branch, in the pool's order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct BranchRow {
+    slot: u16,
+    id: u16,
+    path: NameRow,
+    mode: String,
+    floor: Option<String>,
+    min_inodes: Option<u64>,
+    cross_mounts: bool,
+    /// Descriptor of its root.
+    root: i32,
+    unsynced: UnsyncedRow,
+}
+
+/// The state with the descriptors that it names.
+#[derive(Debug)]
+pub struct Gathered {
+    /// The state.
+    pub state: PoolState,
+    /// Numbers of descriptors that the next program needs.
+    pub descriptors: Vec<i32>,
+    /// Descriptors that were made for it.
+    pub made: Vec<OwnedFd>,
+}
+
+/// Why the pool cannot be handed over now: one line, with the way out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotNow(pub String);
+
+impl PoolState {
+    /// Numbers of all descriptors that it names.
+    pub fn descriptors(&self) -> Vec<i32> {
+        let files = self.files.iter();
+        let files = files.flat_map(|file| {
+            std::iter::once(file.fd.fd).chain(file.lock_owners.iter().map(|owner| owner.fd.fd))
+        });
+        let unlinked = self.inodes.iter().filter_map(|inode| Some(inode.unlinked?.fd));
+        self.branches.iter().map(|branch| branch.root).chain(files).chain(unlinked).collect()
+    }
+}
+
+impl Union {
+    /// Whether the pool could be handed over if requests were at rest: for an answer before they are stopped.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn check_handover(&self) -> Result<(), NotNow> {
+        let pool = self.pool.load();
+        let shown = |path: &std::path::Path| Printable::path(path).to_string();
+        for branch in &pool.branches {
+            let path = shown(&branch.path);
+            if branch.is_leaving() {
+                return Err(NotNow(format!(
+                    "branch {path} is being removed when its files are closed: wait, or call that off: fsstack branch mode"
+                )));
+            }
+            if !branch.is_open() || branch.is_stuck() || matches!(branch.state().name(), "suspect" | "down") {
+                return Err(NotNow(format!(
+                    "branch {path} does not answer: wait until it is back, or remove it first"
+                )));
+            }
+        }
+        if let Some(job) = self.jobs().into_iter().find(|job| !job.state.is_over()) {
+            return Err(NotNow(format!(
+                "job {} ({}) is at work on branch {}: wait for its end, or call it off: fsstack job cancel",
+                job.id,
+                job.state.name(),
+                job.path
+            )));
+        }
+        if !self.copies.lock().is_empty() {
+            return Err(NotNow(
+                "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing works on the pool by itself. Requests must be at rest.
+    ///
+    /// # Errors
+    /// What still works at `deadline`, or stands against a handover.
+    pub fn rest(&self, deadline: Instant) -> Result<(), NotNow> {
+        self.check_handover()?;
+        let idle =
+            || self.movers.are_idle() && self.pool.load().branches.iter().all(|branch| branch.closing() == 0);
+        while !idle() {
+            if deadline <= Instant::now() {
+                return Err(NotNow(
+                    "a file is still being moved to another branch, or closed: try again".to_owned(),
+                ));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+        self.check_handover()?;
+        self.index.rest();
+        Ok(())
+    }
+
+    /// Nobody adds or removes a branch until the guard drops.
+    ///
+    /// # Errors
+    /// Somebody does.
+    pub fn keep_branches(&self) -> Result<impl Sized + '_, NotNow> {
+        self.change_branches().map_err(|error| NotNow(error.to_string()))
+    }
+
+    /// The pool stays with this program after [`Self::rest`].
+    pub fn go_on(&self) {
+        self.index.go_on();
+    }
+}

@@ -1,0 +1,170 @@
+//! A pool from the state that another program has handed over.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
+use fsstack_sys::handover::Inherited;
+use smallvec::SmallVec;
+
+use super::{BranchRow, PoolState};
+use crate::inode::handed::Unusable;
+use crate::inode::{Inode, InodeName};
+use crate::open::{DirHandle, FileHandle, OpenFile};
+use crate::pool::{Adopted, Pool};
+use crate::settings::Settings;
+use crate::union::Union;
+
+fn take(inherited: &mut Inherited, fd: i32) -> Result<OwnedFd, Unusable> {
+    inherited.take(fd).map_err(|error| format!("descriptor {fd}: {error}"))
+}
+
+impl BranchRow {
+    fn spec(&self) -> Result<BranchSpec, Unusable> {
+        let wrong = || format!("branch in slot {}: its row is damaged", self.slot);
+        let path = self.path.name().ok_or_else(wrong)?;
+        let mode: BranchMode = self.mode.parse().map_err(|_| wrong())?;
+        let floor =
+            self.floor.as_ref().map(|floor| floor.parse::<Floor>()).transpose().map_err(|_| wrong())?;
+        Ok(BranchSpec {
+            mode,
+            floor,
+            min_inodes: self.min_inodes,
+            cross_mounts: self.cross_mounts,
+            ..BranchSpec::new(PathBuf::from(OsString::from_vec(path.into_bytes())))
+        })
+    }
+}
+
+impl PoolState {
+    /// The branches as a SOURCE would name them, in order.
+    ///
+    /// # Errors
+    /// The state is damaged: one line.
+    pub fn specs(&self) -> Result<Vec<BranchSpec>, String> {
+        self.branches.iter().map(BranchRow::spec).collect()
+    }
+
+    /// Opens the pool with the roots of its branches.
+    ///
+    /// # Errors
+    /// The state is damaged, or a branch does not answer: one line.
+    pub fn open(&self, settings: Settings, inherited: &Inherited) -> Result<Pool, String> {
+        let mut branches = Vec::with_capacity(self.branches.len());
+        for row in &self.branches {
+            let id = BranchId::new(row.id).ok_or("a branch has no id")?;
+            let root =
+                inherited.copy(row.root).map_err(|error| format!("descriptor {}: {error}", row.root))?;
+            let spec = row.spec()?;
+            branches.push(Adopted { ix: BranchIx(row.slot), id, spec, root });
+        }
+        let line: Option<Vec<BranchId>> = self.line.iter().map(|id| BranchId::new(*id)).collect();
+        Pool::adopt(branches, line.unwrap_or_default(), settings).map_err(|error| error.to_string())
+    }
+}
+
+impl Union {
+    /// Takes over `state`, of which this union's pool was opened. Before the first request.
+    ///
+    /// # Errors
+    /// The state is damaged: one line. Nothing may be served then.
+    pub fn take_over(&self, state: &PoolState, inherited: &mut Inherited) -> Result<(), String> {
+        let pool = self.pool.load_full();
+        self.changes.lock().leave_vacant(pool.vacant());
+        for (row, branch) in state.branches.iter().zip(&pool.branches) {
+            branch.unsynced.take_row(&row.unsynced);
+        }
+        let inodes = self.take_inodes(state, inherited)?;
+        let files = self.take_files(state, &pool, inherited)?;
+        self.take_handles(state, &inodes, &files)?;
+        self.next_handle.store(state.next_handle, Relaxed);
+        Ok(())
+    }
+
+    fn take_inodes(&self, state: &PoolState, inherited: &mut Inherited) -> Result<Vec<Arc<Inode>>, Unusable> {
+        let mut inodes: Vec<Arc<Inode>> = Vec::with_capacity(state.inodes.len());
+        for row in &state.inodes {
+            let inode = match inodes.is_empty() {
+                true => self.inodes.root().clone(),
+                false => Arc::new(Inode::of_row(row)?),
+            };
+            if inode.id.ino.0 != row.ino {
+                return Err("the list of inodes does not begin with the root".to_owned());
+            }
+            inode.take_row(row);
+            inodes.push(inode);
+        }
+        for (row, inode) in state.inodes.iter().zip(&inodes).skip(1) {
+            let mut names: SmallVec<[InodeName; 1]> = SmallVec::new();
+            for (parent, name) in &row.names {
+                let parent = inodes.get(*parent).filter(|parent| parent.is_dir());
+                let (parent, name) = parent.zip(name.name()).ok_or("a name is damaged")?;
+                names.push(InodeName::new(parent, &name));
+            }
+            inode.set_names(names);
+            if let Some(unlinked) = row.unlinked {
+                let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
+                inode.set_unlinked(Arc::<DirFd>::new(self.unlinked_inodes.count(fd)));
+            }
+            if let Some(lookups) = row.lookups {
+                self.inodes.take_in(inode, lookups)?;
+            }
+        }
+        for (_, inode) in state.inodes.iter().zip(&inodes).skip(1).filter(|(row, _)| row.lookups.is_none()) {
+            self.inodes.take_in_aside(inode);
+        }
+        Ok(inodes)
+    }
+
+    fn take_files(
+        &self,
+        state: &PoolState,
+        pool: &Pool,
+        inherited: &mut Inherited,
+    ) -> Result<Vec<Arc<OpenFile>>, Unusable> {
+        let mut files = Vec::with_capacity(state.files.len());
+        for row in &state.files {
+            let branch = pool.live(BranchIx(row.branch)).ok_or("an open file is on no branch")?;
+            let branch = branch.acquire().map_err(|error| error.to_string())?;
+            let world = (&pool.settings, self.backings.clone());
+            let file = OpenFile::of_row(row, branch, world, &mut |fd| take(inherited, fd))?;
+            files.push(Arc::new(file));
+        }
+        Ok(files)
+    }
+
+    fn take_handles(
+        &self,
+        state: &PoolState,
+        inodes: &[Arc<Inode>],
+        files: &[Arc<OpenFile>],
+    ) -> Result<(), Unusable> {
+        let inode = |at: usize| inodes.get(at).cloned().ok_or("a handle is of no inode");
+        let mut used: HashMap<usize, usize> = HashMap::new();
+        for row in &state.handles {
+            let file = files.get(row.file).cloned().ok_or("a handle is of no open file")?;
+            *used.entry(row.file).or_default() += 1;
+            self.files.insert(row.handle, FileHandle::of_row(row, inode(row.inode)?, file));
+        }
+        for (place, (row, file)) in state.files.iter().zip(files).enumerate() {
+            let Some((of, handles)) = row.of else { continue };
+            if used.get(&place) != Some(&handles) {
+                return Err("an open file has another number of handles than it says".to_owned());
+            }
+            inode(of)?.set_open(file, handles);
+        }
+        for row in &state.dirs {
+            let dir = inode(row.inode)?;
+            let open = DirHandle::of_row(row, dir, &self.listing_memory)?;
+            self.dirs.insert(row.handle, Arc::new(open));
+        }
+        Ok(())
+    }
+}
