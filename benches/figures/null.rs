@@ -61,7 +61,14 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let device = mounted.device().try_clone_to_owned()?;
     let abi = Abi { setxattr_ext: granted.setxattr_ext };
     let null = Arc::new(Null { abi, away: Duration::from_micros(away) });
-    let transport = OpenTransport::open(granted.ring, null, device, granted.payload, None, Scheduling::Auto)?;
+    let transport = OpenTransport::open(
+        granted.ring,
+        null,
+        device,
+        granted.payload,
+        (None, Scheduling::Auto),
+        Vec::new(),
+    )?;
     std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
     drop(tell);
     transport.wait(Duration::from_secs(10));

@@ -55,6 +55,9 @@ _fsstack() {
             fsstack,top)
                 cmd="fsstack__subcmd__top"
                 ;;
+            fsstack,upgrade)
+                cmd="fsstack__subcmd__upgrade"
+                ;;
             fsstack,where)
                 cmd="fsstack__subcmd__where"
                 ;;
@@ -104,7 +107,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch job where explain copy nfs doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch job upgrade where explain copy nfs doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -491,6 +494,24 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__upgrade)
+            opts="-h --program --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --program)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

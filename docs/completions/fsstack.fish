@@ -34,6 +34,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "set" -d 'Change key
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Change the write path; takes effect at the next open of a file that is not open'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "branch" -d 'Add, remove or change a branch of a mounted pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show or cancel the jobs of a pool'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "upgrade" -d 'Replace the pool\'s daemon by another version, or restart it, under open files'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the branch of each path, and the path there'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain a path\'s placement, or where a new file would be put'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "copy" -d 'Copy files and trees into a pool, directly onto the branches that its policy chooses'
@@ -97,6 +98,9 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_sub
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from cancel" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from cancel" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -l program -d 'The program, owned by root and writable by nobody else; default: the path that the running one was started from' -r -F
+complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand where" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand where" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand explain" -l size -d 'With create: expected size of the file' -r

@@ -62,4 +62,5 @@ mod tools;
 mod traits;
 mod transports;
 mod unknown_names;
+mod upgrade;
 mod write_paths;

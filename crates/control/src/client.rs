@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
-    PlacementExplained, SettingsRequest, Status, WritePathChanged, WritePathRequest,
+    PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -115,6 +115,14 @@ impl Client {
     /// See [`ClientError`].
     pub fn jobs(&self, request: &JobRequest) -> Result<Jobs, ClientError> {
         self.post(&Route::Jobs, request)
+    }
+
+    /// Takes a step of an upgrade.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. The connection may break at the step that hands the pool over.
+    pub fn upgrade(&self, request: &UpgradeRequest) -> Result<Upgrade, ClientError> {
+        self.post(&Route::Upgrade, request)
     }
 
     /// Why what is at `path` is where it is.

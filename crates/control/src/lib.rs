@@ -22,4 +22,4 @@ pub mod server;
 pub use client::{Client, ClientError};
 pub use copying::{CopyClient, Copying};
 pub use operator::{Operator, Refusal};
-pub use server::{ListenAt, Server};
+pub use server::{ListenAt, Listeners, Server};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{
     BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
-    PlacementExplained, SettingsRequest, Status, WritePathChanged, WritePathRequest,
+    PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -36,6 +36,11 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// No such branch or job, or the job cannot start.
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal>;
+    /// Takes a step of an upgrade: how far it has come.
+    ///
+    /// # Errors
+    /// The pool cannot be handed over now, or not to that program.
+    fn upgrade(self: std::sync::Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal>;
     /// Explains why the object at a path is on its branch and uses its write path.
     ///
     /// # Errors

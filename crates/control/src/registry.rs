@@ -125,6 +125,11 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// The name that another program of this process has claimed; its entry names the process, and stays right.
+    pub fn adopt(registry: PathBuf, id: String) -> Self {
+        Self { registry, id }
+    }
+
     /// The pool's name.
     pub fn id(&self) -> &str {
         &self.id

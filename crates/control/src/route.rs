@@ -14,6 +14,7 @@ pub(crate) enum Route {
     Branches,
     Handles,
     Jobs,
+    Upgrade,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
     Copy,
@@ -35,6 +36,7 @@ impl Route {
             "/v1/branches" => Self::Branches,
             "/v1/handles" => Self::Handles,
             "/v1/jobs" => Self::Jobs,
+            "/v1/upgrade" => Self::Upgrade,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
                 let size = of("size").map_or(Some(0), |text| text.parse().ok())?;
@@ -56,6 +58,7 @@ impl Route {
             Self::Branches => "/v1/branches".to_owned(),
             Self::Handles => "/v1/handles".to_owned(),
             Self::Jobs => "/v1/jobs".to_owned(),
+            Self::Upgrade => "/v1/upgrade".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
                 format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
@@ -81,6 +84,7 @@ mod tests {
             Route::Branches,
             Route::Handles,
             Route::Jobs,
+            Route::Upgrade,
             Route::Copy,
             Route::Metrics,
             Route::StatusPage,

@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +51,17 @@ pub struct ListenAt {
     pub socket: Option<PathBuf>,
     /// Address for the metrics and the status page only.
     pub metrics: Option<SocketAddr>,
+    /// Listeners that another program of this process has left.
+    pub inherited: Listeners,
+}
+
+/// Descriptors by which a server listens.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners {
+    /// The socket for everything.
+    pub socket: Option<Arc<OwnedFd>>,
+    /// The metrics' address.
+    pub metrics: Option<Arc<OwnedFd>>,
 }
 
 /// A running server, stopped on drop.
@@ -58,6 +70,7 @@ pub struct ListenAt {
 pub struct Server {
     socket: Option<PathBuf>,
     metrics: Option<SocketAddr>,
+    listeners: Listeners,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -72,13 +85,27 @@ impl Server {
         let named = |name: &dyn std::fmt::Display, error: io::Error| {
             io::Error::new(error.kind(), format!("{name}: {error}"))
         };
-        let tcp = listen_at
-            .metrics
-            .map(|at| TcpListener::bind(at).map_err(|error| named(&at, error)))
-            .transpose()?;
-        let at = |path: &Path| peer::listen_at(path).map_err(|error| named(&path.display(), error));
-        let unix = listen_at.socket.as_deref().map(at).transpose()?;
+        let inherited = &listen_at.inherited;
+        let tcp = match &inherited.metrics {
+            Some(listener) => Some(TcpListener::from(listener.try_clone()?)),
+            None => {
+                let bind = |at| TcpListener::bind(at).map_err(|error| named(&at, error));
+                listen_at.metrics.map(bind).transpose()?
+            }
+        };
+        let unix = match &inherited.socket {
+            Some(listener) => Some(UnixListener::from(listener.try_clone()?)),
+            None => {
+                let at = |path: &Path| peer::listen_at(path).map_err(|error| named(&path.display(), error));
+                listen_at.socket.as_deref().map(at).transpose()?
+            }
+        };
         let metrics = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(Arc::new);
+        let listeners = Listeners {
+            socket: unix.as_ref().map(|listener| copy(listener.as_fd())).transpose()?,
+            metrics: tcp.as_ref().map(|listener| copy(listener.as_fd())).transpose()?,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -99,7 +126,18 @@ impl Server {
             // Requests that hang inside a branch are not waited for.
             runtime.shutdown_background();
         })?;
-        Ok(Self { socket: listen_at.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
+        Ok(Self {
+            socket: listen_at.socket.clone(),
+            metrics,
+            listeners,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns the descriptors by which it listens, for another program.
+    pub fn listeners(&self) -> Listeners {
+        self.listeners.clone()
     }
 
     /// Address of the metrics, with the port that the system chose if none was given.
@@ -254,7 +292,7 @@ async fn answer(
                 return refused(StatusCode::REQUEST_TIMEOUT, &Refusal::usage(text));
             }
         };
-    let work = tokio::task::spawn_blocking(move || run(&*operator, &method, &route, &body));
+    let work = tokio::task::spawn_blocking(move || run(operator, &method, &route, &body));
     match tokio::time::timeout(REQUEST_TIMEOUT, work).await {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => refused(StatusCode::INTERNAL_SERVER_ERROR, &Refusal::failed("the daemon failed")),
@@ -306,7 +344,7 @@ fn begin_copy(
     response
 }
 
-fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {
+fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {
     match (method, route) {
         (&Method::GET, Route::Status) => answered(Ok(operator.status())),
         (&Method::GET, Route::Keys) => answered(Ok(operator.keys())),
@@ -319,6 +357,9 @@ fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> 
         }
         (&Method::POST, Route::Handles) => answered(asked(body).map(|request| operator.handles(&request))),
         (&Method::POST, Route::Jobs) => answered(asked(body).and_then(|request| operator.jobs(&request))),
+        (&Method::POST, Route::Upgrade) => {
+            answered(asked(body).and_then(|request| operator.upgrade(&request)))
+        }
         (&Method::GET, Route::Explain { path }) => answered(operator.explain(path)),
         (&Method::GET, Route::ExplainCreate { path, size }) => answered(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),

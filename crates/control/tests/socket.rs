@@ -68,6 +68,10 @@ impl Operator for Parrot {
             away: Vec::new(),
         }
     }
+    fn upgrade(self: std::sync::Arc<Self>, _: &UpgradeRequest) -> Result<Upgrade, Refusal> {
+        Ok(Upgrade::default())
+    }
+
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         Err(Refusal::missing(format!("{request:?}")))
     }
@@ -90,7 +94,7 @@ impl Operator for Parrot {
 fn requests_are_answered_and_the_socket_goes_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None, ..ListenAt::default() };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let client = Client::new(&socket);
@@ -112,7 +116,7 @@ fn requests_are_answered_and_the_socket_goes_with_the_server() {
 fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None, ..ListenAt::default() };
     let _server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let client = Client::new(&socket);
     let mut copy = client.copy().unwrap();
@@ -133,7 +137,8 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
 
 #[test]
 fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
-    let listen_at = ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let listen_at =
+        ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()), ..ListenAt::default() };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let get = |path: &str| {
         let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
@@ -156,7 +161,7 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
 fn bytes_that_are_no_request_cost_their_sender_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None, ..ListenAt::default() };
     let _server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     for bytes in
         [&b"\x00\xff\x00"[..], b"POST /v1/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{]}"]
@@ -178,7 +183,11 @@ const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n
 fn a_slow_client_at_the_tcp_port_delays_neither_the_operator_nor_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let listen_at = ListenAt {
+        socket: Some(socket.clone()),
+        metrics: Some(([127, 0, 0, 1], 0).into()),
+        ..ListenAt::default()
+    };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let slow: Vec<_> = (0..40)
         .map(|_| {
@@ -198,7 +207,7 @@ fn a_slow_client_at_the_tcp_port_delays_neither_the_operator_nor_the_end() {
 fn a_request_that_does_not_become_whole_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None, ..ListenAt::default() };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let half = || {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();

@@ -102,7 +102,7 @@ fn leave_terminal() -> io::Result<()> {
 
 /// Raises the limit of open files as far as possible, because every directory and open file of the pool needs one. Removes
 /// the limit on their size and the umask, because each caller has its own.
-fn take_limits() {
+pub(crate) fn take_limits() {
     raise_nofile_limit();
     process::lift_file_size_limit();
     process::umask(0);

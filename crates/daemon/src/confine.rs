@@ -14,23 +14,30 @@ use fsstack_pool::settings::Seccomp;
 /// A user's daemon has none, and fusermount3, which it runs, gets its own from being set-uid.
 pub(crate) fn give_up_rights() -> io::Result<()> {
     identity::keep_capabilities().map_err(|error| error.errno)?;
+    // Under the filter of the program before, which refuses the calls, this one has no more rights than that one had: `no_new_privs`.
+    if seccomp::is_confined() {
+        return Ok(());
+    }
     capabilities::keep_needed().map_err(|error| error.errno)?;
     Ok(())
 }
 
-/// Restricts all threads to the system calls of a serving daemon, as set by `seccomp=`. Irreversible.
+/// Restricts all threads, and programs that the daemon becomes, to the system calls of a serving daemon, as set by
+/// `seccomp=`. Irreversible. Returns the list of the filter, if there is one.
 ///
 /// A kernel without such filters serves pools too.
-pub(crate) fn keep_to_known_calls(settings: &Settings) {
+pub(crate) fn keep_to_known_calls(settings: &Settings) -> Option<Vec<String>> {
     let violation = match settings.options.seccomp {
-        Seccomp::Off => return,
+        Seccomp::Off => return None,
         Seccomp::On => Violation::Refuse,
         Seccomp::Log => Violation::Log,
         Seccomp::Kill => Violation::Kill,
     };
     if let Err(error) = seccomp::confine(violation) {
         tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.options.seccomp);
+        return None;
     }
+    Some(seccomp::allowed())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod branches;
 mod cli;
 mod confine;
 mod gather;
+mod handover;
 mod identity;
 mod launch;
 mod operate;
@@ -33,6 +34,7 @@ pub use raw::RawOptions;
 pub use resolve::resolve;
 pub use world::World;
 
+use handover::adopt;
 use problem::{Failure, Problems};
 use settings::Settings;
 use std::ffi::OsString;
@@ -40,11 +42,31 @@ use std::io::{self, Write};
 
 /// Does what the arguments behind the program's name ask for, and returns the exit code of mount(8).
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let mut arguments = arguments.into_iter().peekable();
+    let first = arguments.peek().map(OsString::as_os_str);
+    if first.is_some_and(|first| first == adopt::ADOPT || first == adopt::CHECK) {
+        return go_on(arguments);
+    }
     match parse(arguments) {
         Ok(Request::Print(page)) => print(page),
         Ok(Request::Version) => out(concat!("mount.fsstack ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
         Ok(Request::Mount(typed)) => mount(&typed),
         Err(problems) => refuse(&problems),
+    }
+}
+
+/// Takes a mounted pool over, or checks whether it could.
+fn go_on(mut arguments: impl Iterator<Item = OsString>) -> u8 {
+    let done = match arguments.next() {
+        Some(first) if first == adopt::CHECK => adopt::check(&arguments.next().unwrap_or_default()),
+        _ => adopt::run(arguments),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            tell(&why);
+            Failure::System.exit_code()
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fsstack_control::{ListenAt, Server};
+use fsstack_control::{ListenAt, Listeners, Server};
 use fsstack_engine::mount_watch::MountWatch;
 use fsstack_engine::open::noatime::NoatimeScope;
 use fsstack_engine::open::route::{Backings, NoBackings};
@@ -15,7 +15,7 @@ use fsstack_engine::{Pool, Union};
 use fsstack_fuse::mount::mount;
 use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::unmount::{Unmount, Unmounter};
-use fsstack_fuse::{Adapter, Closer, Mounted, OpenTransport, Plan, Transport};
+use fsstack_fuse::{Adapter, Closer, LockWait, Mounted, OpenTransport, Pauser, Plan, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 
 use crate::background::Ready;
 use crate::confine::keep_to_known_calls;
+use crate::handover::{Handover, own_program};
 use crate::identity::Device;
 use crate::launch::LaunchError;
 use crate::log::{LogHandle, LogLevel};
@@ -59,6 +60,7 @@ pub(crate) fn serve(
     listed: Option<&Registration>,
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
+    let program = own_program();
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
     let table = fsstack_sys::mounts::list().map_err(|error| system("the mount table", error))?;
     let settings = &restrictions::inherited(settings, &table);
@@ -71,47 +73,26 @@ pub(crate) fn serve(
     // Given up now, it goes with the mount.
     drop(device);
     let unmounter = mounted.unmounter();
-    let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed);
-    let ended = opened.and_then(|(transport, served)| {
-        let (end, ended) = mpsc::channel();
-        let told = end.clone();
-        let exported = settings.options.engine.nfs_export.then(|| settings.mount_point.clone());
-        let taker =
-            Taker { unmounter: unmounter.clone(), closer: transport.closer(), union: served.union.clone() };
-        listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
-        answers(settings)?;
-        let _control = control(settings, listed, &served);
-        let union = served.union.clone();
-        // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
-        let watch = MountWatch::start(&union);
-        if let Err(error) = &watch {
-            tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
-        }
-        keep_to_known_calls(settings);
-        ready.announce();
-        Remembered::in_dir(settings.options.engine.state_dir.as_deref())
-            .note(&settings.branches, &World::here());
-        log_mounted(settings, &mounted);
-        log_want_of_room(settings, &union);
-        let waiting = std::thread::Builder::new().name("fuse-wait".into());
-        let waits_for = union.clone();
-        waiting
-            .spawn(move || {
-                transport.wait(timeout(&waits_for));
-                // Nobody may be listening any more.
-                let _heard = told.send(End::Unmounted);
-            })
-            .map_err(|error| system("thread", error))?;
-        let end = ended.recv();
-        drop(watch);
-        if end == Ok(End::Detached) {
-            // Programs that still use the pool get errors from here on: the connection ends with the process.
-            tracing::warn!("daemon ends while the pool is in use; programs that use it see errors");
-        }
-        let held = union.held();
-        union.end(timeout(&union)).map_err(|error| system("thread", error))?;
-        tracing::debug!(?held, "unmounted");
-        Ok(())
+    let handover = |pauser| Handover { program: program.clone(), ..Handover::new(pauser, &mounted, log) };
+    let beginning = Beginning {
+        waits: Vec::new(),
+        uptime: Duration::ZERO,
+        take_over: &mut |_| Ok(()),
+        handover: &handover,
+    };
+    let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed, beginning);
+    let ended = opened.and_then(|attended| {
+        let served = attended.served.clone();
+        attend(settings, signals, log, listed, &mounted, (attended, Listeners::default()), || {
+            answers(settings)?;
+            *served.handover.calls.lock() = keep_to_known_calls(settings);
+            ready.announce();
+            Remembered::in_dir(settings.options.engine.state_dir.as_deref())
+                .note(&settings.branches, &World::here());
+            log_mounted(settings, &mounted);
+            log_want_of_room(settings, &served.union);
+            Ok(())
+        })
     });
     if ended.is_err()
         && let Err(error) = unmounter.unmount(None, Duration::ZERO)
@@ -122,8 +103,54 @@ pub(crate) fn serve(
     ended
 }
 
+/// Serves a pool whose transport is open until it is unmounted; `begin` is the last step before.
+pub(crate) fn attend(
+    settings: &Settings,
+    signals: SignalFd,
+    log: &LogHandle,
+    listed: Option<&Registration>,
+    mounted: &Mounted,
+    (Attended { transport, served }, listeners): (Attended, Listeners),
+    begin: impl FnOnce() -> Result<(), LaunchError>,
+) -> Result<(), LaunchError> {
+    let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
+    let (end, ended) = mpsc::channel();
+    let told = end.clone();
+    let exported = settings.options.engine.nfs_export.then(|| settings.mount_point.clone());
+    let taker =
+        Taker { unmounter: mounted.unmounter(), closer: transport.closer(), union: served.union.clone() };
+    listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
+    let _control = control(settings, listed, &served, listeners);
+    let union = served.union.clone();
+    // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
+    let watch = MountWatch::start(&union);
+    if let Err(error) = &watch {
+        tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
+    }
+    begin()?;
+    let waiting = std::thread::Builder::new().name("fuse-wait".into());
+    let waits_for = union.clone();
+    waiting
+        .spawn(move || {
+            transport.wait(timeout(&waits_for));
+            // Nobody may be listening any more.
+            let _heard = told.send(End::Unmounted);
+        })
+        .map_err(|error| system("thread", error))?;
+    let end = ended.recv();
+    drop(watch);
+    if end == Ok(End::Detached) {
+        // Programs that still use the pool get errors from here on: the connection ends with the process.
+        tracing::warn!("daemon ends while the pool is in use; programs that use it see errors");
+    }
+    let held = union.held();
+    union.end(timeout(&union)).map_err(|error| system("thread", error))?;
+    tracing::debug!(?held, "unmounted");
+    Ok(())
+}
+
 /// How long the end of the pool waits for what may not end by itself.
-fn timeout(union: &Union) -> Duration {
+pub(crate) fn timeout(union: &Union) -> Duration {
     let timeout = union.pool().settings.branch_timeout;
     if timeout.is_zero() { Duration::from_secs(10) } else { timeout }
 }
@@ -245,8 +272,14 @@ pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
 }
 
 /// A pool that cannot be asked is a pool all the same.
-fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Served>) -> Option<Server> {
-    let listen_at = ListenAt { socket: listed.map(Registration::socket), metrics: settings.options.metrics };
+fn control(
+    settings: &Settings,
+    listed: Option<&Registration>,
+    served: &Arc<Served>,
+    inherited: Listeners,
+) -> Option<Server> {
+    let socket = listed.map(Registration::socket);
+    let listen_at = ListenAt { socket, metrics: settings.options.metrics, inherited };
     let start = |listen_at: &ListenAt| {
         if listen_at.socket.is_none() && listen_at.metrics.is_none() {
             return None;
@@ -263,39 +296,48 @@ fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Serv
         settings.options.metrics.and_then(|_| start(&ListenAt { metrics: None, ..listen_at.clone() }))
     })?;
     served.settings.lock().options.metrics = server.metrics();
+    *served.handover.listeners.lock() = server.listeners();
     Some(server)
 }
 
-/// The transport of a pool, and the operations that an operator has.
-fn open_transport(
+/// An open transport, and the operations that an operator has.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    transport: OpenTransport,
+    pub(crate) served: Arc<Served>,
+}
+
+/// Beginning of a pool: empty, or with what another program has handed over.
+pub(crate) struct Beginning<'a> {
+    /// Requests that wait for locks.
+    pub(crate) waits: Vec<LockWait>,
+    /// Time since the mount.
+    pub(crate) uptime: Duration,
+    /// Fills the tables, before the first request.
+    pub(crate) take_over: &'a mut dyn FnMut(&Arc<Union>) -> Result<(), String>,
+    /// Makes what the next handover needs.
+    pub(crate) handover: &'a dyn Fn(Option<Pauser>) -> Handover,
+}
+
+/// Opens the transport of a pool: requests are served when this returns.
+pub(crate) fn open_transport(
     settings: &Settings,
     pool: Pool,
     mounted: &Mounted,
     level: LogLevel,
     listed: Option<&Registration>,
-) -> Result<(OpenTransport, Arc<Served>), LaunchError> {
+    beginning: Beginning<'_>,
+) -> Result<Attended, LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let options = &settings.options;
-    let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
-        let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
-        check_passthrough(settings, &pool, &backings)?;
-        Arc::new(backings)
-    } else if settings.options.engine.write_path == WritePath::Passthrough {
-        let text = "write-path=passthrough: this kernel has no FUSE passthrough (Linux 6.9 and later have it): \
-                    use write-path=auto";
-        return Err(LaunchError::mount(text));
-    } else {
-        if settings.options.engine.write_path == WritePath::Auto {
-            tracing::info!("kernel without FUSE passthrough; files use the stacked path");
-        }
-        Arc::new(NoBackings)
-    };
+    let backings = backings(settings, &pool, mounted)?;
     let union = Arc::new(Union::new(pool, backings));
     let files = settings.flags.access_times == AccessTimes::Never;
     union.set_noatime_scope(NoatimeScope {
         files,
         directories: files || !settings.flags.directory_access_times,
     });
+    (beginning.take_over)(&union).map_err(LaunchError::mount)?;
     outside::keep_informed(options, &union, mounted).map_err(system)?;
     if options.transport == Transport::Ring && !mounted.granted.ring {
         let text =
@@ -308,9 +350,22 @@ fn open_transport(
     let (threads, scheduling) = (options.max_threads.map(NonZeroUsize::get), options.scheduling);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
     let granted = mounted.granted;
-    let transport =
-        OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
+    let transport = OpenTransport::open(
+        granted.ring,
+        adapter.clone(),
+        device,
+        granted.payload,
+        (threads, scheduling),
+        beginning.waits,
+    );
+    let transport = transport.map_err(|error| match granted.ring {
+        true => {
+            LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
+        }
+        false => system(error),
+    })?;
     let served = Served {
+        handover: (beginning.handover)(transport.pauser()),
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         registry: listed.map(|listed| listed.registry().to_owned()),
         union,
@@ -318,17 +373,30 @@ fn open_transport(
         level,
         transport: if granted.ring { "ring" } else { "dev" },
         passthrough: granted.passthrough,
-        since: Instant::now(),
+        since: Instant::now().checked_sub(beginning.uptime).unwrap_or_else(Instant::now),
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
     };
-    let transport = transport.map_err(|error| match granted.ring {
-        true => {
-            LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
+    Ok(Attended { transport, served: Arc::new(served) })
+}
+
+/// Where the kernel keeps files of branches for passthrough, as far as it does.
+fn backings(settings: &Settings, pool: &Pool, mounted: &Mounted) -> Result<Arc<dyn Backings>, LaunchError> {
+    if mounted.granted.passthrough {
+        let backings = DeviceBackings::new(mounted.device())
+            .map_err(|error| LaunchError::system(format!("/dev/fuse: {error}")))?;
+        check_passthrough(settings, pool, &backings)?;
+        Ok(Arc::new(backings))
+    } else if settings.options.engine.write_path == WritePath::Passthrough {
+        let text = "write-path=passthrough: this kernel has no FUSE passthrough (Linux 6.9 and later have it): \
+                    use write-path=auto";
+        Err(LaunchError::mount(text))
+    } else {
+        if settings.options.engine.write_path == WritePath::Auto {
+            tracing::info!("kernel without FUSE passthrough; files use the stacked path");
         }
-        false => system(error),
-    });
-    Ok((transport?, Arc::new(served)))
+        Ok(Arc::new(NoBackings))
+    }
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.

@@ -13,6 +13,7 @@ pub mod transport;
 pub mod unmount;
 
 pub use adapter::{Adapter, Outcome, Serve, Timeouts};
-pub use mount::{Granted, MountError, Mounted, Plan};
+pub use mount::{Adopted, Granted, MountError, Mounted, Plan};
+pub use negotiate::known_flags;
 pub use transport::scheduling::Scheduling;
-pub use transport::{Closer, OpenTransport, Transport};
+pub use transport::{Closer, LockWait, OpenTransport, Paused, Pauser, StillInside, Transport};

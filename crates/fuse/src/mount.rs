@@ -60,6 +60,8 @@ pub struct Granted {
     pub kills_privileges: bool,
     /// Most data in a request or reply, in bytes.
     pub payload: u32,
+    /// The flags of the answer to INIT, `FUSE_*` of the kernel's fuse.h.
+    pub flags: u64,
 }
 
 /// Reason why nothing was mounted.
@@ -99,6 +101,19 @@ pub struct Mounted {
     /// Features that the kernel granted.
     pub granted: Granted,
     unmounter: Unmounter,
+}
+
+/// A mount that goes from one program to another.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The device that requests are read from.
+    pub device: OwnedFd,
+    /// Where.
+    pub target: PathBuf,
+    /// Features that the kernel granted.
+    pub granted: Granted,
+    /// Number of the device that programs see there.
+    pub dev: Option<u64>,
 }
 
 /// Mounts `plan` and negotiates with the kernel.
@@ -193,6 +208,18 @@ impl Mounted {
     /// Returns the means to unmount this pool from another thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// The mount that another program has made and served.
+    pub fn adopt(adopted: Adopted) -> Self {
+        let Adopted { device, target, granted, dev } = adopted;
+        let unmounter = Unmounter { target: target.clone(), method: UnmountMethod::Syscall, dev };
+        Self { session: None, device, target, granted, unmounter }
+    }
+
+    /// Number of the device that programs see there, if it could be asked.
+    pub fn dev(&self) -> Option<u64> {
+        self.unmounter.dev
     }
 
     /// Ends the session after the transport: the mount is gone.

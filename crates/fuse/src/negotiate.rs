@@ -42,6 +42,21 @@ const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_SETXATTR_EXT,
 ];
 
+/// Requested by an option.
+const BY_OPTION: &[InitFlags] = &[
+    InitFlags::FUSE_WRITEBACK_CACHE,
+    InitFlags::FUSE_PASSTHROUGH,
+    InitFlags::FUSE_OVER_IO_URING,
+    InitFlags::FUSE_POSIX_LOCKS,
+    InitFlags::FUSE_FLOCK_LOCKS,
+    InitFlags::FUSE_EXPORT_SUPPORT,
+];
+
+/// All flags of the answer to INIT that this program can serve.
+pub fn known_flags() -> u64 {
+    ALWAYS.iter().chain(BY_OPTION).fold(0, |all, flag| all | flag.bits())
+}
+
 impl Negotiation {
     pub(crate) fn new(plan: &Plan) -> (Self, Arc<Mutex<Granted>>) {
         let mut wanted = ALWAYS.iter().copied().fold(InitFlags::empty(), |all, flag| all | flag);
@@ -86,6 +101,7 @@ impl Filesystem for Negotiation {
             ring: wanted.contains(InitFlags::FUSE_OVER_IO_URING),
             kills_privileges: wanted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
             payload: payload(self.max_write, readahead),
+            flags: wanted.bits(),
         };
         Ok(())
     }

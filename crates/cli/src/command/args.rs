@@ -56,6 +56,8 @@ pub enum Command {
     Branch(BranchArguments),
     /// List, show or cancel the jobs of a pool.
     Job(Job),
+    /// Replace the pool's daemon by another version, or restart it, under open files.
+    Upgrade(Upgrade),
     /// Show the branch of each path, and the path there.
     Where {
         /// Paths in a pool.
@@ -271,6 +273,21 @@ pub enum JobAction {
         /// Its number.
         job: u64,
     },
+}
+
+/// Arguments of `fsstack upgrade`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Programs notice a pause only: open files, locks, listings and NFS handles go on. The new program is checked first; \
+one that refuses, crashes or hangs changes nothing. Only over /dev/fuse (transport=dev), and for pools mounted by root."
+)]
+pub struct Upgrade {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// The program, owned by root and writable by nobody else; default: the path that the running one was started from.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
+    pub program: Option<PathBuf>,
 }
 
 /// Arguments of `fsstack copy`.

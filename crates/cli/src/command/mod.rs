@@ -20,6 +20,7 @@ mod status;
 mod table;
 mod time_limit;
 mod top;
+mod upgrade;
 mod whereis;
 mod write_path;
 
@@ -77,6 +78,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::WritePath(wish) => write_path::run(wish, style),
         Command::Branch(wish) => branch::run(wish, style),
         Command::Job(wish) => job::run(wish, style),
+        Command::Upgrade(wish) => upgrade::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),
         Command::Explain(wish) => explain::run(wish, style),
         Command::Copy(wish) => copy::run(wish, style),

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 mod jobs;
 mod keys;
 mod shown;
+mod upgrade;
 
 pub use jobs::*;
 pub use keys::*;
 pub use shown::*;
+pub use upgrade::*;
 
 /// State of a pool. Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -472,6 +474,8 @@ mod tests {
         check::<HandlesTried>("handles");
         check::<JobRequest>("request-job");
         check::<Jobs>("jobs");
+        check::<Upgrade>("upgrade");
+        check::<UpgradeRequest>("request-upgrade");
         check::<JobStatus>("job");
     }
 }

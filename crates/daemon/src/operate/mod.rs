@@ -12,14 +12,17 @@ mod jobs;
 mod metrics;
 mod persist;
 mod status;
+mod upgrade;
 
+use crate::handover::Handover;
 use crate::log::LogLevel;
 use crate::options;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
     BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Key,
-    Keys, PlacementExplained, SettingsRequest, Status, When, WritePathChanged, WritePathRequest,
+    Keys, PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged,
+    WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -38,6 +41,7 @@ pub(crate) struct Served {
     pub(crate) union: Arc<Union>,
     pub(crate) adapter: Arc<Adapter>,
     pub(crate) level: LogLevel,
+    pub(crate) handover: Handover,
     /// How requests come.
     pub(crate) transport: &'static str,
     /// The kernel has passthrough for this mount.
@@ -69,14 +73,17 @@ impl Operator for Served {
     }
 
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        let _turn = self.handover.operators.read();
         self.make_changes(request)
     }
 
     fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        let _turn = self.handover.operators.read();
         self.switch_write_path(request)
     }
 
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        let _turn = self.handover.operators.read();
         self.change_branch(request)
     }
 
@@ -85,7 +92,12 @@ impl Operator for Served {
     }
 
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
+        let _turn = self.handover.operators.read();
         self.obey_job(request)
+    }
+
+    fn upgrade(self: Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal> {
+        self.step_of_upgrade(request)
     }
 
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {

@@ -188,6 +188,11 @@ pub(crate) fn is_of_the_pool(name: &str) -> bool {
     !flag && find(name).is_some_and(|row| matches!(row.effect, Effect::Set(_)))
 }
 
+/// Whether the values of the option `name` may be no text.
+pub(crate) fn is_path(name: &str) -> bool {
+    pool::PATHS.contains(&name)
+}
+
 /// Applies one option to `raw`. The error is one line.
 pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Result<(), String> {
     check_shape(row, typed)?;

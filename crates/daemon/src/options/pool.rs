@@ -19,6 +19,9 @@ pub(crate) const CREATE: &str = "create";
 pub(crate) const WRITE_PATH: &str = "write-path";
 pub(crate) const WRITE_RULES: &str = "write-rules";
 
+/// Options whose values may be no text.
+pub(super) const PATHS: [&str; 4] = ["config", "state-dir", "fsname", "log"];
+
 /// Which branches there are, and where new files go.
 pub(super) const PLACEMENT: &[Row] = &[
     option(

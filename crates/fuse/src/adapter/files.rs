@@ -136,8 +136,11 @@ impl Adapter {
             return self.union.lock(Handle(lk.fh), asked, None).map_err(errno);
         }
         let waiting = self.interrupts.watch(request.header.unique);
-        let goes_on = || !waiting.is_interrupted();
-        self.union.lock(Handle(lk.fh), asked, Some(&goes_on)).map_err(errno)
+        let locked = self.union.lock(Handle(lk.fh), asked, Some(&|| waiting.goes_on()));
+        if locked.as_ref().is_err_and(|error| error.errno() == Errno::INTR) {
+            waiting.has_ended();
+        }
+        locked.map_err(errno)
     }
 }
 

@@ -56,6 +56,10 @@ pub trait Serve: Send + Sync + fmt::Debug {
     fn will_wait(&self, _unique: u64) {}
     /// Request `unique` will not wait after all.
     fn will_not_wait(&self, _unique: u64) {}
+    /// Requests that wait for locks, if any does.
+    fn interrupts(&self) -> Option<&Interrupts> {
+        None
+    }
     /// Rolls back the grants of `answer`, which the kernel has not received because another thread replied.
     fn take_back(&self, request: &Request<'_>, answer: &[u8]);
 }
@@ -112,6 +116,10 @@ impl Serve for Adapter {
 
     fn will_not_wait(&self, unique: u64) {
         self.interrupts.dismiss(unique);
+    }
+
+    fn interrupts(&self) -> Option<&Interrupts> {
+        Some(&self.interrupts)
     }
 
     fn take_back(&self, request: &Request<'_>, answer: &[u8]) {

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::ending::{Closer, Ending};
+use super::gate::{Gate, LockWait, Pauser};
 use super::readers::{Readers, Waits, may_take_long};
 use super::repeatable::is_repeatable;
 use super::request_at_hand::RequestAtHand;
@@ -63,6 +64,8 @@ pub(super) struct DevShared {
     /// Requests that were begun: tells busy from stuck.
     pub(super) begun: AtomicU64,
     pub(super) ending: Arc<Ending>,
+    /// Closed while the transport rests.
+    pub(super) gate: Gate,
     /// Set when no thread waits any more; the watcher sleeps on it.
     pub(super) short: Mutex<bool>,
     pub(super) shortage: Condvar,
@@ -71,7 +74,8 @@ pub(super) struct DevShared {
 }
 
 impl DevTransport {
-    /// Opens the transport: requests of the connection behind `device` are served from now on.
+    /// Opens the transport: requests of the connection behind `device` are served from now on, and `waits`, which another program
+    /// has left.
     ///
     /// # Errors
     /// No thread or descriptor is to be had.
@@ -81,7 +85,9 @@ impl DevTransport {
         payload: u32,
         max_threads: Option<usize>,
         scheduling: Scheduling,
+        waits: Vec<LockWait>,
     ) -> io::Result<Self> {
+        fsstack_sys::handover::prepare_to_wake()?;
         let cpus = thread::allowed_cpus();
         let max = max_threads.unwrap_or(64).max(1);
         let base = cpus.len().clamp(1, max);
@@ -101,13 +107,17 @@ impl DevTransport {
             waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             ending: Arc::default(),
+            gate: Gate::default(),
             short: Mutex::new(false),
             shortage: Condvar::new(),
             asleep: AtomicBool::new(true),
         });
+        let devices: Vec<OwnedFd> =
+            (0..base).map(|_| device::clone_device(shared.device.as_fd())).collect::<io::Result<_>>()?;
         let mut threads = Vec::with_capacity(base + 1);
-        for index in 0..base {
-            let device = device::clone_device(shared.device.as_fd())?;
+        // Before anybody reads that one of them is given up.
+        shared.wait_again(waits);
+        for (index, device) in devices.into_iter().enumerate() {
             threads.push(shared.start(index, device)?);
         }
         // Also where no more threads may be: those that step aside do not count.
@@ -120,6 +130,11 @@ impl DevTransport {
     /// Returns the handle that closes it before its mount is removed.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.shared.ending, &self.shared.workers)
+    }
+
+    /// Returns what brings it to rest between two requests.
+    pub fn pauser(&self) -> Pauser {
+        Pauser::new(&self.shared)
     }
 
     /// Serves until the mount is gone. What takes long then has until `timeout` is over.
@@ -153,6 +168,7 @@ impl DevShared {
         let mut guard = StarvationGuard::new(self.scheduling, &self.tempos[number % self.base]);
         let at_hand = RequestAtHand::new(self, device, Some(worker))?;
         reply_takeover::of(at_hand.clone());
+        worker.reading.is_mine();
         let mut rested = None;
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.readers.has_single_reader()) {
@@ -164,9 +180,14 @@ impl DevShared {
             if !helper {
                 self.readers.wait_to_read(number);
             }
+            self.gate.pass(&worker.reading);
             self.waiting.fetch_add(1, SeqCst);
             let taken = device::take(device.as_fd(), incoming);
             let others = self.waiting.fetch_sub(1, SeqCst) - 1;
+            if matches!(taken, Ok(Taken::Request(_))) {
+                worker.begins();
+            }
+            worker.reading.is_over();
             match taken {
                 Ok(Taken::Nothing) => continue,
                 Ok(Taken::Gone) => return self.leave(),
@@ -177,7 +198,6 @@ impl DevShared {
                         self.raise_alarm();
                     }
                     self.readers.goes_in(number);
-                    worker.begins();
                     self.answer(device, &at_hand, &incoming[..len], outgoing);
                     worker.ends();
                     self.readers.comes_out(number);
@@ -218,7 +238,8 @@ impl DevShared {
             self.readers.all_read();
         }
         if self.adapter.may_hang() {
-            return self.run_watched(device.as_fd(), at_hand, (&request, message), outgoing);
+            let _never = self.run_watched(device.as_fd(), at_hand, (&request, message), outgoing);
+            return;
         }
         self.run(device.as_fd(), &request, outgoing);
     }
@@ -234,14 +255,15 @@ impl DevShared {
         }
     }
 
-    /// Like [`Self::run`], where another thread answers if this one does not come back from a branch.
+    /// Like [`Self::run`], where another thread answers if this one does not come back from a branch. Returns whether the request, a
+    /// wait for a lock, is put off: nobody has answered it.
     fn run_watched(
         &self,
         device: BorrowedFd<'_>,
         at_hand: &Arc<RequestAtHand>,
         (request, message): (&Request<'_>, &[u8]),
         outgoing: &mut [u8],
-    ) {
+    ) -> bool {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
         let transport: Arc<dyn ReplyTakeover> = at_hand.clone();
@@ -250,6 +272,9 @@ impl DevShared {
         match outcome {
             Outcome::Answered if !at_hand.end() => self.adapter.take_back(request, answer.as_bytes()),
             Outcome::Answered => self.give(device, request, &answer),
+            Outcome::Refused(_) if at_hand.is_lock_wait() && self.was_put_off(unique) => {
+                return at_hand.end();
+            }
             Outcome::Refused(errno) if at_hand.end() => {
                 report(device::refuse(device, &OutHeader::refused(unique, errno)));
             }
@@ -258,6 +283,7 @@ impl DevShared {
                 let _nobody_waits = at_hand.end();
             }
         }
+        false
     }
 
     /// Gives `answer` to the kernel. What it does not take it does not count: that is given up.
@@ -285,7 +311,8 @@ impl DevShared {
                 membership.worker().begins();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     let mut outgoing = vec![0; shared.buffer];
-                    shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut outgoing);
+                    let _never =
+                        shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut outgoing);
                 }
                 membership.worker().ends();
             })
@@ -320,10 +347,14 @@ impl DevShared {
             thread.spawn(move || {
                 scheduling::leave();
                 let shared = &number.0;
-                if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
-                    shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut [0; 256]);
-                }
+                let request = Request::parse_contiguous(shared.adapter.abi(), &message);
+                let put_off = request.is_ok_and(|request| {
+                    shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut [0; 256])
+                });
                 shared.adapter.will_not_wait(unique);
+                if put_off && let Err(wait) = shared.gate.put_off(LockWait { device, message }) {
+                    shared.wait_again(vec![wait]);
+                }
             })
         });
         if let Err(error) = waiter {
@@ -332,6 +363,31 @@ impl DevShared {
             let none_left = rustix::io::Errno::NOLCK.raw_os_error();
             report(device::refuse(device.as_fd(), &OutHeader::refused(unique, none_left)));
         }
+    }
+
+    /// Serves waits for locks that were put off.
+    pub(super) fn wait_again(self: &Arc<Self>, waits: Vec<LockWait>) {
+        for LockWait { device, message } in waits {
+            let unique =
+                Request::parse_contiguous(self.adapter.abi(), &message).map(|request| request.header.unique);
+            if let Ok(unique) = unique {
+                self.answer_later(&device, unique, message);
+            }
+        }
+    }
+
+    /// All waits for locks end without an answer from now on, or go on.
+    pub(super) fn put_waits_off(&self, put_off: bool) {
+        self.adapter.interrupts().into_iter().for_each(|interrupts| interrupts.put_all_off(put_off));
+    }
+
+    fn was_put_off(&self, unique: u64) -> bool {
+        self.adapter.interrupts().is_some_and(|interrupts| interrupts.was_put_off(unique))
+    }
+
+    /// Threads that wait for locks.
+    pub(super) fn waiting_for_locks(&self) -> usize {
+        self.waiters.load(SeqCst)
     }
 
     /// The thread `worker` is stuck, and its request was answered.

@@ -110,7 +110,8 @@ impl DevShared {
             while calm < 20 && !self.ending.is_gone() {
                 let before = self.begun.load(Relaxed);
                 std::thread::sleep(STUCK_AFTER);
-                let busy = self.waiting.load(SeqCst) == 0;
+                // At rest none waits, and none is needed.
+                let busy = self.waiting.load(SeqCst) == 0 && !self.gate.is_closed();
                 let begun = self.begun.load(Relaxed).wrapping_sub(before);
                 calm = if busy { 0 } else { calm + 1 };
                 match self.remedy(busy, begun) {

@@ -4,7 +4,8 @@
 //! thread in the moment between another one's reading of the request and its saying so here. So those that find nobody are
 //! remembered for a while, however many there are.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -14,13 +15,19 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
 /// Waiting requests and interrupted ones.
 #[derive(Debug, Default)]
-pub struct Interrupts(Mutex<InterruptTable>);
+pub struct Interrupts {
+    table: Mutex<InterruptTable>,
+    /// Nobody goes on waiting: waits are put off.
+    put_off: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct InterruptTable {
     /// Whether its caller has given it up, for each request that waits.
     waiting: HashMap<u64, bool>,
     early: VecDeque<(Instant, u64)>,
+    /// Waits that ended only because all are put off.
+    put_off: HashSet<u64>,
 }
 
 /// A request that waits, until this is dropped.
@@ -33,7 +40,7 @@ pub struct Waiting<'a> {
 impl Interrupts {
     /// The caller of request `unique` gives it up.
     pub fn interrupt(&self, unique: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.table.lock();
         if let Some(interrupted) = state.waiting.get_mut(&unique) {
             *interrupted = true;
             return;
@@ -47,15 +54,25 @@ impl Interrupts {
 
     /// Request `unique` was read, and is about to wait.
     pub fn expect(&self, unique: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.table.lock();
         let early = state.early.iter().position(|(_, known)| *known == unique);
         let interrupted = early.and_then(|at| state.early.remove(at)).is_some();
         *state.waiting.entry(unique).or_default() |= interrupted;
     }
 
+    /// All waits are put off from now on, or go on.
+    pub fn put_all_off(&self, put_off: bool) {
+        self.put_off.store(put_off, SeqCst);
+    }
+
+    /// Whether the wait of request `unique` ended only because it was put off; asked once.
+    pub fn was_put_off(&self, unique: u64) -> bool {
+        self.table.lock().put_off.remove(&unique)
+    }
+
     /// Request `unique` does not wait after all.
     pub fn dismiss(&self, unique: u64) {
-        self.0.lock().waiting.remove(&unique);
+        self.table.lock().waiting.remove(&unique);
     }
 
     /// Request `unique` waits from now on.
@@ -68,7 +85,21 @@ impl Interrupts {
 impl Waiting<'_> {
     /// Whether the caller has given up.
     pub fn is_interrupted(&self) -> bool {
-        self.all.0.lock().waiting.get(&self.unique).is_none_or(|interrupted| *interrupted)
+        self.all.table.lock().waiting.get(&self.unique).is_none_or(|interrupted| *interrupted)
+    }
+}
+
+impl Waiting<'_> {
+    /// Whether to go on waiting.
+    pub fn goes_on(&self) -> bool {
+        !self.all.put_off.load(SeqCst) && !self.is_interrupted()
+    }
+
+    /// The wait has ended by [`Self::goes_on`]: unless its caller has given up, it is put off.
+    pub fn has_ended(&self) {
+        if !self.is_interrupted() {
+            self.all.table.lock().put_off.insert(self.unique);
+        }
     }
 }
 
@@ -92,6 +123,21 @@ mod tests {
         all.interrupt(2);
         assert!(all.watch(2).is_interrupted());
         assert!(!all.watch(2).is_interrupted(), "an interrupt counts once");
+    }
+
+    #[test]
+    fn a_wait_that_is_put_off_is_told_from_one_that_was_given_up() {
+        let all = Interrupts::default();
+        let (first, second) = (all.watch(1), all.watch(2));
+        assert!(first.goes_on() && second.goes_on());
+        all.put_all_off(true);
+        all.interrupt(2);
+        assert!(!first.goes_on() && !second.goes_on());
+        first.has_ended();
+        second.has_ended();
+        assert!(all.was_put_off(1) && !all.was_put_off(1) && !all.was_put_off(2));
+        all.put_all_off(false);
+        assert!(first.goes_on() && !second.goes_on());
     }
 
     #[test]

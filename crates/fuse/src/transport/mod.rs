@@ -4,6 +4,7 @@ pub mod dev;
 pub mod device;
 mod ending;
 mod extra_workers;
+mod gate;
 pub mod interrupts;
 mod readers;
 mod repeatable;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use crate::adapter::Serve;
 use dev::DevTransport;
 pub use ending::Closer;
+pub use gate::{LockWait, Paused, Pauser, StillInside};
 use ring::UringTransport;
 use scheduling::Scheduling;
 use strum::{Display, EnumString, VariantNames};
@@ -86,7 +88,8 @@ pub enum OpenTransport {
 }
 
 impl OpenTransport {
-    /// Opens the transport that was negotiated: requests are served from now on.
+    /// Opens the transport that was negotiated: requests are served from now on, and `waits` for locks that another program has left at
+    /// /dev/fuse.
     ///
     /// # Errors
     /// No thread, ring or descriptor is to be had.
@@ -95,13 +98,22 @@ impl OpenTransport {
         adapter: Arc<dyn Serve>,
         device: OwnedFd,
         payload: u32,
-        max_threads: Option<usize>,
-        scheduling: Scheduling,
+        (max_threads, scheduling): (Option<usize>, Scheduling),
+        waits: Vec<LockWait>,
     ) -> io::Result<Self> {
         if ring {
             return UringTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Ring);
         }
-        DevTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
+        DevTransport::open(adapter, device, payload, max_threads, scheduling, waits).map(Self::Dev)
+    }
+
+    /// Returns what brings it to rest between two requests; None over io_uring, where the kernel does not give back what it has put
+    /// into an entry.
+    pub fn pauser(&self) -> Option<Pauser> {
+        match self {
+            Self::Dev(transport) => Some(transport.pauser()),
+            Self::Ring(_) => None,
+        }
     }
 
     /// Returns the handle that closes it before its mount is taken from programs that use it.

@@ -54,6 +54,11 @@ impl RequestAtHand {
         }))
     }
 
+    /// Whether its thread waits for a lock.
+    pub(super) fn is_lock_wait(&self) -> bool {
+        self.worker.is_none()
+    }
+
     /// The thread's number.
     pub(super) fn number(&self) -> usize {
         self.worker.as_ref().map_or(0, |worker| worker.number())

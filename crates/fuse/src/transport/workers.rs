@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::gate::Reading;
+
 /// For each thread that may be at work, so many may be aside.
 const ASIDE_PER_WORKER: usize = 8;
 /// Time after which a request counts as long.
@@ -66,6 +68,7 @@ pub(super) struct Worker {
     /// CPU's queue or number.
     number: usize,
     pulse: AtomicU64,
+    pub(super) reading: Reading,
 }
 
 /// A thread's membership, which ends when this drops.
@@ -96,7 +99,12 @@ impl Workers {
 
     /// Counts one more thread as working. It may be started after that.
     pub(super) fn enter(self: &Arc<Self>, number: usize) -> WorkerGuard {
-        let worker = Arc::new(Worker { workers: self.clone(), number, pulse: AtomicU64::new(0) });
+        let worker = Arc::new(Worker {
+            workers: self.clone(),
+            number,
+            pulse: AtomicU64::new(0),
+            reading: Reading::default(),
+        });
         let mut rows = self.rows.lock();
         rows.push(WorkerRow {
             worker: worker.clone(),
@@ -160,6 +168,16 @@ impl Workers {
             }
         }
         inside
+    }
+
+    /// Wakes the threads that sit in a read of the device: how many there were, and how many others are inside a request, be it
+    /// answered by another thread.
+    pub(super) fn wake_readers(&self) -> (usize, usize) {
+        let rows = self.rows.lock();
+        let reading = rows.iter().filter(|row| row.worker.reading.wake()).count();
+        // Their requests are counted before they say that they do not read.
+        let inside = rows.iter().filter(|row| row.worker.pulse.load(SeqCst) & 1 == 1).count();
+        (reading, inside)
     }
 
     /// Waits until no thread works, and for those that are aside until `deadline`. Those that are stuck are not waited for.

@@ -1,0 +1,307 @@
+//! The side of the program that takes a pool over.
+//!
+//! Until requests are served again, nothing has happened that the program before cannot go on from: its descriptors are still open,
+//! beside copies where this program needs them and may fail. So every failure up to then makes this process that program again, also a
+//! panic, and a start that takes too long. Another failure, or one of the program before, ends the process, and the mount with it.
+
+use std::ffi::{OsStr, OsString};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fsstack_control::Listeners;
+use fsstack_control::api::{Upgrade, UpgradeStage};
+use fsstack_control::registry::{DirectoryId, Registration};
+use fsstack_engine::Pool;
+use fsstack_fuse::{Adopted, LockWait, Mounted};
+use fsstack_pool::Printable;
+use fsstack_pool::settings::OutOfBand;
+use fsstack_sys::handover::{self, Inherited};
+use fsstack_sys::process;
+use parking_lot::Mutex;
+
+use super::{Handover, PassedState, Report, VERSION, plain_arguments};
+use crate::background::take_limits;
+use crate::confine::{give_up_rights, keep_to_known_calls};
+use crate::log::{self, LogHandle};
+use crate::serve::{Attended, Beginning, attend, engine_settings, hold_signals, open_transport};
+use crate::settings::{Branch, Settings};
+
+/// The option before the descriptors, and how many arguments it is with them.
+pub(crate) const ADOPT: &str = "--adopt";
+/// The option before the path of a state.
+pub(crate) const CHECK: &str = "--adopt-check";
+/// `--adopt`, the state, the program before, and why that one goes on.
+pub(crate) const ARGUMENTS: usize = 4;
+/// In place of the descriptor of a program before.
+const NONE: &str = "-";
+
+/// How long a branch that does not answer is asked again.
+const BRANCHES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const BRANCHES_PAUSE: Duration = Duration::from_millis(100);
+/// How long a program may take until it serves.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// A test's program fails so: where the variable says, before it serves.
+#[cfg(feature = "fault")]
+const FAIL: &str = "FSSTACK_TEST_ADOPT";
+
+/// Arguments of a program that takes over `state`, and can go back to `back`.
+pub(super) fn arguments(state: &OwnedFd, back: Option<&std::fs::File>, program: &Path) -> Vec<OsString> {
+    let back = back.map_or_else(|| NONE.to_owned(), |back| back.as_raw_fd().to_string());
+    // Under the name that it is known by.
+    let mut all = plain_arguments();
+    let first = if all.is_empty() { program.as_os_str().to_owned() } else { all.remove(0) };
+    let adopt = [ADOPT.into(), state.as_raw_fd().to_string().into(), back.into(), NONE.into()];
+    [first].into_iter().chain(adopt).chain(all).collect()
+}
+
+/// Says whether this program can take over the state at `path`.
+///
+/// # Errors
+/// One line: why not.
+pub(crate) fn check(path: &OsStr) -> Result<(), String> {
+    let shown = Printable::os(path);
+    let file = std::fs::File::open(path).map_err(|error| format!("{shown}: {error}"))?;
+    let bytes = handover::read_sealed(file.as_fd()).map_err(|error| format!("{shown}: {error}"))?;
+    PassedState::read(&bytes).map_err(|error| error.to_string())?.check()
+}
+
+/// The descriptors by which this program goes on, or goes back.
+#[derive(Clone, Copy, Debug)]
+struct WayBack {
+    state: i32,
+    back: Option<i32>,
+}
+
+impl WayBack {
+    /// Becomes the program before; returns only if there is none, or it cannot be run.
+    fn go_back(self, why: &str) {
+        let Some(back) = self.back.and_then(|back| handover::copy_of(back).ok()) else { return };
+        let mut all = plain_arguments();
+        let first = if all.is_empty() { OsString::from("mount.fsstack") } else { all.remove(0) };
+        let line: String = why.chars().filter(|char| *char != '\0').take(1000).collect();
+        let adopt = [ADOPT.into(), self.state.to_string().into(), NONE.into(), line.into()];
+        let arguments: Vec<OsString> = [first].into_iter().chain(adopt).chain(all).collect();
+        let error = handover::become_file(back.as_fd(), &arguments);
+        tracing::error!(%error, "upgrade: the program before cannot be run again; the pool ends");
+    }
+}
+
+/// Takes over the pool that `arguments`, those behind `--adopt`, lead to, and serves it to its end; returns the exit code.
+///
+/// # Errors
+/// One line: why it is not served. It is gone then.
+pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    let mut word = || arguments.next().and_then(|word| word.into_string().ok());
+    let usage = || format!("{ADOPT}: started by fsstack upgrade only");
+    let state = word().and_then(|fd| fd.parse().ok()).ok_or_else(usage)?;
+    let back = word().and_then(|fd| fd.parse().ok());
+    let because = word().filter(|because| because != NONE);
+    let way = WayBack { state, back };
+    let panicked = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        way.go_back(&format!("version {VERSION} panicked while it took the pool over: {info}"));
+        panicked(info);
+    }));
+    let (started, watch) = mpsc::channel::<()>();
+    let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
+    let watchdog = std::thread::Builder::new().name("upgrade-limit".into()).spawn(move || {
+        if watch.recv_timeout(START_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            way.go_back(&format!(
+                "version {VERSION} did not take the pool over within {} s",
+                START_TIMEOUT.as_secs()
+            ));
+        }
+    });
+    let taken = watchdog.map_err(|error| error.to_string()).and_then(|_| TakenOver::take(way, because));
+    let taken = taken
+        .inspect_err(|why| way.go_back(&format!("version {VERSION} could not take the pool over: {why}")))?;
+    // From here on requests are served: there is no way back.
+    drop(started);
+    let _default = std::panic::take_hook();
+    taken.attend(signals)
+}
+
+/// A pool that this program serves.
+struct TakenOver {
+    settings: Settings,
+    listed: Option<Registration>,
+    log: LogHandle,
+    mounted: Mounted,
+    attended: Attended,
+    listeners: Listeners,
+}
+
+impl TakenOver {
+    fn take(way: WayBack, because: Option<String>) -> Result<Self, String> {
+        let state = read(way)?;
+        let both = [Some(way.state), way.back].into_iter().flatten();
+        let inherited = Inherited::new(state.descriptors().into_iter().chain(both));
+        let mut inherited = inherited.map_err(|error| format!("descriptors: {error}"))?;
+        std::env::set_current_dir("/").map_err(|error| format!("/: {error}"))?;
+        take_limits();
+        give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
+        let mut settings = state.settings.settings()?;
+        let log = log::start(&settings.options.log).map_err(|error| format!("log: {error}"))?;
+        #[cfg(feature = "fault")]
+        fail_as_told()?;
+        let pool = open_pool(&state, &settings, &inherited)?;
+        settings.branches = branches(&pool);
+        let Copies { device, waits, listeners } = Copies::of(&state, &inherited)?;
+        let mounted = Mounted::adopt(Adopted {
+            device,
+            target: settings.mount_point.clone(),
+            granted: state.mount.granted(),
+            dev: state.mount.dev,
+        });
+        let listed = settings.registry.clone().filter(|_| !state.pool_id.is_empty());
+        let listed = listed.map(|registry| Registration::adopt(registry, state.pool_id.clone()));
+        let handover = |pauser| Handover {
+            program: path_of(&state.program),
+            calls: Mutex::new(state.calls.clone()),
+            report: Mutex::new(report(&state, because.clone())),
+            ..Handover::new(pauser, &mounted, &log)
+        };
+        let beginning = Beginning {
+            waits,
+            uptime: state.uptime,
+            // Whatever fails after this, the descriptors stay for the program before.
+            take_over: &mut |union| {
+                let _kept = ManuallyDrop::new(union.clone());
+                union.take_over(&state.pool, &mut inherited)
+            },
+            handover: &handover,
+        };
+        let attended =
+            open_transport(&settings, pool, &mounted, log.level.clone(), listed.as_ref(), beginning);
+        let attended = attended.map_err(|error| error.text)?;
+        let paused = handover::since_boot().saturating_sub(state.paused_at);
+        // Nothing is handed to a further program by mistake.
+        if let Err(error) = handover::keep_none() {
+            tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
+        }
+        inherited.close_rest();
+        attended.served.is_taken_over(paused);
+        if settings.options.out_of_band == OutOfBand::Watch {
+            // Nobody watched the branches meanwhile.
+            attended.served.union.invalidate_all();
+        }
+        Ok(Self { settings, listed, log, mounted, attended, listeners })
+    }
+
+    fn attend(self, signals: process::SignalFd) -> Result<(), String> {
+        let Self { settings, listed, log, mounted, attended, listeners } = self;
+        let mount_point = Printable::path(&settings.mount_point).to_string();
+        let ended =
+            attend(&settings, signals, &log, listed.as_ref(), &mounted, (attended, listeners), || {
+                // A second filter would cost every call, and allow nothing more.
+                if !fsstack_sys::seccomp::is_confined() {
+                    let _installed = keep_to_known_calls(&settings);
+                }
+                Ok(())
+            });
+        mounted.ended();
+        match &ended {
+            Ok(()) => tracing::info!("{mount_point}: unmounted"),
+            Err(error) => tracing::error!("{error}"),
+        }
+        drop(listed);
+        log.flush();
+        ended.map_err(|error| error.text)
+    }
+}
+
+/// The state, which this program can go on with.
+fn read(way: WayBack) -> Result<PassedState, String> {
+    let file = handover::copy_of(way.state).map_err(|error| format!("state: {error}"))?;
+    let bytes = handover::read_sealed(file.as_fd()).map_err(|error| format!("state: {error}"))?;
+    let state = PassedState::read(&bytes).map_err(|error| error.to_string())?;
+    state.check()?;
+    Ok(state)
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes.to_vec()))
+}
+
+/// Copies of descriptors: the program before has its own, should this one fail.
+struct Copies {
+    device: OwnedFd,
+    waits: Vec<LockWait>,
+    listeners: Listeners,
+}
+
+impl Copies {
+    fn of(state: &PassedState, inherited: &Inherited) -> Result<Self, String> {
+        let copy = |what: &str, number: i32| {
+            inherited.copy(number).map_err(|error| format!("{what}: descriptor {number}: {error}"))
+        };
+        let wait = |(device, message): &(i32, Vec<u8>)| {
+            Ok(LockWait { device: copy("a wait", *device)?, message: message.clone() })
+        };
+        let listener = |number: Option<i32>| {
+            number.map(|number| copy("control socket", number).map(Arc::new)).transpose()
+        };
+        let [socket, metrics] = state.listeners;
+        Ok(Self {
+            device: copy("/dev/fuse", state.mount.device)?,
+            waits: state.lock_waits.iter().map(wait).collect::<Result<_, String>>()?,
+            listeners: Listeners { socket: listener(socket)?, metrics: listener(metrics)? },
+        })
+    }
+}
+
+/// Opens the pool; a branch that does not answer at this moment may a moment later.
+fn open_pool(state: &PassedState, settings: &Settings, inherited: &Inherited) -> Result<Pool, String> {
+    let began = Instant::now();
+    loop {
+        match state.pool.open(engine_settings(settings), inherited) {
+            Err(_) if began.elapsed() < BRANCHES_TIMEOUT => std::thread::sleep(BRANCHES_PAUSE),
+            opened => return opened,
+        }
+    }
+}
+
+fn branches(pool: &Pool) -> Vec<Branch> {
+    let branch = |branch: &Arc<fsstack_engine::member::Member>| Branch {
+        spec: fsstack_pool::BranchSpec {
+            mode: branch.given_mode(),
+            floor: branch.floor(),
+            min_inodes: branch.min_inodes(),
+            ..fsstack_pool::BranchSpec::new(branch.path.clone())
+        },
+        id: DirectoryId { device: branch.dev(), inode: branch.root_ino },
+    };
+    pool.branches.iter().map(branch).collect()
+}
+
+/// Answer to `fsstack upgrade`: it went well, unless this is the program before.
+fn report(state: &PassedState, because: Option<String>) -> Report {
+    let told = Upgrade {
+        stage: if because.is_some() { UpgradeStage::Failed } else { UpgradeStage::Done },
+        ticket: state.ticket,
+        program: Printable::path(Path::new(OsStr::from_bytes(&state.program))).to_string(),
+        from: state.version.clone(),
+        to: VERSION.to_owned(),
+        reason: because,
+        ..Upgrade::default()
+    };
+    Report { told, ..Report::default() }
+}
+
+#[cfg(feature = "fault")]
+fn fail_as_told() -> Result<(), String> {
+    match std::env::var(FAIL).as_deref() {
+        Ok("refuse") => Err("told to by the test".to_owned()),
+        Ok("panic") => std::panic::panic_any("told to by the test"),
+        Ok("hang") => loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        },
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,296 @@
+//! A pool that goes from this program to another one in this process: `fsstack upgrade`.
+//!
+//! 1. Prepare: the program is opened, and a draft of the state is written, with all but the tables. The command has the program check
+//!    that, under its own process id: this daemon may start no process.
+//! 2. Requests come to rest, then what works by itself (`fsstack_engine::handover`). What does not rest in time refuses the upgrade, and
+//!    all goes on.
+//! 3. The state goes into a sealed file in memory, and this process becomes the program, with exactly the descriptors that the state
+//!    names. Where exec fails, all goes on.
+//! 4. The new program takes the pool over (`adopt.rs`). Until it serves its first request it can go back: it becomes the old program
+//!    again, which takes the same state over. It does so when it fails, panics or takes too long. A signal that kills it in that time
+//!    takes the mount with it.
+//!
+//! Everything on the way is checked twice, by programs that may be of different versions: the format has a version of its own, and a
+//! state of another version is refused by name.
+
+pub(crate) mod adopt;
+mod format;
+mod settings;
+mod state;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fsstack_control::Listeners;
+use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeStage};
+use fsstack_engine::handover::{Gathered, PoolState};
+use fsstack_fuse::{Granted, LockWait, Mounted, Paused, Pauser, StillInside};
+use fsstack_pool::Printable;
+use fsstack_sys::handover::{self, become_file, sealed_file};
+use parking_lot::{Mutex, RwLock};
+
+use crate::log::LogHandle;
+use crate::operate::Served;
+use crate::serve::timeout;
+use crate::settings::Privilege;
+use format::{FORMAT, encode};
+pub(crate) use state::{MountRow, PassedState};
+
+/// This program's version.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long other requests of operators are waited for.
+const OPERATORS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Parts of a daemon that a handover needs besides the pool.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    /// None: requests come over io_uring.
+    pub(crate) pauser: Option<Pauser>,
+    pub(crate) granted: Granted,
+    /// Number of the device that programs see.
+    pub(crate) dev: Option<u64>,
+    pub(crate) log: LogHandle,
+    /// The program of this process, as it was started.
+    pub(crate) program: PathBuf,
+    /// System calls that the filter allows; None: there is no filter.
+    pub(crate) calls: Mutex<Option<Vec<String>>>,
+    /// Descriptors by which the control socket and the metrics' address are listened at.
+    pub(crate) listeners: Mutex<Listeners>,
+    /// Held shared while an operator changes something.
+    pub(crate) operators: RwLock<()>,
+    pub(crate) report: Mutex<Report>,
+}
+
+/// How far the last upgrade has come.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) told: Upgrade,
+    prepared: Option<Prepared>,
+}
+
+/// A program, and the draft of the state for its check.
+#[derive(Debug)]
+struct Prepared {
+    program: OwnedFd,
+    path: PathBuf,
+    draft: OwnedFd,
+}
+
+impl Handover {
+    /// For a pool that was mounted by this program.
+    pub(crate) fn new(pauser: Option<Pauser>, mounted: &Mounted, log: &LogHandle) -> Self {
+        Self {
+            pauser,
+            granted: mounted.granted,
+            dev: mounted.dev(),
+            log: log.clone(),
+            program: PathBuf::new(),
+            calls: Mutex::default(),
+            listeners: Mutex::default(),
+            operators: RwLock::default(),
+            report: Mutex::default(),
+        }
+    }
+}
+
+/// Path of the running program, before another one is installed in its place.
+pub(crate) fn own_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_default()
+}
+
+impl Served {
+    /// Opens `program`, and writes the draft.
+    ///
+    /// # Errors
+    /// One line: why the pool cannot be handed over, or not to that program.
+    pub(crate) fn prepare_upgrade(&self, program: Option<&str>) -> Result<Upgrade, String> {
+        self.check_upgrade()?;
+        let path = program.map_or_else(|| self.handover.program.clone(), PathBuf::from);
+        let shown = Printable::path(&path).to_string();
+        let opened = File::open(&path).map_err(|error| format!("{shown}: {error}"))?;
+        match handover::is_roots_program(opened.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(format!(
+                    "{shown}: not a program that root alone can write to: chown root and chmod go-w, or name another with --program"
+                ));
+            }
+            Err(error) => return Err(format!("{shown}: {error}")),
+        }
+        let outline = self.union.outline().map_err(|error| error.to_string())?;
+        let draft = self.write_state(outline, &[], Duration::ZERO)?;
+        let mut report = self.handover.report.lock();
+        if report.told.stage == UpgradeStage::Running {
+            return Err("another upgrade is under way".to_owned());
+        }
+        let check = UpgradeCheck {
+            pid: std::process::id(),
+            program_fd: opened.as_raw_fd(),
+            state_fd: draft.as_raw_fd(),
+        };
+        report.told = Upgrade {
+            stage: UpgradeStage::Prepared,
+            ticket: report.told.ticket + 1,
+            program: shown,
+            from: VERSION.to_owned(),
+            to: VERSION.to_owned(),
+            check: Some(check),
+            ..Upgrade::default()
+        };
+        report.prepared = Some(Prepared { program: opened.into(), path, draft });
+        Ok(report.told.clone())
+    }
+
+    /// Checks that the pool can be handed over at all.
+    ///
+    /// # Errors
+    /// One line: why not.
+    fn check_upgrade(&self) -> Result<(), String> {
+        if self.handover.pauser.is_none() {
+            return Err("requests come over io_uring (transport=ring), which the kernel cannot pass on: requests that wait in the \
+                        ring would be lost, and their programs hang. Mount with transport=dev, or unmount to upgrade"
+                .to_owned());
+        }
+        if self.settings.lock().privilege == Privilege::User {
+            return Err(
+                "only a pool that root has mounted can be handed over: unmount it to upgrade".to_owned()
+            );
+        }
+        self.union.check_handover().map_err(|not| not.0)
+    }
+
+    /// Hands the pool over to the prepared program, in this thread: returns only if the pool stays here.
+    pub(crate) fn hand_over(&self, ticket: u64) {
+        let prepared = {
+            let mut report = self.handover.report.lock();
+            let prepared = report.prepared.take();
+            match prepared.filter(|_| report.told.ticket == ticket) {
+                Some(prepared) => {
+                    (report.told.stage, report.told.check) = (UpgradeStage::Running, None);
+                    prepared
+                }
+                None => return,
+            }
+        };
+        drop(prepared.draft);
+        let why = self.try_to_hand_over(&prepared.program, &prepared.path);
+        tracing::warn!(
+            "upgrade to {} failed: {why}; the pool is served on as before",
+            Printable::path(&prepared.path)
+        );
+        let mut report = self.handover.report.lock();
+        (report.told.stage, report.told.reason) = (UpgradeStage::Failed, Some(why));
+    }
+
+    /// Returns why not.
+    fn try_to_hand_over(&self, program: &OwnedFd, path: &Path) -> String {
+        let Some(pauser) = &self.handover.pauser else { return "no transport that rests".to_owned() };
+        let Some(_operators) = self.handover.operators.try_write_for(OPERATORS_TIMEOUT) else {
+            return "another request of an operator is at work: try again".to_owned();
+        };
+        let _branches = match self.union.keep_branches() {
+            Ok(kept) => kept,
+            Err(why) => return why.0,
+        };
+        let deadline = Instant::now() + timeout(&self.union);
+        let paused_at = handover::since_boot();
+        let paused = match pauser.pause(deadline) {
+            Ok(paused) => paused,
+            Err(StillInside(inside)) => {
+                let limit = timeout(&self.union).as_secs();
+                return format!(
+                    "{inside} requests were not answered within {limit} s (branch-timeout): try again when the branches are less busy"
+                );
+            }
+        };
+        let why = match self.union.rest(deadline) {
+            Ok(()) => self.become_program(program, path, &paused, paused_at),
+            Err(why) => why.0,
+        };
+        self.union.go_on();
+        drop(paused);
+        why
+    }
+
+    /// Returns why not.
+    fn become_program(&self, program: &OwnedFd, path: &Path, paused: &Paused, paused_at: Duration) -> String {
+        let gathered = self.union.gather().map_err(|error| error.to_string());
+        let waits = paused.lock_waits().map_err(|error| error.to_string());
+        let (gathered, waits) = match (gathered, waits) {
+            (Ok(gathered), Ok(waits)) => (gathered, waits),
+            (Err(why), _) | (_, Err(why)) => return why,
+        };
+        let Gathered { state, mut descriptors, made: _made } = gathered;
+        let Some(pauser) = &self.handover.pauser else { return String::new() };
+        descriptors.push(pauser.device().as_raw_fd());
+        descriptors.extend(waits.iter().map(|wait| wait.device.as_raw_fd()));
+        let listeners = self.handover.listeners.lock().clone();
+        descriptors
+            .extend([&listeners.socket, &listeners.metrics].into_iter().flatten().map(|fd| fd.as_raw_fd()));
+        let back = match File::open("/proc/self/exe") {
+            Ok(back) => back,
+            Err(error) => return format!("/proc/self/exe: {error}"),
+        };
+        let state = match self.write_state(state, &waits, paused_at) {
+            Ok(state) => state,
+            Err(why) => return why,
+        };
+        descriptors.extend([back.as_raw_fd(), state.as_raw_fd()]);
+        if let Err(error) = handover::set_all_kept(&descriptors, true) {
+            let _undone = handover::set_all_kept(&descriptors, false);
+            return format!("descriptors: {error}");
+        }
+        tracing::info!("upgrade: version {VERSION} hands the pool over to {}", Printable::path(path));
+        self.handover.log.flush();
+        let error = become_file(program.as_fd(), &adopt::arguments(&state, Some(&back), path));
+        if let Err(error) = handover::set_all_kept(&descriptors, false) {
+            tracing::error!(%error, "upgrade: descriptors of the pool stay open in programs that the daemon starts");
+        }
+        format!("it cannot be run: {error}")
+    }
+
+    /// The state in a sealed file.
+    fn write_state(
+        &self,
+        pool: PoolState,
+        waits: &[LockWait],
+        paused_at: Duration,
+    ) -> Result<OwnedFd, String> {
+        let mut settings = self.settings.lock().clone();
+        settings.options.log.level = self.level.get();
+        let device = self.handover.pauser.as_ref().map_or(-1, |pauser| pauser.device().as_raw_fd());
+        let listeners = self.handover.listeners.lock().clone();
+        let report = self.handover.report.lock();
+        let state = PassedState {
+            version: VERSION.to_owned(),
+            program: self.handover.program.as_os_str().as_bytes().to_vec(),
+            calls: self.handover.calls.lock().clone(),
+            settings: settings::SettingsRow::of(&settings),
+            mount: MountRow::of(device, self.handover.dev, &self.handover.granted),
+            pool_id: self.id.clone(),
+            uptime: self.since.elapsed(),
+            paused_at,
+            ticket: report.told.ticket,
+            lock_waits: waits.iter().map(|wait| (wait.device.as_raw_fd(), wait.message.clone())).collect(),
+            listeners: [&listeners.socket, &listeners.metrics].map(|fd| fd.as_ref().map(|fd| fd.as_raw_fd())),
+            pool,
+        };
+        drop(report);
+        let body = state.to_bytes()?;
+        let header = encode(FORMAT, VERSION, &body);
+        sealed_file("fsstack-state", &[&header, &body]).map_err(|error| format!("state: {error}"))
+    }
+}
+
+/// Arguments without those of a handover.
+fn plain_arguments() -> Vec<OsString> {
+    let mut all: Vec<OsString> = std::env::args_os().collect();
+    if all.get(1).is_some_and(|first| first == adopt::ADOPT) {
+        all.drain(1..all.len().min(1 + adopt::ARGUMENTS));
+    }
+    all
+}

@@ -1,0 +1,150 @@
+//! An upgrade that cannot be changes nothing.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::PathBuf;
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+
+use super::{pool, upgrade};
+use crate::command::{at, branch, output_of, refused};
+use crate::hung_branches::until;
+use crate::script::STRANGER;
+
+/// A program beside the pool: a script with these lines.
+fn script(pool: &Pool, lines: &str) -> String {
+    let path = pool.path().with_file_name("program");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o755).open(&path).unwrap();
+    writeln!(file, "#!/bin/sh\n{lines}").unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The stand-in under this name, where a daemon runs it.
+fn stand_in(pool: &Pool, name: &str) -> String {
+    let path: PathBuf = pool.path().with_file_name(name);
+    fs::copy(env!("CARGO_BIN_EXE_stand_in"), &path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn refuses(pool: &Pool, program: &str, why: &str) {
+    let (code, line) = refused(&["upgrade", &at(pool), "--program", program]);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains(why), "{line}");
+}
+
+#[test]
+fn over_the_ring_it_is_refused_by_name() {
+    needs!(mounting(), rings());
+    let pool = lab::pool().tmp_branch("a").option("transport=ring").mount();
+    let (code, line) = refused(&["upgrade", &at(&pool)]);
+    assert_eq!(code, 1);
+    assert!(line.contains("transport=ring") && line.contains("transport=dev"), "{line}");
+    pool.write("file", b"x");
+}
+
+#[test]
+fn a_program_that_is_not_good_changes_nothing() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let file =
+        File::options().read(true).write(true).create(true).truncate(true).open(pool.at("file")).unwrap();
+    let goes_on = || {
+        file.write_all_at(b"on", 0).unwrap();
+        assert_eq!(pool.read("file"), b"on");
+    };
+    refuses(&pool, &script(&pool, "echo not today >&2; exit 1"), "not today");
+    goes_on();
+    refuses(&pool, &script(&pool, "kill -SEGV $$"), "signal: 11");
+    goes_on();
+    refuses(&pool, &script(&pool, "exec sleep 100"), "within 10 s");
+    goes_on();
+    // It passes the check; a script cannot be run by its descriptor alone.
+    refuses(&pool, &script(&pool, "exit 0"), "cannot be run");
+    goes_on();
+    refuses(&pool, "/no/such/program", "No such file");
+    let strange = script(&pool, "exit 0");
+    chown(&strange, Some(STRANGER), None).unwrap();
+    refuses(&pool, &strange, "root alone");
+    chown(&strange, Some(0), None).unwrap();
+    fs::set_permissions(&strange, fs::Permissions::from_mode(0o757)).unwrap();
+    refuses(&pool, &strange, "root alone");
+    refuses(&pool, pool.path().to_str().unwrap(), "root alone");
+    goes_on();
+    upgrade(&pool);
+    goes_on();
+}
+
+#[test]
+fn a_program_that_fails_after_the_check_becomes_the_one_before() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let file =
+        File::options().read(true).write(true).create(true).truncate(true).open(pool.at("file")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    fs::remove_file(pool.at("file")).unwrap();
+    let program = stand_in(&pool, "stand-in");
+    for _ in 0..2 {
+        refuses(&pool, &program, "the stand-in says no");
+        let mut held = [0; 6];
+        file.read_exact_at(&mut held, 0).unwrap();
+        assert_eq!(&held, b"before");
+        pool.write("other", b"x");
+    }
+    upgrade(&pool);
+    file.write_all_at(b"after.", 0).unwrap();
+}
+
+#[test]
+fn a_program_that_dies_after_the_check_is_told() {
+    needs!(mounting());
+    let mut pool = pool(&[]);
+    let (code, line) = refused(&["upgrade", &at(&pool), "--program", &stand_in(&pool, "dies")]);
+    assert_eq!(code, 4);
+    assert!(line.contains("the daemon ended") && line.contains("umount"), "{line}");
+    rustix::mount::unmount(pool.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    pool.remount();
+    pool.write("file", b"x");
+}
+
+#[test]
+fn a_job_refuses_it_and_is_named() {
+    needs!(mounting(), loop_devices());
+    let pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .xfs_branch("b", MiB(300))
+        .option("transport=dev")
+        .option("write-path=stacked")
+        .option("create=ff")
+        .mount();
+    for n in 0..20 {
+        pool.write(format!("{n}"), &vec![1; 1 << 20]);
+    }
+    std::thread::scope(|scope| {
+        let (at, a) = (at(&pool), branch(&pool, "a"));
+        let drain = scope.spawn(move || output_of(&["branch", "drain", &at, &a, "--rate", "2M"]));
+        until("the job moves", || output_of(&["job", "list", &super::at(&pool)]).contains("moving"));
+        let (code, line) = refused(&["upgrade", &super::at(&pool)]);
+        assert!(code == 1 && line.contains("job 1") && line.contains("fsstack job cancel"), "{line}");
+        until("the job ends", || {
+            drain.is_finished() || {
+                std::thread::yield_now();
+                false
+            }
+        });
+    });
+    upgrade(&pool);
+    assert_eq!(pool.read("7").len(), 1 << 20);
+}
+
+#[test]
+fn nobody_but_root_may_ask_for_it() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let command = crate::command::binary();
+    let said =
+        crate::script::refused_to_stranger("/", &format!("{} upgrade {}", command.display(), at(&pool)));
+    assert!(said.to_lowercase().contains("permission denied"), "{said}");
+}

@@ -1,0 +1,28 @@
+//! A program that says it can take a pool over, and cannot: for tests of `fsstack upgrade`.
+//!
+//! Run by `--adopt STATE BACK -`, it becomes the program before again, as one does that fails; under a name that has "dies" in it, it ends.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use fsstack_sys::handover;
+
+fn main() -> ExitCode {
+    let mut all = std::env::args_os();
+    let name = all.next().unwrap_or_default();
+    match all.next() {
+        Some(first) if first == "--adopt" => {}
+        _ => return ExitCode::SUCCESS,
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    let (Some(state), Some(back)) = (all.next(), all.next()) else { return ExitCode::FAILURE };
+    let back = back.to_str().and_then(|back| handover::copy_of(back.parse().ok()?).ok());
+    let Some(back) = back.filter(|_| !own.to_string_lossy().contains("dies")) else {
+        return ExitCode::FAILURE;
+    };
+    let told = [name, "--adopt".into(), state, "-".into(), "the stand-in says no".into()];
+    let arguments: Vec<OsString> = told.into_iter().chain(all.skip(1)).collect();
+    eprintln!("{}", handover::become_file(back.as_fd(), &arguments));
+    ExitCode::FAILURE
+}
