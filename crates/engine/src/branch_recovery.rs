@@ -26,7 +26,7 @@ impl Union {
         self.events.union.get_or_init(|| Arc::downgrade(self));
     }
 
-    /// The branch `back` answers again, and nobody else is let in yet.
+    /// The branch `back` answers again, and admits no other calls yet.
     fn recover(&self, back: (BranchIx, BranchId)) {
         let pool = self.pool.load_full();
         let Some(back) = pool.live(back.0).filter(|live| live.id == back.1).cloned() else { return };

@@ -294,7 +294,7 @@ impl Union {
         inode
     }
 
-    /// The directory `dir`, whose known name leads nowhere or elsewhere, is looked for by its number: its names and
+    /// The directory `dir`, whose known name is missing or means another object, is searched by its number: its names and
     /// copies are as they are now.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ impl Union {
         if let Some(id) = self.index.known(natural.ino, birth(stat)) {
             return id;
         }
-        // It may have failed just now: then the object is looked at again, with its mark.
+        // It may have just failed: then the object is checked again, with its mark.
         if branch.asks_marks()
             && let Ok(Some((_, again))) = self.open_raw(branch, stat.ino)
             && let Some((ino, generation)) = again.alias.filter(|_| birth(&again) == birth(stat))
@@ -82,7 +82,7 @@ impl Union {
         } else {
             self.index.note_new(branch, other, natural.ino, birth(stat));
         }
-        // The thread may be who asked for it.
+        // The calling thread may have requested it.
         let marked = branch.ask(|| mark::put(on, which, other, stat.ino));
         if marked.is_err() {
             self.index.forget(other, Some(natural.ino));

@@ -218,7 +218,7 @@ impl Union {
         Ok(branch)
     }
 
-    /// Removes the branch `ix` from the pool. Names that only it holds are gone then; names that it hid come to light.
+    /// Removes the branch `ix` from the pool. Names that only it holds are gone then; names that it hid show.
     ///
     /// # Errors
     /// The pool stays as it is then.

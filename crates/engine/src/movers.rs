@@ -2,7 +2,7 @@
 //!
 //! A move may take as long as the file is large, and longer where `relocate-speed` is set: no thread that answers the
 //! kernel makes one. A few movers work at a time for each branch that files leave; further moves wait in a queue, and those
-//! who ordered them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
+//! that requested them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -148,7 +148,7 @@ impl BranchAnswers<'_> {
             let name = self.name.to_owned();
             let job = Box::new(move || {
                 let stat = branch.ask(|| branch.stat(dir.as_fd(), &name));
-                // Nobody may be waiting any more: an earlier branch had it.
+                // The receiver may be gone: an earlier branch had the name.
                 let _heard = tell.send(stat);
             });
             if !self.union.parallel_lookup.send(job) {

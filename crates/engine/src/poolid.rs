@@ -51,7 +51,7 @@ impl PoolId {
                 best = Some((count(*id), *id));
             }
         }
-        // A branch that shows nobody such attributes does not keep the others from having an id.
+        // A branch that hides such attributes does not prevent an id on the others.
         let hides = |error: &SysError| matches!(error.errno, Errno::PERM | Errno::ACCESS);
         let id = match (best, stored.iter().filter_map(|stored| stored.err()).find(|error| !hides(error))) {
             (Some((_, id)), _) => id,

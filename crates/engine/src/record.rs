@@ -52,7 +52,7 @@ pub(crate) struct Written {
 pub(crate) enum FoundRecord {
     /// A whole one, locked until this drops.
     Whole(&'static RecordKind, Vec<u8>, #[expect(dead_code, reason = "holds the lock")] OwnedFd),
-    /// It was cut short: nobody has acted on it.
+    /// It was truncated, so it was never acted on.
     Torn,
     /// Another version wrote it.
     Unknown,
@@ -179,13 +179,13 @@ fn store(file: &OwnedFd, record: &[u8]) -> Result<(), SysError> {
     sys::file::fsync(file.as_fd())
 }
 
-/// Takes the lock that says that `file` is in use, until its descriptor is closed. False: somebody else has it. (A file system
+/// Takes the lock that says that `file` is in use, until its descriptor is closed. False: another process has it. (A file system
 /// without locks is used by this host alone.)
 pub(crate) fn try_hold(file: &OwnedFd) -> bool {
     !lock(file, LockType::Write).is_err_and(|error| matches!(error.errno, Errno::AGAIN | Errno::ACCESS))
 }
 
-/// Gives the lock of [`try_hold`] up: the file is somebody's by now.
+/// Releases the lock of [`try_hold`]: programs use the file from now on.
 pub(crate) fn let_go(file: &impl AsFd) {
     if let Err(error) = lock(file, LockType::Unlock) {
         tracing::debug!(%error, "nothing to unlock");
@@ -259,7 +259,7 @@ fn read(
     name: &CStr,
     how: OFlags,
 ) -> Result<Option<(OwnedFd, Vec<u8>)>, SysError> {
-    // Somebody else's fifo of that name must not be waited at.
+    // Opening another user's fifo of that name must not block.
     let file = sys::at::open(folder, name, how | OFlags::NONBLOCK, 0, branch.mounts)?;
     let stat = sys::at::stat_fd(file.as_fd())?;
     if !stat.is_file() {

@@ -143,7 +143,7 @@ fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
     Ok(!strange && stat.mode & 0o022 == 0)
 }
 
-/// The branch's hidden folder. None: what has its name is somebody else's.
+/// The branch's hidden folder. `None` if another user's object has its name.
 ///
 /// # Errors
 /// ENOENT if it is not there; another if that cannot be known.

@@ -117,7 +117,7 @@ impl Union {
         match (self.try_to_move(order), order.cause.job()) {
             (Ok(()), None) => DepartureOutcome::TryAgain,
             (Err(_), None) => DepartureOutcome::Stays,
-            // Those who wait came for something else.
+            // Other waiters wait for another reason.
             (moved, Some(job)) => {
                 if moved.is_ok() {
                     job.is_done();
@@ -235,7 +235,7 @@ impl Union {
         })
     }
 
-    /// Reason that a file of this name does not leave the branch `full`: hidden files would come to light, since the first
+    /// Reason that a file of this name does not leave the branch `full`: hidden files would show, since the first
     /// branch in order that has the name wins.
     pub(crate) fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
         match self.find_all(pool, &name.parent, &name.name, Some(full)) {

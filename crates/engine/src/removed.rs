@@ -2,7 +2,7 @@
 //!
 //! Where objects are opened by their numbers, whether it was the last is asked of the number (`identify.rs`). Elsewhere the
 //! object itself is held while its name goes, and asked afterwards: another name may have come meanwhile. A server that
-//! keeps what is held under another name (NFS) is asked before, and nobody links anything there meanwhile. All of this only for
+//! keeps what is held under another name (NFS) is asked before, and nothing is linked there meanwhile. All of this only for
 //! what the index has.
 
 use std::ffi::CStr;
@@ -35,7 +35,7 @@ pub(crate) struct NameRemoval<'a> {
 enum LastNameCheck<'a> {
     File(OwnedFd),
     Dir(Arc<DirFd>),
-    /// This one was the last, and nobody gives it another until this drops.
+    /// This name was the last, and the file gets no other until this is dropped.
     ExclusiveFile {
         _links: RwLockWriteGuard<'a, ()>,
     },

@@ -1,7 +1,7 @@
 //! Copies of a directory that let in others than the first one does.
 //!
 //! A change of owner or mode is made on all copies, but a power cut or an end of the daemon in the middle leaves some as
-//! they were, and so does an out-of-band change. The pool shows the first copy's rights; the others come to light when its
+//! they were, and so does an out-of-band change. The pool shows the first copy's rights; the others show when its
 //! branch is out of reach or leaves. So a difference is logged once, and a later copy is given the first one's rights where
 //! no user gains by that. A change that would let a user in is for an operator to decide.
 
@@ -38,7 +38,7 @@ impl Rights {
         Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777 }
     }
 
-    /// Whether nobody may do more with `self` than with `old`. Root may do anything.
+    /// True if `self` gives no user more rights than `old`. Root may do anything.
     fn narrows(self, old: Self) -> bool {
         let special = |rights: Self| rights.mode & 0o7000;
         let class = |rights: Self, shift: u32| rights.mode >> shift & 0o7;
@@ -64,7 +64,7 @@ impl Rights {
 
     fn put_on(self, fd: BorrowedFd<'_>, old: Self) -> Result<(), SysError> {
         if (self.uid, self.gid) != (old.uid, old.gid) {
-            // Between the two changes nobody gains either.
+            // No user gains rights between the two changes either.
             sys::at::chmod_fd(fd, self.mode & 0o7000)?;
             sys::at::chown_fd(fd, Some(self.uid), Some(self.gid))?;
         }

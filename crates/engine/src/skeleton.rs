@@ -150,7 +150,7 @@ fn make_like(
     let apart = || make_in_folder(branch, parent, name, source, model, id);
     // An unfinished copy may go at any time: another host's mount clears the folder, and the copy is made anew.
     let made = match recover::unless_removed(apart) {
-        // An ACL that cannot be had in the folder cannot be had in place either.
+        // An ACL that cannot be set in the folder cannot be set in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
         // A server that does not let root make the folder, a directory with a quota or a key of its own.
         Err(error)

@@ -64,7 +64,7 @@ pub struct BranchStatus {
     pub refuses_passthrough: bool,
 }
 
-/// Open files (not handles) by the way their bytes go.
+/// Open files (not handles) by write path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenByWritePath {
     /// The kernel reads and writes them.
@@ -99,7 +99,7 @@ impl Union {
         }
     }
 
-    /// Open files by the way their bytes go.
+    /// Open files by write path.
     pub fn open_by_write_path(&self) -> OpenByWritePath {
         let pool = self.pool.load();
         let mut ways = OpenByWritePath::default();

@@ -34,7 +34,7 @@ pub(crate) fn copy(
 /// has both, where they can.
 ///
 /// # Errors
-/// What failed; `to` is then half written. EBUSY if somebody has made `from` shorter meanwhile; EINTR if it no longer
+/// What failed; `to` is then half written. EBUSY if `from` was truncated meanwhile; EINTR if it no longer
 /// `goes_on`.
 pub(crate) fn copy_all(
     from: BorrowedFd<'_>,

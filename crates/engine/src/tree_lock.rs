@@ -26,7 +26,7 @@ const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
 /// Timeout while a branch is out of reach: a holder may be stuck there.
 const STUCK_HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long others may come to share it while somebody waits to have it alone.
+/// How long further threads may share it while one waits for exclusive use.
 const SHARED_FOR: Duration = Duration::from_millis(100);
 /// How long a claim counts.
 const CLAIM_VALID_FOR: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ impl TreeLock {
         self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
     }
 
-    /// Takes it for a change, unless somebody keeps it for longer than `timeout`. Not for a thread that holds it.
+    /// Takes it exclusively, unless another thread keeps it for longer than `timeout`. Not for a thread that holds it.
     pub(crate) fn try_write(&self, timeout: Duration) -> Option<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
         let (came, rank) = (Instant::now(), HeldRank::in_order());
         loop {
@@ -135,7 +135,7 @@ impl TreeLock {
         TreeLockGuard { _guard: guard, _rank: rank, tree_lock: self }
     }
 
-    /// Whether one of those who hold it may never come back.
+    /// True if a thread that holds it may never return.
     fn is_stuck(&self) -> bool {
         self.holders.lock().iter().any(ThreadInCalls::is_stuck)
     }

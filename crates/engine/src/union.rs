@@ -77,7 +77,7 @@ pub struct Union {
     pub(crate) backings: Arc<dyn Backings>,
     /// Held while a branch is added or removed, also while a disk is asked that may hang. Order: before `changes`.
     pub(crate) membership: Mutex<()>,
-    /// Held while a snapshot is published, and those who work with the last one are waited for.
+    /// Held while a snapshot is published, and during the wait for requests that use the last one.
     pub(crate) changes: Ranked<MembershipChanges, CHANGES>,
     pub(crate) pool_metrics: PoolMetrics,
     /// Bulk copies under way. No call on a branch is made under it.
@@ -233,7 +233,7 @@ impl Union {
     /// while one of its threads is in a call that does not return, or a file of its is to be closed.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// The thread cannot be started.
     pub fn end(self: &Arc<Self>, timeout: Duration) -> std::io::Result<()> {
         const MONITOR_DELAY: Duration = Duration::from_millis(300);
         let pool = self.pool();

@@ -1,8 +1,8 @@
-//! Branches that come, go and change while the pool is served.
+//! Adding, removing and changing branches of a mounted pool.
 //!
-//! A branch with open files is removed by a thread of its own, which waits for them to be closed; the client repeats its
-//! request until the branch is gone. Giving the branch a mode cancels that. The first request for a branch registers it in
-//! one step, before it begins, so that there is one thread for a branch and one flag that cancels it.
+//! A branch with open files is removed by its own thread, which waits until they are closed; the client repeats its
+//! request until the branch is gone. Setting a mode cancels the removal. The first request registers the removal before
+//! it begins, so that a branch has at most one thread and one flag that cancels it.
 
 use super::Served;
 use crate::branches::{self, Demand};
@@ -29,10 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Branches that go when their files are closed, each with what calls that off.
+/// Branches that are removed when their files are closed, each with its cancel flag.
 pub(crate) type Leaving = Arc<Mutex<HashMap<BranchIx, Arc<AtomicBool>>>>;
 
-/// The one removal of a branch that waits for files to be closed; noted as long as this lives.
+/// Registration of the one pending removal of a branch, until dropped.
 struct Departure {
     of: BranchIx,
     called_off: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ struct Departure {
 }
 
 impl Departure {
-    /// None: the branch has one already.
+    /// Registers it; `None` if the branch has one already.
     fn note(of: BranchIx, noted: &Leaving) -> Option<Self> {
         match noted.lock().entry(of) {
             Entry::Occupied(_) => None,
@@ -89,7 +89,7 @@ impl Served {
         let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, timeout };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
-        // The settings are not locked while a file system is asked: it may hang.
+        // The settings are not locked during a request to a file system, which may hang.
         let mount_point = self.settings.lock().mount_point.clone();
         branches::refuse_around(&mount_point, &found, &mut problems);
         branches::refuse_taken(&found, &world, &mut problems);
@@ -121,7 +121,7 @@ impl Served {
         }
         let departure = Departure::note(branch.ix, &self.leaving).filter(|_| !branch.is_leaving());
         let Some(departure) = departure else {
-            // The thread that waits for it may take a moment more than its last file.
+            // The waiting thread may notice the last close a moment later.
             return Ok(gone(branch.open_files().max(1)));
         };
         match self.union.remove_branch(branch.ix, Removal::IfIdle) {
@@ -131,10 +131,10 @@ impl Served {
         }
     }
 
-    /// How far a removal has come; a branch that is gone is not known any more.
+    /// Reports the progress of a removal; a removed branch is unknown.
     fn removal(&self, text: &str) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
-        // Noted before its thread begins.
+        // Registered before its thread starts.
         if branch.is_leaving() || self.leaving.lock().contains_key(&branch.ix) {
             return Ok(gone(&branch, branch.open_files().max(1)));
         }
@@ -155,7 +155,7 @@ impl Served {
     }
 
     /// # Errors
-    /// A job empties the branch.
+    /// Refuses if a job empties the branch.
     fn check_no_job(&self, branch: &Member) -> Result<(), Refusal> {
         match self.union.jobs().iter().find(|job| job.branch == branch.ix && !job.state.is_over()) {
             None => Ok(()),
@@ -190,14 +190,14 @@ impl Served {
         Ok(changed(&branch, &shown(from), &shown(to)))
     }
 
-    /// The branch that `text` means: its path, or where that leads.
+    /// Finds the branch that `text` names by its path, or a path that resolves to it.
     pub(super) fn known(&self, text: &str) -> Result<Arc<Member>, Refusal> {
         let pool = self.union.pool();
         let path = std::path::Path::new(text);
         let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);
         let as_shown =
             || pool.branches.iter().find(|branch| Printable::path(&branch.path).to_string() == text);
-        // Its path is resolved last: removing a branch that hangs must not ask the branch anything.
+        // The path is resolved last: removing a hung branch must not make a request to it.
         let found = of(path)
             .or_else(as_shown)
             .or_else(|| std::fs::canonicalize(path).ok().and_then(|leads| of(&leads)));
@@ -212,7 +212,7 @@ impl Served {
         })
     }
 
-    /// Other pools shall see which branches are taken now.
+    /// Updates the registry, so that other pools see the present branches.
     fn relist(&self) {
         let Some(registry) = &self.registry else { return };
         let of = |branch: &Arc<Member>| {
@@ -238,10 +238,8 @@ fn changed(branch: &Member, from: &str, to: &str) -> BranchChanged {
     }
 }
 
-/// Restrictions of a new branch's mount would hold in the whole pool: an operator decides that, not the branch.
-///
-/// # Errors
-/// The pool's mount, which cannot change by itself, lacks a restriction of the branch's.
+/// Refuses a branch whose mount has restrictions that the pool's mount lacks. They would have to apply to the whole
+/// pool, which cannot change by itself; the operator decides that.
 fn check_restrictions(branch: &Path, pool: &Path) -> Result<(), Refusal> {
     let table = fsstack_sys::mounts::list().map_err(|error| Refusal::failed(error.to_string()))?;
     let Some(held) = table.iter().rfind(|mount| mount.mount_point == pool).map(held_flags) else {

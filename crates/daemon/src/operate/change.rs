@@ -1,7 +1,7 @@
-//! Changing settings while the pool is served: all that is asked for, or nothing.
+//! Changing settings of a mounted pool: all requested changes or none.
 //!
-//! The settings are locked while they change, and requests for the pool's state wait for them. So no branch is asked
-//! anything meanwhile: trials on branches come before.
+//! The settings are locked during a change, and status requests wait for them. So no request to a branch is made
+//! meanwhile: trials on branches come first.
 
 use super::{Served, persist};
 use crate::options::{self, Key, Origin, Row, Typed};
@@ -99,7 +99,7 @@ impl Served {
         })
     }
 
-    /// If `change` makes a promise of passthrough: whether every branch can keep it. A branch may hang: nothing is
+    /// If `change` requires passthrough, checks whether every branch supports it. A branch may hang, so nothing is
     /// locked meanwhile.
     fn try_promise(
         &self,
@@ -114,7 +114,7 @@ impl Served {
         Ok(Tried::EveryBranch)
     }
 
-    /// Promises that only the kernel can keep must be those it made at the mount.
+    /// Checks that settings which only the kernel can provide keep their value from the mount.
     fn check(&self, held: &Settings, wanted: &Settings, tried: Tried) -> Result<(), Refusal> {
         let buffered = |settings: &Settings| settings.options.engine.page_cache == PageCache::WriteBack;
         if buffered(held) != buffered(wanted) {
@@ -179,26 +179,26 @@ impl Served {
     }
 }
 
-/// Whether branches were asked if they can keep a promise of passthrough.
+/// Whether the branches were checked for passthrough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
     EveryBranch,
     Not,
 }
 
-/// Whether the change to `wanted` is a promise of passthrough.
+/// True if the change to `wanted` requires passthrough.
 fn promises(held: &Settings, wanted: &Settings) -> bool {
     needs_passthrough(wanted) && !needs_passthrough(held)
 }
 
-/// The write paths that depend on what the kernel granted when the pool was mounted.
+/// Write paths that depend on what the kernel granted at the mount.
 fn needs_passthrough(settings: &Settings) -> bool {
     let engine = &settings.options.engine;
     engine.write_path == WritePath::Passthrough
         || engine.rules.iter().any(|rule| rule.how == WritePath::Passthrough)
 }
 
-/// Takes one assignment over into `wanted`; returns the row that it changes.
+/// Applies one assignment to `wanted`; returns the row that it changes.
 fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Result<&'static Row, Refusal> {
     let Assignment { key, value } = assignment;
     let row = options::find(key).ok_or_else(|| {
@@ -235,7 +235,7 @@ fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
     options::keys().filter_map(change).collect()
 }
 
-/// Options given with `-o` apply again at the next mount, whatever the file says.
+/// Warns of options that `-o` gave: they override the file at the next mount.
 fn shadowed(settings: &Settings, rows: &[&'static Row]) -> Vec<String> {
     let given = rows.iter().map(|row| row.name()).filter(|name| settings.given.contains(name));
     given
@@ -255,7 +255,7 @@ fn no_path(text: &str) -> Refusal {
     ))
 }
 
-/// The rule that a directory has of its own.
+/// Returns a directory's own rule.
 fn rule_of(settings: &Settings, directory: &str) -> String {
     let plain = directory.trim_matches('/').as_bytes();
     let own = settings.options.engine.rules.iter().find(|rule| &*rule.dir == plain);

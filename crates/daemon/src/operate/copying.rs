@@ -1,4 +1,4 @@
-//! The daemon's side of a bulk copy: one for each connection.
+//! The daemon's side of a bulk copy, one for each connection.
 
 use super::Served;
 use fsstack_control::Copying;
@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// A copy at work.
+/// A running copy.
 struct Copier {
     union: Arc<Union>,
     id: CopyId,
@@ -80,7 +80,7 @@ impl Copier {
         CopyAnswer::Reserved { places, files }
     }
 
-    /// The staging directory of a branch, if it was not sent yet.
+    /// Returns the branch's staging directory if it was not sent yet.
     fn untold(&mut self, branch: BranchIx) -> Option<StagingDir> {
         if self.told.contains(&branch) {
             return None;

@@ -1,4 +1,4 @@
-//! Why something is where it is, and where something new would go.
+//! Explains the placement of existing and new objects.
 
 use super::Served;
 use crate::values;
@@ -42,7 +42,7 @@ impl Served {
 
     pub(super) fn explain_placement(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
         let told = self.union.explain_create(path, size).map_err(|error| refused(path, error))?;
-        // The engine ranks without the size, as at a create: the first of the ranking takes it.
+        // The engine ranks without the size, as for a create: the first of the ranking takes the file.
         let chosen = told.ranking.iter().find(|branch| branch.turn.is_some());
         Ok(PlacementExplained {
             path: Printable(path).to_string(),

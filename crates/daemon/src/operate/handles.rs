@@ -1,4 +1,4 @@
-//! Where handles lead, and branches that they wait for.
+//! Resolving handles, and branches that they wait for.
 
 use super::Served;
 use fsstack_control::Refusal;
@@ -28,7 +28,7 @@ impl Served {
             .collect()
     }
 
-    /// The branch that `text` means, an id or a path, will not come back.
+    /// Declares that the branch named by `text`, an id or a path, will not come back.
     pub(super) fn forget_branch(&self, text: &str) -> Result<BranchChanged, Refusal> {
         let away = self.away();
         let there = |branch: &&AwayBranch| Path::new(&branch.path) == Path::new(text);
@@ -65,7 +65,7 @@ impl Served {
     }
 }
 
-/// A disk that took the place of another may be at its path.
+/// Refuses a path that a branch of the pool has: another disk may have replaced the missing one there.
 fn in_the_pool(text: &str, known: &[&AwayBranch]) -> Refusal {
     let before = match known {
         [] => String::new(),

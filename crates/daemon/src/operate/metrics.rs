@@ -1,11 +1,11 @@
-//! The pool's figures in the text format of OpenMetrics.
+//! The pool's metrics in OpenMetrics text format.
 
 use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_control::api::{BranchStatus, JobStatus, Status};
 use fsstack_engine::status::Status as Known;
 use std::fmt::Write as _;
 
-/// The whole page, to its end mark.
+/// Formats the page, with its end mark.
 pub(super) fn page(status: &Status, known: &Known) -> String {
     let mut page = MetricsPage(String::new());
     page.info(status);
@@ -64,7 +64,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     page.0
 }
 
-/// One figure of a job.
+/// Reads one figure of a job.
 type JobFigure = fn(&JobStatus) -> u64;
 
 struct MetricsPage(String);
@@ -180,7 +180,7 @@ impl MetricsPage {
         }
     }
 
-    /// Calls, times and faults of each branch.
+    /// Writes calls, times and faults of each branch.
     fn tallies(&mut self, status: &Status, known: &Known) {
         let branches: Vec<(&str, &BranchMetricsSnapshot)> = status
             .branches
@@ -214,7 +214,7 @@ impl MetricsPage {
         }
     }
 
-    /// Every second bucket: a factor of four from one to the next.
+    /// Writes every second bucket, each four times the one before.
     fn histogram(&mut self, name: &str, branch: &str, call: &str, row: &CallSnapshot) {
         let mut below = 0;
         for (at, count) in row.buckets.iter().enumerate() {
@@ -231,7 +231,7 @@ impl MetricsPage {
         self.sample(&format!("{name}_sum"), &labels[..2], row.timed.as_secs_f64());
     }
 
-    /// One sample a branch, where there is one to be had.
+    /// Writes one sample per branch that has a value.
     fn of_branches(
         &mut self,
         status: &Status,

@@ -15,7 +15,7 @@ use super::Inode;
 use super::copies::DirCopies;
 use super::number::hash_name;
 
-/// Nobody else makes this name in this directory until it drops.
+/// No other thread makes this name in this directory until this is dropped.
 ///
 /// Order: before an open file's place and the tree lock; the holder makes calls on branches.
 #[must_use = "others may make the name when this drops"]

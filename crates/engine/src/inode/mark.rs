@@ -35,7 +35,7 @@ pub fn put(on: On<'_>, which: &CStr, id: Identity, own: u64) -> Result<(), SysEr
     xattr::set(on, which, &value, 0).inspect_err(|error| tracing::debug!(%error, "an object stays unmarked"))
 }
 
-/// Like [`read`], for an object on `branch`. A branch that shows such attributes to nobody, not even its root's, has none.
+/// Like [`read`], for an object on `branch`. A branch that hides such attributes even on its root has none.
 ///
 /// # Errors
 /// The mark cannot be read: the object may be another than it seems.

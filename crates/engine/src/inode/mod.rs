@@ -108,7 +108,7 @@ struct FileLocation {
     moves: u32,
     /// The open file and the number of its handles.
     open: Option<(Arc<OpenFile>, usize)>,
-    /// Somebody gave it a set-id bit or a capability: an open that looked at it before that must know.
+    /// It got a set-id bit or a capability, which an open that checked it before must learn.
     guarded: bool,
 }
 

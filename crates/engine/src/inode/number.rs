@@ -80,7 +80,7 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// A map keyed by numbers that nobody outside chooses freely: handles, and inode numbers made by [`number`].
+/// A map keyed by numbers that callers cannot choose freely: handles, and inode numbers made by [`number`].
 pub type NumberMap<T> = DashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
 /// Hashes one number.

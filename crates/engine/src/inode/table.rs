@@ -122,7 +122,7 @@ impl Table {
             Entry::Occupied(known) if known.get().inode.id == id && known.get().inode.is_dir() => {
                 known.get().inode.clone()
             }
-            // Held until the inode is aside: nobody makes a second one meanwhile.
+            // Held until the inode is removed from the table, so that no second one is made meanwhile.
             _shard => {
                 let inode = self.take_aside(id, Kind::Dir).unwrap_or_else(|| Arc::new(make()));
                 self.put_aside(&inode);

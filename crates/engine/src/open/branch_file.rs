@@ -26,7 +26,7 @@ use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
 
 /// How long one attempt to have a file alone lasts.
 pub(super) const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
-/// How long such an attempt becomes: meanwhile those who come to share the file wait.
+/// How long such an attempt becomes: meanwhile callers that share the file wait.
 const LONGEST_LOCK_ATTEMPT: Duration = Duration::from_secs(1);
 /// Timeout of waiting for other threads that hold the file, and may be stuck on a mount that was replaced.
 pub(super) const OLD_MOUNT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ pub struct BranchFile {
     pub fd: MountedFd,
     /// Access that `fd` allows.
     pub access: Access,
-    /// The move that the file waits for: until it is over nobody changes the file.
+    /// The move that the file waits for: until it is over the file is not changed.
     pub(super) departure: Option<Arc<Departure>>,
 }
 
@@ -226,7 +226,7 @@ impl OpenFile {
     /// Source for a mover: the file's place, and one more descriptor of it, which needs no lock.
     ///
     /// # Errors
-    /// As [`Self::placed`]; no descriptor is to be had.
+    /// As [`Self::placed`]; no descriptor is left.
     pub(crate) fn source(&self) -> Result<(FdOrigin, Arc<Branch>, OwnedFd)> {
         let placed = self.placed()?;
         let source = placed.fd.as_fd().try_clone_to_owned().map_err(|error| {
@@ -236,7 +236,7 @@ impl OpenFile {
         Ok((placed.was(), placed.branch.branch().clone(), source))
     }
 
-    /// The file is to leave the branch `full`: from now on nobody changes it until the move is over.
+    /// The file is to leave the branch `full`: from now on it is not changed until the move is over.
     ///
     /// # Errors
     /// The errors of [`Self::hold_exclusively`].
@@ -258,7 +258,7 @@ impl OpenFile {
         self.placed.try_read_recursive().map(|placed| placed.fd.mount_generation)
     }
 
-    /// Closes `last`, the file that nobody has open any more.
+    /// Closes `last`, the file when its last handle is closed.
     pub(crate) fn dispose(last: Arc<Self>) {
         let branch = last.branch();
         let mount_generation = last.mount_generation().unwrap_or_else(|| branch.mount_generation());

@@ -26,11 +26,11 @@ pub struct PathDecision {
     pub set: WritePath,
     /// The directory's rule that set it; None: the pool's own setting.
     pub rule: Option<Arc<Rule>>,
-    /// Why it goes by the stacked path all the same.
+    /// Reason for the stacked path nevertheless.
     pub reason: Option<StackedReason>,
 }
 
-/// Why a file goes by the stacked path though none was asked for.
+/// Reason for the stacked path where it was not configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StackedReason {
     /// It is no regular file.

@@ -99,7 +99,7 @@ impl Departure {
         self.changed.notify_all();
     }
 
-    /// Whether nobody needs to wait for it.
+    /// True if no thread needs to wait for it.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state.lock().stage, DepartureStage::Over(_))
     }

@@ -30,7 +30,7 @@ impl OpenFile {
     /// stores to everyone who has it open for writing.
     ///
     /// # Errors
-    /// EPERM if nobody has had it open since before it was so: it would be written at the end.
+    /// EPERM unless it has been open since before that: it would be written at the end.
     pub(crate) fn check_stored(&self) -> Result<()> {
         if self.is_append_only() && self.ask(sys::file::appends)? { Err(Errno::PERM.into()) } else { Ok(()) }
     }

@@ -51,7 +51,7 @@ struct FollowedName {
     name: Arc<CStr>,
     /// The copy that it was shown in.
     shown: Option<BranchIx>,
-    /// Whether it was is found out just now.
+    /// Whether it was is being determined.
     asked: bool,
 }
 

@@ -234,7 +234,7 @@ impl OpenFile {
             let (access, fd) = match open(Access::Write) {
                 Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
                     let appends = open(Access::Append)?;
-                    self.append_only.store(true, Relaxed); // and so it is asked when somebody writes elsewhere
+                    self.append_only.store(true, Relaxed); // so it is checked when another handle writes elsewhere
                     appends
                 }
                 opened => opened?,
@@ -336,7 +336,7 @@ impl OpenFile {
         self.io_mode.lock().leave(route, writer);
     }
 
-    /// Whether somebody other than root and `owner` writes the file past the daemon.
+    /// True if a user other than root and `owner` has the file open for passthrough writes.
     pub fn has_strange_writer(&self, owner: u32) -> bool {
         self.io_mode.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
     }

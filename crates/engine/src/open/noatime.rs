@@ -32,7 +32,7 @@ pub struct NoatimeScope {
 /// How a file's descriptors are.
 #[derive(Debug, Default)]
 pub(super) struct NoatimeState {
-    /// Somebody has it open whose reads are to be seen.
+    /// A handle is open whose reads must update the access time.
     has_atime_reader: AtomicBool,
     /// Order: after the file's place.
     state: Ranked<NoatimeDescriptors, NOATIME>,

@@ -1,6 +1,6 @@
 //! Locks on the branch's file, for `locks=branch`: programs outside the pool see them.
 //!
-//! By default the kernel keeps the locks of a mount itself and asks nobody. A lock owner, a process or an
+//! By default the kernel keeps the locks of a mount itself, without requests. A lock owner, a process or an
 //! open file description of the caller's, gets an open file description of its own on the branch, since that is
 //! what owns a lock there. A lock that has to wait is asked for again and again, until the caller is
 //! interrupted: the branch's own wait could not be given up from outside.
@@ -59,7 +59,7 @@ impl Union {
     /// Sets or gives up a lock. `wait` tells whether to go on waiting for it; None: do not wait.
     ///
     /// # Errors
-    /// EAGAIN if somebody else has it, EINTR if `wait` says that the caller was interrupted.
+    /// EAGAIN if another owner has it, EINTR if `wait` says that the caller was interrupted.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
         let fd = open.file.lock_fd(request.owner, Some(handle))?;

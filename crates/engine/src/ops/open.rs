@@ -43,7 +43,7 @@ impl Union {
             if !write {
                 return Ok(());
             }
-            // Those who write already go on when the branch is set RO; nobody begins.
+            // Existing writers continue when the branch is set RO; no new one begins.
             file.branch().check_mode()?;
             file.check_fixed(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC))?;
             file.make_writable_for(flags)
@@ -208,7 +208,7 @@ impl Union {
         open.file.settle((open.write_back_errors, Reporter::Close), sys::file::flush)
     }
 
-    /// Clears what a write by somebody without privileges must clear: set-uid, set-gid where the group may
+    /// Clears what an unprivileged write must clear: set-uid, set-gid where the group may
     /// execute or the writer is not of it, and file capabilities, as the kernel does on a local file system
     /// (`file_remove_privs`; the group of the writer since Linux 6.2).
     ///
@@ -222,7 +222,7 @@ impl Union {
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
         let reasons = file.reasons_to_strip();
         let kept = file.change(CallKind::Short, |fd| strip_fd(fd, caller))?;
-        // Set-gid stays where who wrote is of the group: the next one may not be.
+        // Set-gid stays for a writer in the group; the next writer may not be in it.
         if kept & SET_ID == 0 {
             file.stripped(reasons);
         }

@@ -102,7 +102,7 @@ impl Union {
         flags: OFlags,
     ) -> Result<(BranchIx, MountedFd, Stat)> {
         match self.open_now(pool, inode, flags) {
-            // Somebody has a lease on the file, as another thread for a moment that looks for mappings: waits for it.
+            // Another thread may briefly hold a lease on the file to look for mappings: waits for it.
             Err(error) if error.errno() == Errno::AGAIN && flags.contains(OFlags::NONBLOCK) => {
                 self.open_now(pool, inode, flags - OFlags::NONBLOCK)
             }

@@ -131,7 +131,7 @@ impl Union {
             self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
             return Err(OpError::STALE);
         }
-        // What is replaced is not moved meanwhile either: it would come to light again on another branch.
+        // What is replaced is not moved meanwhile either: it would show again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
         let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
         // Maybe, before it was held; or it was, and closed since.

@@ -224,7 +224,7 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
     Ok(())
 }
 
-/// A chown(2) to nobody (-1, -1), as the kernel sends it, which clears set-uid and set-gid on any local file system. A
+/// A chown(2) with -1 and -1, as the kernel sends it, which clears set-uid and set-gid on any local file system. A
 /// stranger would be refused there, but looks like a writer that the kernel cleans up after: nothing is done.
 fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
     let stat = pin.ask(pool, sys::at::stat_fd)?;
