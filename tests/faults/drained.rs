@@ -1,14 +1,15 @@
 //! A job that empties a branch is killed before each call: every object is on one branch afterwards.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_pool::Ino;
 
 use crate::engine::{Engine, settings};
 use crate::kill;
-use crate::scenario::DRAIN;
+use crate::scenario::{DRAIN, DRAIN_LINKS, LINKED, LINKS};
 
 /// More calls than the process makes.
 const MOST: u64 = 20_000;
@@ -55,4 +56,90 @@ fn a_link_and_a_fifo_are_on_one_branch_wherever_a_drain_is_killed() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(both > 0, "the process was never killed between the two names");
+}
+
+/// State of the file with several names, as a mount of `names` of the branches leaves it.
+fn links(pool: &Pool, names: &[&str], number: Ino) -> Result<(), String> {
+    let paths: Vec<_> = names.iter().map(|name| pool.branch(name).path()).collect();
+    let engine = Engine::over(paths.iter().copied(), settings("ff"));
+    for name in LINKS {
+        let path = Path::new(name);
+        let entry = engine.find(path).map_err(|error| format!("{name}: {error}"))?;
+        if (entry.ino, entry.attr.stat.nlink) != (number, 3) {
+            return Err(format!("{name}: {} with {} links, was {number}", entry.ino, entry.attr.stat.nlink));
+        }
+        if engine.read(path).unwrap() != LINKED.as_bytes() {
+            return Err(format!("{name}: another content"));
+        }
+    }
+    drop(engine);
+    let on = |name: &str| {
+        let holders = pool.holders(name);
+        let [holder] = holders.as_slice() else { return Err(format!("{name} is on {holders:?}")) };
+        Ok((holder.to_string(), pool.branch(holder).path().join(name).metadata().unwrap().ino()))
+    };
+    let all: Vec<_> = LINKS.iter().map(|name| on(name)).collect::<Result<_, _>>()?;
+    if all.iter().any(|other| *other != all[0]) {
+        return Err(format!("several files: {all:?}"));
+    }
+    let left = pool.holders(".fsstack.moving");
+    if left.is_empty() { Ok(()) } else { Err(format!("a hidden folder is left on {left:?}")) }
+}
+
+/// With `first` only those branches are mounted after the kill; then all.
+fn killed_with_links(first: &[&str]) {
+    needs!(root());
+    let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
+    let pool = pool.unmounted();
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    let reset = || {
+        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        DRAIN_LINKS.prepare(&paths);
+        let engine = Engine::over(paths.into_iter(), settings("ff"));
+        engine.find(Path::new(LINKS[0])).unwrap().ino
+    };
+    let number = reset();
+    let (mounting, calls) = kill::child(&DRAIN_LINKS, &paths, None).unwrap();
+    assert!(pool.holders(LINKS[0]) != ["a"], "the job did not empty the branch");
+    assert_eq!(links(&pool, &["a", "b", "c"], number), Ok(()), "after {calls} calls");
+    let (mut wrong, mut both) = (Vec::new(), 0);
+    for nth in mounting + 1.. {
+        assert!(nth < MOST, "the process does not end");
+        let number = reset();
+        if kill::child(&DRAIN_LINKS, &paths, Some(nth)).is_some() {
+            break;
+        }
+        both += usize::from(LINKS.iter().any(|path| pool.holders(path).len() > 1));
+        if !first.is_empty() {
+            let paths = first.iter().map(|name| pool.branch(name).path());
+            let engine = Engine::over(paths, settings("ff"));
+            let seen = LINKS.map(|name| engine.find(Path::new(name)).map(|entry| entry.attr.stat.nlink));
+            // All names are there, or none; of those that the target shows.
+            if !first.contains(&"a") && seen.iter().any(|links| *links != seen[0]) {
+                wrong.push(format!("killed at {nth}: without the source {seen:?}"));
+            }
+        }
+        if let Err(why) = links(&pool, &["a", "b", "c"], number) {
+            wrong.push(format!("killed at {nth}: {why}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(both > 0, "the process was never killed between the names");
+}
+
+#[test]
+fn a_file_with_several_links_is_one_wherever_a_drain_is_killed() {
+    killed_with_links(&[]);
+}
+
+#[test]
+fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_left() {
+    killed_with_links(&["b", "c"]);
+}
+
+#[test]
+fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_goes_to() {
+    killed_with_links(&["a"]);
 }

@@ -107,7 +107,11 @@ impl Scenario {
 
 /// The scenario called `name`.
 pub(crate) fn named(name: &str) -> &'static Scenario {
-    SCENARIOS.iter().chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN]).find(|scenario| scenario.name == name).unwrap()
+    SCENARIOS
+        .iter()
+        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS])
+        .find(|scenario| scenario.name == name)
+        .unwrap()
 }
 
 /// The file that is moved.
@@ -154,17 +158,37 @@ pub(crate) static DRAIN: Scenario = Scenario {
         symlink_on("target", branches[0].join("d/link")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, branches[0].join("d/fifo"), rustix::fs::Mode::RUSR).unwrap();
     },
-    act: |pool| {
-        let from = pool.union.pool().branches[0].ix;
-        let order = DrainOrder { from, to: Vec::new(), rate: None, dry_run: false };
-        pool.union.start_drain(order).unwrap();
-        while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        Ok(())
-    },
+    act: drain,
     leaves: Leaves::Nothing,
 };
+
+/// The names of [`DRAIN_LINKS`], in two directories.
+pub(crate) const LINKS: [&str; 3] = ["d/one", "d/two", "e/three"];
+pub(crate) const LINKED: &str = "linked";
+
+/// The first branch is emptied of a file with several hard links.
+pub(crate) static DRAIN_LINKS: Scenario = Scenario {
+    name: "drain links",
+    prepare: |branches| {
+        put(branches[0], LINKS[0], LINKED);
+        put_dir(branches[0], "e");
+        for name in &LINKS[1..] {
+            fs::hard_link(branches[0].join(LINKS[0]), branches[0].join(name)).unwrap();
+        }
+    },
+    act: drain,
+    leaves: Leaves::Nothing,
+};
+
+fn drain(pool: &Engine) -> Answer<()> {
+    let from = pool.union.pool().branches[0].ix;
+    let order = DrainOrder { from, to: Vec::new(), rate: None, dry_run: false };
+    pool.union.start_drain(order).unwrap();
+    while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
+}
 
 /// A scenario that does everything or nothing.
 const fn whole(name: &'static str, prepare: fn(&[&Path; 3]), act: fn(&Engine) -> Answer<()>) -> Scenario {

@@ -1,7 +1,7 @@
 //! Intents of moves: a record made before the new copy gets its name, and how an interrupted move is settled.
 //!
 //! An intent is a file in the hidden folder of the target branch, and, if there is room for it, of the source branch. It names
-//! the file and both branches. It is on disk before the new copy gets its name and goes after the old copy has lost it. Its
+//! the file, by one path or several, and both branches. It is on disk before the new copy gets its name and goes after the old copy has lost it. Its
 //! last word is a checksum: an intent that was cut short was never acted on.
 //!
 //! A branch may go out of reach in the middle of a move while the daemon lives on. The file then stays where it was, and may
@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use crate::index::birth;
 use crate::inode::mark;
 use crate::inode::number::number;
+use crate::moves::group;
 use crate::pool::Pool;
 use crate::record::{self, RecordKind, Written};
 use crate::recover::{fresh_name, own_folder, sync_dir};
@@ -39,6 +40,8 @@ use crate::settle::{Occasion, walk};
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
 /// The decision, the two branches, the two copies.
 const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
+/// Between the paths of a file with several hard links. A version that knows one path only leaves such a record alone.
+pub(crate) const SEPARATOR: u8 = 0;
 const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
 
 /// A move that is about to get its name.
@@ -48,12 +51,13 @@ pub(crate) struct Intent<'a> {
     /// The old copy and the new one, as they are if unchanged.
     pub(crate) old: Stamp,
     pub(crate) new: Stamp,
-    pub(crate) path: &'a [u8],
+    /// The paths of its names, one or more.
+    pub(crate) paths: &'a [Vec<u8>],
 }
 
 /// The copy that is the file from now on: a mount without the other's branch has shown it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decided {
+pub(crate) enum Decided {
     Not = 0,
     Old = 1,
     New = 2,
@@ -94,6 +98,21 @@ impl Noted<'_> {
         }
     }
 
+    /// From now on the new copy is the file, and a mount that finds this removes the old names.
+    pub(crate) fn decides_new(&mut self) -> OpResult<()> {
+        self.decides(Decided::New)
+    }
+
+    /// Like [`Self::decides_new`], the other way round.
+    pub(crate) fn decides_old(&mut self) -> OpResult<()> {
+        self.decides(Decided::Old)
+    }
+
+    fn decides(&mut self, decided: Decided) -> OpResult<()> {
+        self.body[0] = decided as u8;
+        self.to.ask(|| self.on_to.replace(self.to, &SORT, &self.body))
+    }
+
     /// The move is not to be finished: when both branches can be asked the new copy goes.
     pub(crate) fn keeps_old(mut self, taken_back: &TakenBack) {
         self.body[0] = Decided::Old as u8;
@@ -120,7 +139,7 @@ fn tell_undecided(replaced: OpResult<()>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The branch's inode number.
-    ino: u64,
+    pub(crate) ino: u64,
     /// 0 where the branch tells none.
     born: u32,
     size: u64,
@@ -150,17 +169,17 @@ impl Stamp {
         Self { ino: word(0), born: half(8), size: word(12), modified: time(20), changed: time(32) }
     }
 
-    fn is_of(&self, stat: &Stat) -> bool {
+    pub(crate) fn is_of(&self, stat: &Stat) -> bool {
         self.ino == stat.ino && self.born == birth(stat)
     }
 
     /// True if it was not written to. Its name is new, which changes the inode.
-    fn is_written_as(&self, stat: &Stat) -> bool {
+    pub(crate) fn is_written_as(&self, stat: &Stat) -> bool {
         (self.size, self.modified) == (stat.size, stat.mtime)
     }
 
     /// True if it was not changed.
-    fn is_unchanged(&self, stat: &Stat) -> bool {
+    pub(crate) fn is_unchanged(&self, stat: &Stat) -> bool {
         self.changed == stat.ctime && self.is_written_as(stat)
     }
 }
@@ -169,13 +188,14 @@ impl<'a> Intent<'a> {
     /// Puts it on disk. The source branch may have no room.
     pub(crate) fn write(&self) -> OpResult<Noted<'a>> {
         let Self { from, to, .. } = *self;
-        let mut body = Vec::with_capacity(HEAD + self.path.len());
+        let paths = self.paths.join(&SEPARATOR);
+        let mut body = Vec::with_capacity(HEAD + paths.len());
         body.push(Decided::Not as u8);
         body.extend_from_slice(&from.id.get().to_le_bytes());
         body.extend_from_slice(&to.id.get().to_le_bytes());
         self.old.put(&mut body);
         self.new.put(&mut body);
-        body.extend_from_slice(self.path);
+        body.extend_from_slice(&paths);
         let name = fresh_name(SORT.suffix);
         let write = |on: &Branch| on.ask(|| record::write_as(on, &SORT, name.clone(), &body));
         let on_from = write(from);
@@ -196,17 +216,17 @@ impl<'a> Intent<'a> {
 }
 
 /// Contents of an intent.
-struct Told<'a> {
-    decided: Decided,
-    from: u16,
-    to: u16,
-    old: Stamp,
-    new: Stamp,
-    path: &'a [u8],
+pub(crate) struct Told<'a> {
+    pub(crate) decided: Decided,
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+    pub(crate) old: Stamp,
+    pub(crate) new: Stamp,
+    pub(crate) path: &'a [u8],
 }
 
 impl<'a> Told<'a> {
-    fn parse(body: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(body: &'a [u8]) -> Option<Self> {
         let ([decided], rest) = body.split_first_chunk::<1>()?;
         let (from, rest) = rest.split_first_chunk::<2>()?;
         let (to, rest) = rest.split_first_chunk::<2>()?;
@@ -240,6 +260,9 @@ pub(crate) fn settle(
     occasion: Occasion<'_>,
 ) -> Result<SettledMove, SysError> {
     let Some(reported) = Told::parse(record) else { return Ok(SettledMove::Whole) };
+    if reported.path.contains(&SEPARATOR) {
+        return group::settle(pool, on, name, &reported, record);
+    }
     let is_target = on.id.get() == reported.to;
     let other = if is_target { reported.from } else { reported.to };
     let Some(other) = pool.branches.iter().find(|branch| branch.id.get() == other) else {
@@ -358,7 +381,7 @@ fn finish(from: &Branch, (dir, name): &(OwnedFd, CString)) -> Result<(), SysErro
 }
 
 /// On which of the two branches the file is open, if it is.
-fn used_on(
+pub(crate) fn used_on(
     pool: &Pool,
     (from, old): (&Branch, u64),
     (to, new): (&Branch, &Stat),
@@ -375,7 +398,7 @@ fn used_on(
 }
 
 /// The attributes of what has the name, if it is the object of that stamp: a file, or a link, fifo, socket or device.
-fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
+pub(crate) fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
     match sys::at::stat(dir.as_fd(), name) {
         Ok(stat) => Ok(Some(stat).filter(|stat| stamp.is_of(stat) && !stat.is_dir())),
         Err(error) if error.errno == Errno::NOENT => Ok(None),

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::thread;
 use fsstack_pool::BranchIx;
+use fsstack_sys::Stat;
 use parking_lot::Mutex;
 
 use crate::inode::Inode;
 use crate::moves::MoveCause;
+use crate::moving::Names;
 use crate::open::OpenFile;
 use crate::open::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
@@ -46,6 +48,14 @@ impl OrderedMove {
     ) -> Self {
         let kept = AtomicBool::new(inode.keep_open(file));
         Self { inode: inode.clone(), file: file.clone(), departure, full, cause, kept }
+    }
+
+    /// The names that move: all that the job has found, if the file has as many links, else its only one.
+    pub(crate) fn names(&self, stat: &Stat) -> Option<Names> {
+        match self.cause.job().filter(|job| stat.nlink > 1 && job.names.len() == stat.nlink as usize) {
+            Some(job) => Some(job.names.clone()),
+            None => self.inode.name().map(|name| Names::from_iter([name])),
+        }
     }
 
     fn let_go(&self) {

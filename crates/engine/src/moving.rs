@@ -4,6 +4,7 @@
 //! of the branch's server. Their writes after the copy would be lost with the old name.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -11,14 +12,19 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_sys::{self as sys, Stat, Time};
+use smallvec::SmallVec;
 
 use crate::inode::{Inode, InodeName};
 use crate::transfer;
 
+/// Names of a file, one or more.
+pub(crate) type Names = SmallVec<[InodeName; 1]>;
+
 /// A file that is being moved.
 pub(crate) struct Move<'a> {
     pub(crate) inode: &'a Arc<Inode>,
-    pub(crate) name: InodeName,
+    /// All its names, one or more.
+    pub(crate) names: Names,
     pub(crate) from: Arc<Branch>,
     pub(crate) source: BorrowedFd<'a>,
     /// How it was before it was copied.
@@ -30,12 +36,12 @@ pub(crate) struct Move<'a> {
 impl<'a> Move<'a> {
     pub(crate) fn new(
         inode: &'a Arc<Inode>,
-        name: InodeName,
+        names: Names,
         from: Arc<Branch>,
         source: BorrowedFd<'a>,
         stat: Stat,
     ) -> Self {
-        Self { inode, name, from, source, stat, modified: Cell::new(stat.mtime) }
+        Self { inode, names, from, source, stat, modified: Cell::new(stat.mtime) }
     }
 
     /// It is a file with content, not a symbolic link, fifo, socket or device.
@@ -43,16 +49,26 @@ impl<'a> Move<'a> {
         self.stat.is_file()
     }
 
-    /// The object under its name on the branch that it comes from. The branch's server is asked: another client may have
-    /// written to it.
-    pub(crate) fn look(&self, old_dir: &DirFd) -> Result<Stat> {
-        let stat = if self.from.is_remote() { sys::at::stat_by_name_now } else { sys::at::stat };
-        self.from.ask(|| stat(old_dir.as_fd(), &self.name.name))
+    /// It has several hard links, which move together.
+    pub(crate) fn is_group(&self) -> bool {
+        self.names.len() > 1
     }
 
-    /// Whether its name still means the file that was copied, unchanged: not replaced, linked or written to out of band.
+    /// The first of its names.
+    pub(crate) fn name(&self) -> &InodeName {
+        &self.names[0]
+    }
+
+    /// The object under `name` on the branch that it comes from. The branch's server is asked: another client may have
+    /// written to it.
+    pub(crate) fn look(&self, old_dir: &DirFd, name: &CStr) -> Result<Stat> {
+        let stat = if self.from.is_remote() { sys::at::stat_by_name_now } else { sys::at::stat };
+        self.from.ask(|| stat(old_dir.as_fd(), name))
+    }
+
+    /// Whether a name still means the file that was copied, unchanged: not replaced, linked or written to out of band.
     pub(crate) fn is(&self, there: &Stat) -> bool {
-        let same = there.ino == self.stat.ino && there.nlink == 1;
+        let same = there.ino == self.stat.ino && there.nlink == self.stat.nlink;
         // A server may tell other times of change for old writes.
         let unchanged = self.from.is_remote() || there.ctime == self.stat.ctime;
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())

@@ -14,10 +14,8 @@
 //! A branch that refused a file is not tried again for it at once (`refusals.rs`). Not moved: a file with several links, or one
 //! that the kernel reads, writes or may have mapped by passthrough; no mapping is made later, as passthrough opens have ended.
 
-use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use fsstack_branch::branch::Branch;
@@ -30,54 +28,20 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
 use fsstack_sys::{self as sys, Errno};
 
-use crate::blank::{StagedCopy, blank};
+use crate::blank::blank;
 use crate::clone_metadata::clone_metadata;
 use crate::index::birth;
 use crate::inode::{Inode, InodeName, number};
-use crate::intent::{Intent, Noted, Stamp};
 use crate::member::Member;
 use crate::movers::OrderedMove;
+use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, why_failed, why_not};
 use crate::moves::{self, JobMove, MoveCause};
 use crate::moving::Move;
 use crate::open::departure::{Departure, DepartureOutcome};
 use crate::open::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
-use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::record::let_go;
-use crate::recover::sync_dir;
 use crate::union::Union;
-
-/// Reason that a file was not moved to a branch.
-enum Unmoved {
-    /// Nothing of it is there, nor will be after a power cut.
-    Undone(OpError),
-    /// Part of it may be there: cleared when the branch is back, or made the file by the next mount.
-    Left(OpError),
-}
-
-/// State of the old name of a file that was moved.
-enum OldName {
-    Gone,
-    /// It may be there, or be back after a power cut; it goes with the branch's return unless the file was written to there.
-    MayStand,
-}
-
-impl From<OpError> for Unmoved {
-    fn from(error: OpError) -> Self {
-        Self::Undone(error)
-    }
-}
-
-/// Its copy, which has no name yet.
-struct NewCopy<'a> {
-    to: &'a Member,
-    dir: Arc<DirFd>,
-    fd: MountedFd,
-    staged: Option<StagedCopy>,
-    /// The times of the directories on both branches stay: the pool's directory does not change.
-    quiet: bool,
-}
 
 impl Union {
     /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.
@@ -152,10 +116,10 @@ impl Union {
                     let (from, to) = (moving.from.path.display(), pool.branch(at).path.display());
                     match cause {
                         MoveCause::Full { .. } => {
-                            tracing::info!(name = ?moving.name.name, %from, %to, "file relocated to a roomier branch");
+                            tracing::info!(name = ?moving.name().name, %from, %to, "file relocated to a roomier branch");
                         }
                         MoveCause::Job(_) => {
-                            tracing::debug!(name = ?moving.name.name, %from, %to, "moved by a job")
+                            tracing::debug!(name = ?moving.name().name, %from, %to, "moved by a job")
                         }
                     }
                     moving.from.metrics.add(BranchCounter::MovedAway, 1);
@@ -177,7 +141,7 @@ impl Union {
                 Err(unmoved) => {
                     let (Unmoved::Undone(error) | Unmoved::Left(error)) = unmoved;
                     let left = matches!(unmoved, Unmoved::Left(_));
-                    tracing::warn!(%error, name = ?moving.name.name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
+                    tracing::warn!(%error, name = ?moving.name().name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
                     // A file that has changed would differ on another branch, too.
@@ -205,27 +169,27 @@ impl Union {
         let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
         // Where flags cannot be asked for there are none.
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
-        let name = inode.name().ok_or("it has no name").and_then(|name| {
+        let names = order.names(&stat).ok_or("it has no name").and_then(|names| {
             let mapped = || (inode.was_past() && file.may_be_mapped(&from, fd)).then_some(MAPPED);
-            let why = why_not(file, &stat, flags)
+            let why = why_not(file, &stat, flags, names.len())
                 .or_else(mapped)
-                .or_else(|| self.why_not_from(pool, &name, from.ix));
-            why.map_or(Ok(name), Err)
+                .or_else(|| names.iter().find_map(|name| self.why_not_from(pool, name, from.ix)));
+            why.map_or(Ok(names), Err)
         });
-        let name = name.map_err(|why| self.not_moved(order, why))?;
+        let names = names.map_err(|why| self.not_moved(order, why))?;
         if from.is_remote() && stat.is_file() {
             let stored = file.store_all(&from, fd);
             stored.map_err(|_| self.not_moved(order, "what was written to it before may not be stored"))?;
             stat = from.ask(|| sys::at::stat_now(fd))?;
         }
-        Ok(Move::new(inode, name, from, fd, stat))
+        Ok(Move::new(inode, names, from, fd, stat))
     }
 
     /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from, and of a
     /// job's only those.
     fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
-        self.ranking(pool, &moving.name.parent, &pool.settings.relocation.policy, |branch, space| {
+        self.ranking(pool, &moving.name().parent, &pool.settings.relocation.policy, |branch, space| {
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
             branch.ix != moving.from.ix
                 && job.map_or_else(|| branch.dev() != moving.from.dev(), |job| job.takes(branch.ix))
@@ -265,12 +229,13 @@ impl Union {
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
         let departure = &*order.departure;
-        let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
+        let dirs = moving.names.iter().map(|name| self.skeleton(pool, &name.parent, to.ix));
+        let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = match moving.is_content() {
-            true => to.ask(|| blank(to, &dir, &moving.stat))?,
+            true => to.ask(|| blank(to, &dirs[0], &moving.stat))?,
             false => moves::special::make(&moving.from, moving.source, &moving.stat, to)?,
         };
-        let new = NewCopy { to, dir, fd, staged, quiet: order.cause.job().is_some() };
+        let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // Its identity is on disk, on the copy and in the index, before the copy has a name.
@@ -301,121 +266,6 @@ impl Union {
             staged.discard(to);
         }
         done.map(|(_, alone)| (new.fd, alone))
-    }
-
-    /// The new copy gets the name and the old one loses it.
-    fn exchange_names(
-        &self,
-        pool: &Pool,
-        moving: &Move<'_>,
-        new: &NewCopy<'_>,
-        ino: u64,
-    ) -> Result<OldName, Unmoved> {
-        let _followed = self.listings_follow(pool, &moving.name, moving.from.ix);
-        // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
-        // exchanged. So the name that is checked now is the one that goes.
-        let _tree_lock = self.tree_lock.read(pool)?;
-        let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
-        // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
-        moving.inode.moved_to(new.to.ix);
-        Ok(old)
-    }
-
-    fn exchange_names_under_tree_lock(
-        &self,
-        pool: &Pool,
-        moving: &Move<'_>,
-        new: &NewCopy<'_>,
-        ino: u64,
-    ) -> Result<OldName, Unmoved> {
-        let (NewCopy { to, fd, .. }, from) = (new, &*moving.from);
-        let name = &*moving.name.name;
-        let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
-        let there = moving.look(&old_dir)?;
-        if !moving.is(&there) {
-            return Err(OpError::STALE.into());
-        }
-        // The copying took its time.
-        if !self.find_all(pool, &moving.name.parent, name, Some(moving.from.ix))?.is_empty() {
-            return Err(OpError::from(Errno::EXIST).into());
-        }
-        let path = moving.inode.path().ok_or(OpError::STALE)?;
-        // The path to the new name may just have been made, and the one to the old name renamed. Unless both are on disk, the
-        // file could not be found after a power cut.
-        for (above, at) in
-            ancestors(&moving.name.parent).iter().flat_map(|above| [(above, to.ix), (above, from.ix)])
-        {
-            let above = self.dirfd(pool, above, at)?;
-            pool.branch(at).ask_long(|| sync_dir(above.as_fd()))?;
-        }
-        let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
-        let intent = Intent { from, to, old, new: new_stamp, path: &path }.write()?;
-        let (times_there, times_here) = match new.quiet {
-            true => (moves::times_of(to, &new.dir), moves::times_of(from, &old_dir)),
-            false => (None, None),
-        };
-        let named = self.give_name(moving, new, &old_dir);
-        moves::set_times(to, &new.dir, times_there);
-        let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
-        moves::set_times(from, &old_dir, times_here);
-        let given_up = match removed {
-            Err(error) => Some(error), // the old copy's name was not touched
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => match self.stands(moving, &old_dir) {
-                Ok(stands) => stands.then_some(error),
-                Err(unknown) => {
-                    // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
-                    tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
-                    intent.keeps_new();
-                    return Ok(OldName::MayStand);
-                }
-            },
-        };
-        if let Some(error) = given_up {
-            return Err(give_up(pool, new, name, (intent, ino), error));
-        }
-        let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
-        if let Err(error) = synced {
-            // Should it come back after a power cut, the next mount removes it.
-            tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
-            intent.keeps_new();
-            return Ok(OldName::MayStand);
-        }
-        intent.done();
-        Ok(OldName::Gone)
-    }
-
-    /// Gives the copy its name, unless another object has it by now, and makes that durable.
-    fn give_name(&self, moving: &Move<'_>, new: &NewCopy<'_>, old_dir: &DirFd) -> Result<()> {
-        let NewCopy { to, dir, fd, staged, quiet: _ } = new;
-        let name = &*moving.name.name;
-        to.ask(|| {
-            match staged {
-                Some(staged) => {
-                    staged.name(to, dir, name)?;
-                    let_go(fd);
-                }
-                None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
-            }
-            sync_dir(dir.as_fd())
-        })?;
-        // Before the old name goes: a lookup that saw neither name asks again.
-        moving.name.parent.has_new(name);
-        self.moves.fetch_add(1, SeqCst);
-        // The copies were synced meanwhile: compared once more.
-        match moving.look(old_dir) {
-            Ok(there) if !moving.is(&there) => Err(OpError::STALE),
-            _ => Ok(()), // what cannot be asked cannot be removed: reported below
-        }
-    }
-
-    /// Whether the old copy still has its name.
-    fn stands(&self, moving: &Move<'_>, old_dir: &DirFd) -> Result<bool> {
-        match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), &moving.name.name)) {
-            Ok(there) => Ok(there.ino == moving.stat.ino),
-            Err(error) if error.is_missing() => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 }
 
@@ -448,7 +298,7 @@ fn alone<'f>(
     let placed = file.hold_exclusively()?;
     let now = placed.was();
     let is_other = (now.branch, now.mount_generation) != (was.branch, was.mount_generation);
-    if is_other || why_not(file, &moving.stat, 0).is_some() {
+    if is_other || why_not(file, &moving.stat, 0, moving.names.len()).is_some() {
         return Err(OpError::STALE);
     }
     if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
@@ -460,32 +310,6 @@ fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
     let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));
     if let Err(error) = late {
-        tracing::warn!(%error, name = ?moving.name.name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
-    }
-}
-
-/// Removes the new copy, number `ino`, so that it does not stay beside the old one. Another object of that name stays.
-fn give_up(
-    pool: &Pool,
-    new: &NewCopy<'_>,
-    name: &CStr,
-    (intent, ino): (Noted<'_>, u64),
-    error: OpError,
-) -> Unmoved {
-    let NewCopy { to, dir, .. } = new;
-    let undone = match to.ask(|| sys::at::stat(dir.as_fd(), name)) {
-        Ok(there) if there.ino == ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
-        Err(error) if !error.is_missing() => Err(error),
-        _ => Ok(()),
-    };
-    // If the intent went first, a power cut would leave both copies for good.
-    let undone = undone.and_then(|()| to.ask(|| sync_dir(dir.as_fd())));
-    tracing::warn!(%error, ?undone, ?name, branch = %to.path.display(), "relocation given up; the file stays where it was");
-    if undone.is_ok() {
-        intent.done();
-        Unmoved::Undone(error)
-    } else {
-        intent.keeps_old(&pool.taken_back);
-        Unmoved::Left(error)
+        tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
     }
 }

@@ -87,6 +87,16 @@ impl InodeName {
         Self { parent: parent.clone(), name: name.into() }
     }
 
+    /// The path below the pool's root, without a leading slash.
+    pub(crate) fn path(&self) -> Option<Vec<u8>> {
+        let mut path = self.parent.path()?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(self.name.to_bytes());
+        Some(path)
+    }
+
     pub(crate) fn is(&self, parent: &Inode, name: &CStr) -> bool {
         self.parent.id.ino == parent.id.ino && *self.name == *name
     }

@@ -4,31 +4,22 @@
 //! Then the branch takes nothing new, and walks move what they find, until one finds nothing. What cannot move now is tried
 //! again later, for as long as a file is in use, and a few times if it fails. When no file is left, the directories go, from
 //! the leaves up, each once another branch shows the same.
-//!
-//! The walk goes through the pool, as the kernel does: what it meets is known by the pool's numbers while it is at work.
 
 use std::collections::HashSet;
-use std::ffi::CString;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_branch::error::{OpError, Result};
-use fsstack_pool::{BranchIx, BranchMode, EntryName, Printable, Size};
-use fsstack_sys::{Errno, Kind};
+use fsstack_pool::{BranchIx, BranchMode, Printable, Size};
 
 use super::plan::{Plan, Room};
+use super::walk::{HIDDEN, MOUNTED, Met, MetFile, Visitor};
 use super::{Amount, Job, JobState, NAMED, Staying};
-use crate::entries::Entries;
 use crate::inode::Inode;
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, UNFIT};
 use crate::moves::{self, HeldFile, directories};
 use crate::open::{MAPPED, WRITTEN_PAST};
-use crate::resolve::is_private;
 use crate::union::Union;
 
-/// Files that are held open for their move at a time.
-const BATCH: usize = 128;
 /// Walks without any move after which what fails stays.
 const TRIES: u32 = 8;
 /// Pauses between walks that move nothing.
@@ -37,46 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Names in a refusal.
 const SHOWN: usize = 5;
 
-const HIDDEN: &str = "it is hidden by another branch's object of this name";
 const CHANGED_NOW: &str = "it was just used or changed";
-const MOUNTED: &str = "another file system is mounted there";
 const BUSY: &str = "earlier requests to the pool have not ended";
-
-/// An object that a walk has met: the pool knows it until this drops.
-struct Met<'a> {
-    union: &'a Union,
-    inode: Arc<Inode>,
-    counted: bool,
-}
-
-impl Drop for Met<'_> {
-    fn drop(&mut self) {
-        if self.counted {
-            self.union.forget(self.inode.id.ino, 1);
-        }
-    }
-}
-
-/// A file that a walk has met.
-struct MetFile<'a> {
-    met: Met<'a>,
-    path: Vec<u8>,
-    bytes: u64,
-    links: u32,
-}
-
-/// A directory that a walk has met, its path, and whether its content was visited.
-type MetDir<'a> = (Met<'a>, Vec<u8>, bool);
-
-/// Purpose of a walk.
-trait Visitor<'a> {
-    /// Files of one directory.
-    fn files(&mut self, files: Vec<MetFile<'a>>);
-    /// An object that cannot be moved.
-    fn stays(&mut self, path: Vec<u8>, why: &'static str);
-    /// All below the directory was visited.
-    fn dir(&mut self, dir: &Arc<Inode>);
-}
 
 /// Whether a reason to stay may pass, and what is to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,13 +38,16 @@ enum Hope {
     Waits,
     /// At another try.
     Tries,
+    /// At another walk, if it was just changed.
+    Once,
     Never,
 }
 
 fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
-        FROZEN | HIDES | LINKED | UNFIT | HIDDEN | MOUNTED | directories::DIFFERS => Hope::Never,
+        LINKED => Hope::Once,
+        FROZEN | HIDES | UNFIT | HIDDEN | MOUNTED | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
     }
 }
@@ -221,7 +177,13 @@ impl Union {
                 continue;
             }
             idle += 1;
-            if !hopes.contains(&Hope::Waits) && (!hopes.contains(&Hope::Tries) || idle >= TRIES) {
+            let goes_on = |hope: &Hope| match hope {
+                Hope::Waits => true,
+                Hope::Tries => idle < TRIES,
+                Hope::Once => idle < 2,
+                Hope::Never => false,
+            };
+            if !hopes.iter().any(goes_on) {
                 return JobState::Incomplete;
             }
             job.is_now(JobState::Waiting);
@@ -229,114 +191,6 @@ impl Union {
             pause = (pause * 2).min(LONGEST_PAUSE);
             job.is_now(JobState::Moving);
         }
-    }
-
-    /// Visits all that is on the branch, except the root itself.
-    fn walk_branch<'a>(&'a self, job: &Job, visitor: &mut dyn Visitor<'a>) {
-        let root = Met { union: self, inode: self.inodes.root().clone(), counted: false };
-        // Its content is still to be visited, or was.
-        let mut stack = vec![(root, Vec::new(), false)];
-        while let Some((dir, path, visited)) = stack.pop() {
-            if job.is_called_off() {
-                return;
-            }
-            if visited {
-                if !dir.inode.is_root() {
-                    visitor.dir(&dir.inode);
-                }
-                continue;
-            }
-            let inode = dir.inode.clone();
-            stack.push((dir, path.clone(), true));
-            match self.names_on(&inode, job.order.from) {
-                Ok(names) => {
-                    for chunk in names.chunks(BATCH) {
-                        let mut files = Vec::new();
-                        for (name, kind) in chunk {
-                            self.meet(job, &inode, (name, *kind), &path, (&mut files, &mut stack), visitor);
-                        }
-                        if job.is_called_off() {
-                            return;
-                        }
-                        visitor.files(files);
-                    }
-                }
-                Err(error) if error.is_missing() || error.errno() == Errno::STALE => {}
-                Err(error) => visitor.stays(path, cannot_list(error)),
-            }
-        }
-    }
-
-    /// The names in the copy of `dir` on the branch `from`, and their kinds there.
-    fn names_on(&self, dir: &Arc<Inode>, from: BranchIx) -> Result<Vec<(CString, Kind)>> {
-        let pool = self.pool();
-        if !dir.is_on(from) {
-            return Ok(Vec::new());
-        }
-        let fd = self.dirfd(&pool, dir, from)?;
-        let branch = pool.branch(from);
-        let mut entries = Entries::of(branch, fd.as_fd())?;
-        let mut names = Vec::new();
-        while let Some(entry) = entries.next()? {
-            if is_private(&pool, dir, &entry.name) {
-                continue;
-            }
-            let kind = match entry.kind {
-                Some(kind) => kind,
-                None => branch.ask(|| fsstack_sys::at::stat(fd.as_fd(), &entry.name))?.kind(),
-            };
-            names.push((entry.name, kind));
-        }
-        Ok(names)
-    }
-
-    fn meet<'a>(
-        &'a self,
-        job: &Job,
-        dir: &Arc<Inode>,
-        (name, kind): (&CString, Kind),
-        above: &[u8],
-        (files, dirs): (&mut Vec<MetFile<'a>>, &mut Vec<MetDir<'a>>),
-        visitor: &mut dyn Visitor<'a>,
-    ) {
-        let mut path = above.to_vec();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name.to_bytes());
-        let Ok(entry_name) = EntryName::new(name) else {
-            return visitor.stays(path, "its name cannot be used in the pool");
-        };
-        let entry = match self.lookup(dir.id.ino, entry_name) {
-            Ok(entry) => entry,
-            Err(error) if error.is_missing() => return, // removed since
-            Err(error) => return visitor.stays(path, cannot_list(error)),
-        };
-        let Ok(inode) = self.inode(entry.ino) else { return };
-        let met = Met { union: self, inode, counted: true };
-        let inode = &met.inode;
-        if inode.is_dir() != (kind == Kind::Dir) {
-            visitor.stays(path, HIDDEN);
-        } else if inode.is_dir() {
-            // `fsck` makes this one for itself.
-            let is_of_fsck = dir.is_root() && name.to_bytes() == b"lost+found";
-            if !is_of_fsck || self.names_on(inode, job.order.from).is_ok_and(|names| !names.is_empty()) {
-                dirs.push((met, path, false));
-            }
-        } else if inode.branch() == Some(job.order.from) {
-            let stat = entry.attr.stat;
-            files.push(MetFile { met, path, bytes: stat.blocks.saturating_mul(512), links: stat.nlink });
-        } else {
-            visitor.stays(path, HIDDEN);
-        }
-    }
-}
-
-fn cannot_list(error: OpError) -> &'static str {
-    match error.errno() {
-        Errno::XDEV => MOUNTED,
-        Errno::ACCESS | Errno::PERM => "the branch does not let the daemon list it",
-        _ => moves::in_words(error),
     }
 }
 
@@ -354,16 +208,9 @@ impl<'a> Visitor<'a> for Count<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         let mut found = Amount::default();
         for file in files {
-            if file.links > 1 && file.met.inode.kind == Kind::File {
-                self.stays(file.path, LINKED);
-                continue;
-            }
-            if let Some(why) = file
-                .met
-                .inode
-                .name()
-                .and_then(|name| self.union.why_not_from(&self.union.pool(), &name, self.job.order.from))
-            {
+            let pool = self.union.pool();
+            let why = |name| self.union.why_not_from(&pool, name, self.job.order.from);
+            if let Some(why) = file.names.iter().find_map(why) {
                 self.stays(file.path, why);
                 continue;
             }
@@ -428,7 +275,7 @@ impl<'a> Visitor<'a> for Pass<'a> {
         }
         self.moved_away.clear();
         for (mut open, file) in held {
-            let how = (&job.targets, job.order.rate);
+            let how = (&job.targets, job.order.rate, file.names.clone());
             let moved = match job.is_called_off() {
                 true => Err(None),
                 false => union.move_held(&mut open, job.order.from, how, |departure| job.moves(departure)),

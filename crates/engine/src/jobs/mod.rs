@@ -4,6 +4,7 @@
 
 mod drain;
 pub mod plan;
+mod walk;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

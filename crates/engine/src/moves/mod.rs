@@ -12,6 +12,8 @@
 //! is ordered before the requests are waited for: a request for it calls the move off (`ops/pin.rs`).
 
 pub(crate) mod directories;
+pub(crate) mod group;
+pub(crate) mod naming;
 pub(crate) mod reasons;
 pub(crate) mod special;
 
@@ -29,6 +31,7 @@ use parking_lot::Mutex;
 
 use crate::inode::Inode;
 use crate::movers::OrderedMove;
+use crate::moving::Names;
 use crate::open::departure::{Departure, DepartureOutcome};
 use crate::open::{Access, MoveRequest, OpenFile};
 use crate::pool::Pool;
@@ -75,6 +78,8 @@ pub(crate) struct JobMove {
     /// Branches that may take the file.
     pub(crate) targets: Arc<[BranchIx]>,
     pub(crate) speed: Option<NonZeroU64>,
+    /// All names of the file that were found.
+    pub(crate) names: Names,
     result: Mutex<Option<Result<(), &'static str>>>,
 }
 
@@ -148,7 +153,7 @@ impl Union {
         &self,
         held: &mut HeldFile,
         from: BranchIx,
-        (targets, speed): (&Arc<[BranchIx]>, Option<NonZeroU64>),
+        (targets, speed, names): (&Arc<[BranchIx]>, Option<NonZeroU64>, Names),
         tell: impl FnOnce(&Arc<Departure>),
     ) -> Result<(), Option<&'static str>> {
         let departure = match held.departure.take() {
@@ -160,7 +165,7 @@ impl Union {
             },
         };
         tell(&departure);
-        let job = Arc::new(JobMove { targets: targets.clone(), speed, result: Mutex::default() });
+        let job = Arc::new(JobMove { targets: targets.clone(), speed, names, result: Mutex::default() });
         let cause = MoveCause::Job(job.clone());
         self.have_moved(OrderedMove::new(&held.inode, &held.file, departure.clone(), from, cause));
         let outcome = departure.wait(|| self.start_movers(from));

@@ -13,8 +13,9 @@ pub(crate) const HIDES: &str = "it hides files of its name on other branches";
 pub(crate) const LOCKED: &str = "somebody has locks on it, which the branch keeps";
 /// Reason for a file to stay whose name the branch does not let go.
 pub(crate) const FROZEN: &str = "it is append-only or immutable: its old name could not be removed";
-/// Reason for a file to stay that has further names.
-pub(crate) const LINKED: &str = "it has several hard links";
+/// Reason for a file to stay that has further names, which the mover does not know.
+pub(crate) const LINKED: &str =
+    "it has hard links that were not found: outside of the pool's tree, or made just now";
 /// Reason for a file to stay that no branch can hold.
 pub(crate) const UNFIT: &str = "no branch with room for it can hold its attributes";
 /// Reason for a file to stay that was changed under the copy.
@@ -31,8 +32,8 @@ pub(crate) fn why_failed(error: OpError, known: &'static str) -> &'static str {
     }
 }
 
-/// Reason that the open file may not be moved at all.
-pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
+/// Reason that the open file, of which `names` names are known, may not be moved at all.
+pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32, names: usize) -> Option<&'static str> {
     if file.is_past_us() {
         let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
         return Some(if beside { MAPPED } else { WRITTEN_PAST });
@@ -45,7 +46,7 @@ pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'stat
     }
     match stat.nlink {
         0 => Some("it has no name"),
-        1 => None,
+        links if links as usize == names => None,
         _ => Some(LINKED),
     }
 }

@@ -1,0 +1,200 @@
+//! A walk over what is on a branch, through the pool, as the kernel does: what it meets is known by the pool's numbers while it
+//! is at work.
+//!
+//! A file with several hard links is met once for each name. It is shown to the visitor when the last one is met; one of which
+//! names are missing at the end stays.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::{BranchIx, EntryName, Ino};
+use fsstack_sys::{Errno, Kind};
+
+use super::Job;
+use crate::entries::Entries;
+use crate::inode::{Inode, InodeName};
+use crate::moves;
+use crate::moves::reasons::LINKED;
+use crate::moving::Names;
+use crate::resolve::is_private;
+use crate::union::Union;
+
+/// Files that are held open for their move at a time.
+const BATCH: usize = 128;
+
+pub(super) const HIDDEN: &str = "it is hidden by another branch's object of this name";
+pub(super) const MOUNTED: &str = "another file system is mounted there";
+
+/// An object that a walk has met: the pool knows it until this drops.
+pub(super) struct Met<'a> {
+    union: &'a Union,
+    pub(super) inode: Arc<Inode>,
+    counted: bool,
+}
+
+impl Drop for Met<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.union.forget(self.inode.id.ino, 1);
+        }
+    }
+}
+
+/// A file that a walk has met by all its names.
+pub(super) struct MetFile<'a> {
+    pub(super) met: Met<'a>,
+    /// The path of the name that was met last.
+    pub(super) path: Vec<u8>,
+    pub(super) bytes: u64,
+    /// All its names.
+    pub(super) names: Names,
+}
+
+/// Files of which not all names were met yet.
+type Groups<'a> = HashMap<Ino, MetFile<'a>>;
+
+/// A directory that a walk has met, its path, and whether its content was visited.
+type MetDir<'a> = (Met<'a>, Vec<u8>, bool);
+
+/// Purpose of a walk.
+pub(super) trait Visitor<'a> {
+    /// Files, the last name of each of them in one directory.
+    fn files(&mut self, files: Vec<MetFile<'a>>);
+    /// An object that cannot be moved.
+    fn stays(&mut self, path: Vec<u8>, why: &'static str);
+    /// All below the directory was visited.
+    fn dir(&mut self, dir: &Arc<Inode>);
+}
+
+impl Union {
+    /// Visits all that is on the branch, except the root itself.
+    pub(super) fn walk_branch<'a>(&'a self, job: &Job, visitor: &mut dyn Visitor<'a>) {
+        let mut groups = Groups::new();
+        let root = Met { union: self, inode: self.inodes.root().clone(), counted: false };
+        // Its content is still to be visited, or was.
+        let mut stack = vec![(root, Vec::new(), false)];
+        while let Some((dir, path, visited)) = stack.pop() {
+            if job.is_called_off() {
+                return;
+            }
+            if visited {
+                if !dir.inode.is_root() {
+                    visitor.dir(&dir.inode);
+                }
+                continue;
+            }
+            let inode = dir.inode.clone();
+            stack.push((dir, path.clone(), true));
+            match self.names_on(&inode, job.order.from) {
+                Ok(names) => {
+                    for chunk in names.chunks(BATCH) {
+                        let mut files = Vec::new();
+                        for (name, kind) in chunk {
+                            self.meet(
+                                job,
+                                &inode,
+                                (name, *kind),
+                                &path,
+                                (&mut files, &mut stack, &mut groups),
+                                visitor,
+                            );
+                        }
+                        if job.is_called_off() {
+                            return;
+                        }
+                        visitor.files(files);
+                    }
+                }
+                Err(error) if error.is_missing() || error.errno() == Errno::STALE => {}
+                Err(error) => visitor.stays(path, cannot_list(error)),
+            }
+        }
+        for name in groups.values().flat_map(|file| &file.names) {
+            visitor.stays(name.path().unwrap_or_default(), LINKED);
+        }
+    }
+
+    /// The names in the copy of `dir` on the branch `from`, and their kinds there.
+    fn names_on(&self, dir: &Arc<Inode>, from: BranchIx) -> Result<Vec<(CString, Kind)>> {
+        let pool = self.pool();
+        if !dir.is_on(from) {
+            return Ok(Vec::new());
+        }
+        let fd = self.dirfd(&pool, dir, from)?;
+        let branch = pool.branch(from);
+        let mut entries = Entries::of(branch, fd.as_fd())?;
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next()? {
+            if is_private(&pool, dir, &entry.name) {
+                continue;
+            }
+            let kind = match entry.kind {
+                Some(kind) => kind,
+                None => branch.ask(|| fsstack_sys::at::stat(fd.as_fd(), &entry.name))?.kind(),
+            };
+            names.push((entry.name, kind));
+        }
+        Ok(names)
+    }
+
+    fn meet<'a>(
+        &'a self,
+        job: &Job,
+        dir: &Arc<Inode>,
+        (name, kind): (&CString, Kind),
+        above: &[u8],
+        (files, dirs, groups): (&mut Vec<MetFile<'a>>, &mut Vec<MetDir<'a>>, &mut Groups<'a>),
+        visitor: &mut dyn Visitor<'a>,
+    ) {
+        let mut path = above.to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.to_bytes());
+        let Ok(entry_name) = EntryName::new(name) else {
+            return visitor.stays(path, "its name cannot be used in the pool");
+        };
+        let entry = match self.lookup(dir.id.ino, entry_name) {
+            Ok(entry) => entry,
+            Err(error) if error.is_missing() => return, // removed since
+            Err(error) => return visitor.stays(path, cannot_list(error)),
+        };
+        let Ok(inode) = self.inode(entry.ino) else { return };
+        let met = Met { union: self, inode, counted: true };
+        let inode = &met.inode;
+        if inode.is_dir() != (kind == Kind::Dir) {
+            visitor.stays(path, HIDDEN);
+        } else if inode.is_dir() {
+            // `fsck` makes this one for itself.
+            let is_of_fsck = dir.is_root() && name.to_bytes() == b"lost+found";
+            if !is_of_fsck || self.names_on(inode, job.order.from).is_ok_and(|names| !names.is_empty()) {
+                dirs.push((met, path, false));
+            }
+        } else if inode.branch() == Some(job.order.from) {
+            let stat = entry.attr.stat;
+            let (ino, name) = (inode.id.ino, InodeName::new(dir, name));
+            let bytes = stat.blocks.saturating_mul(512);
+            let new = || MetFile { met, path: Vec::new(), bytes, names: Names::new() };
+            let mut file = groups.remove(&ino).unwrap_or_else(new);
+            file.path = path;
+            file.names.push(name);
+            match file.names.len() < stat.nlink as usize {
+                true => _ = groups.insert(ino, file),
+                false => files.push(file),
+            }
+        } else {
+            visitor.stays(path, HIDDEN);
+        }
+    }
+}
+
+fn cannot_list(error: OpError) -> &'static str {
+    match error.errno() {
+        Errno::XDEV => MOUNTED,
+        Errno::ACCESS | Errno::PERM => "the branch does not let the daemon list it",
+        _ => moves::in_words(error),
+    }
+}

@@ -1,0 +1,283 @@
+//! The exchange of a moved file's names: the new copy gets them, and the old one loses them.
+//!
+//! A file with one name: intent, new name, old name gone; either of the two states in between is settled by what the branches show.
+//! A file with several hard links cannot change in one step. Until the intent on the target says otherwise the old copy is the
+//! file, and a mount that finds the intent removes the new names. Once all of them are on disk the intent says that the new
+//! copy is the file: from then on no new name is taken back, and a mount that finds the intent removes the old ones (`group.rs`).
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_sys::at::Times;
+use fsstack_sys::{self as sys, Errno, OFlags, Stat};
+use smallvec::SmallVec;
+
+use crate::blank::StagedCopy;
+use crate::inode::{Inode, InodeName};
+use crate::intent::{Intent, Noted, Stamp};
+use crate::member::Member;
+use crate::moves;
+use crate::moving::Move;
+use crate::place::ancestors;
+use crate::pool::Pool;
+use crate::record::let_go;
+use crate::recover::sync_dir;
+use crate::union::Union;
+
+/// Reason that a file was not moved to a branch.
+pub(crate) enum Unmoved {
+    /// Nothing of it is there, nor will be after a power cut.
+    Undone(OpError),
+    /// Part of it may be there: cleared when the branch is back, or made the file by the next mount.
+    Left(OpError),
+}
+
+impl From<OpError> for Unmoved {
+    fn from(error: OpError) -> Self {
+        Self::Undone(error)
+    }
+}
+
+/// State of the old names of a file that was moved.
+pub(crate) enum OldName {
+    Gone,
+    /// It may be there, or be back after a power cut; it goes with the branch's return unless the file was written to there.
+    MayStand,
+}
+
+/// Its copy, which has no name yet.
+pub(crate) struct NewCopy<'a> {
+    pub(crate) to: &'a Member,
+    /// For each name the directory that gets it.
+    pub(crate) dirs: Vec<Arc<DirFd>>,
+    pub(crate) fd: MountedFd,
+    pub(crate) staged: Option<StagedCopy>,
+    /// The times of the directories on both branches stay: the pool's directory does not change.
+    pub(crate) quiet: bool,
+}
+
+/// A name, and its directory on a branch.
+type NameAt = (InodeName, Arc<DirFd>);
+
+impl NewCopy<'_> {
+    /// Where the names are to be.
+    fn names<'n>(&'n self, moving: &'n Move<'_>) -> impl Iterator<Item = (&'n InodeName, &'n Arc<DirFd>)> {
+        moving.names.iter().zip(&self.dirs)
+    }
+}
+
+impl Union {
+    /// The new copy, which has the number `ino` there, gets the names and the old one loses them.
+    pub(crate) fn exchange_names(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        new: &NewCopy<'_>,
+        ino: u64,
+    ) -> Result<OldName, Unmoved> {
+        let follow = |name| self.listings_follow(pool, name, moving.from.ix);
+        let _followed: SmallVec<[_; 1]> = moving.names.iter().map(follow).collect();
+        // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
+        // exchanged. So the name that is checked now is the one that goes.
+        let _tree_lock = self.tree_lock.read(pool)?;
+        let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
+        // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
+        moving.inode.moved_to(new.to.ix);
+        if moving.is_group() {
+            // Lookups meanwhile saw fewer links, and took the other names for gone.
+            let note = |name: &InodeName| moving.inode.note_name(&name.parent, &name.name, moving.stat.nlink);
+            moving.names.iter().for_each(note);
+        }
+        Ok(old)
+    }
+
+    fn exchange_names_under_tree_lock(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        new: &NewCopy<'_>,
+        ino: u64,
+    ) -> Result<OldName, Unmoved> {
+        let (NewCopy { to, fd, .. }, from) = (new, &*moving.from);
+        let (olds, there) = self.old_names(pool, moving)?;
+        let paths: Option<Vec<Vec<u8>>> = moving.names.iter().map(InodeName::path).collect();
+        let paths = paths.ok_or(OpError::STALE)?;
+        self.sync_ways(pool, moving, to)?;
+        let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
+        let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
+        let (times_there, times_here) = match new.quiet {
+            true => (times(to, &new.dirs), times(from, olds.iter().map(|(_, dir)| dir))),
+            false => Default::default(),
+        };
+        let named = self.give_names(moving, new, &olds);
+        set_times(to, times_there);
+        if let Err(error) = named {
+            return Err(give_up(pool, moving, new, (intent, ino), error)); // no old name was touched
+        }
+        if moving.is_group()
+            && let Err(error) = intent.decides_new()
+        {
+            // Unless the record surely says so, no new name may go.
+            return match intent.decides_old() {
+                Ok(()) => Err(give_up(pool, moving, new, (intent, ino), error)),
+                Err(_) => {
+                    intent.keeps_old(&pool.taken_back);
+                    Err(Unmoved::Left(error))
+                }
+            };
+        }
+        let removed = olds.iter().try_for_each(|(name, dir)| {
+            from.ask(|| sys::at::unlink(dir.as_fd(), &name.name)).map_err(|error| (error, name, dir))
+        });
+        set_times(from, times_here);
+        if let Err((error, name, dir)) = removed {
+            let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
+            match stands {
+                Ok(true) => return Err(give_up(pool, moving, new, (intent, ino), error)),
+                Ok(false) => {}
+                Err(unknown) => {
+                    // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
+                    tracing::warn!(%error, name = ?name.name, branch = %from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
+                    intent.keeps_new();
+                    return Ok(OldName::MayStand);
+                }
+            }
+        }
+        let synced = olds.iter().try_for_each(|(_, dir)| from.ask(|| sync_dir(dir.as_fd())));
+        if let Err(error) = synced {
+            // Should it come back after a power cut, the next mount removes it.
+            tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
+            intent.keeps_new();
+            return Ok(OldName::MayStand);
+        }
+        intent.done();
+        Ok(OldName::Gone)
+    }
+
+    /// The names, with their directories on the branch that the file leaves: each leads to the file as it was copied, and no other
+    /// branch has it. And how it is.
+    fn old_names(&self, pool: &Pool, moving: &Move<'_>) -> Result<(Vec<NameAt>, Stat)> {
+        let (mut olds, mut now) = (Vec::with_capacity(moving.names.len()), moving.stat);
+        for name in &moving.names {
+            let dir = self.dirfd(pool, &name.parent, moving.from.ix)?;
+            now = moving.look(&dir, &name.name)?;
+            if !moving.is(&now) {
+                return Err(OpError::STALE);
+            }
+            // The copying took its time.
+            if !self.find_all(pool, &name.parent, &name.name, Some(moving.from.ix))?.is_empty() {
+                return Err(Errno::EXIST.into());
+            }
+            // Of several names all can be removed, or none is.
+            if moving.is_group() && moving.from.ask(|| is_frozen(&dir))? {
+                return Err(Errno::PERM.into());
+            }
+            olds.push((name.clone(), dir));
+        }
+        Ok((olds, now))
+    }
+
+    /// The ways to the names are on disk on both branches: the one to a new name may just have been made, and the one to the old
+    /// name renamed. Otherwise the file could not be found after a power cut.
+    fn sync_ways(&self, pool: &Pool, moving: &Move<'_>, to: &Member) -> Result<()> {
+        let mut synced: Vec<Arc<Inode>> = Vec::new();
+        for above in moving.names.iter().flat_map(|name| ancestors(&name.parent)) {
+            if synced.iter().any(|other| Arc::ptr_eq(other, &above)) {
+                continue;
+            }
+            for at in [to.ix, moving.from.ix] {
+                let above = self.dirfd(pool, &above, at)?;
+                pool.branch(at).ask_long(|| sync_dir(above.as_fd()))?;
+            }
+            synced.push(above);
+        }
+        Ok(())
+    }
+
+    /// Gives the copy its names, unless another object has one by now, and makes that durable.
+    fn give_names(&self, moving: &Move<'_>, new: &NewCopy<'_>, olds: &[NameAt]) -> Result<()> {
+        let NewCopy { to, fd, staged, .. } = new;
+        to.ask(|| {
+            for (at, (name, dir)) in new.names(moving).enumerate() {
+                match staged {
+                    Some(staged) if at == 0 => {
+                        staged.name(to, dir, &name.name)?;
+                        let_go(fd);
+                    }
+                    _ => sys::at::link_fd(fd.as_fd(), dir.as_fd(), &name.name)?,
+                }
+            }
+            new.dirs.iter().try_for_each(|dir| sync_dir(dir.as_fd()))
+        })?;
+        // Before the old names go: a lookup that saw neither name asks again.
+        moving.names.iter().for_each(|name| name.parent.has_new(&name.name));
+        self.moves.fetch_add(1, SeqCst);
+        // The copies were synced meanwhile: compared once more.
+        for (name, dir) in olds {
+            match moving.look(dir, &name.name) {
+                Ok(there) if !moving.is(&there) => return Err(OpError::STALE),
+                _ => {} // what cannot be asked cannot be removed: reported by the caller
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the old copy still has its name.
+fn stands(moving: &Move<'_>, name: &InodeName, old_dir: &DirFd) -> Result<bool> {
+    match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), &name.name)) {
+        Ok(there) => Ok(there.ino == moving.stat.ino),
+        Err(error) if error.is_missing() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether no name can be removed from the directory.
+fn is_frozen(dir: &DirFd) -> Result<bool, sys::SysError> {
+    let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    // Where flags cannot be asked for there are none.
+    Ok(sys::ioctl::getflags(dir.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING != 0)
+}
+
+type DirTimes<'a> = Vec<(&'a Arc<DirFd>, Option<Times>)>;
+
+fn times<'a>(branch: &Branch, dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> DirTimes<'a> {
+    dirs.into_iter().map(|dir| (dir, moves::times_of(branch, dir))).collect()
+}
+
+fn set_times(branch: &Branch, dirs: DirTimes<'_>) {
+    dirs.into_iter().for_each(|(dir, times)| moves::set_times(branch, dir, times));
+}
+
+/// Removes the names of the new copy, number `ino`, so that it does not stay beside the old one. Another object of a name stays.
+fn give_up(
+    pool: &Pool,
+    moving: &Move<'_>,
+    new: &NewCopy<'_>,
+    (intent, ino): (Noted<'_>, u64),
+    error: OpError,
+) -> Unmoved {
+    let to = new.to;
+    let remove = |name: &CStr, dir: &DirFd| match to.ask(|| sys::at::stat(dir.as_fd(), name)) {
+        Ok(there) if there.ino == ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
+        Err(error) if !error.is_missing() => Err(error),
+        _ => Ok(()),
+    };
+    let undone = new.names(moving).try_for_each(|(name, dir)| remove(&name.name, dir));
+    // If the intent went first, a power cut would leave both copies for good.
+    let undone = undone.and_then(|()| new.dirs.iter().try_for_each(|dir| to.ask(|| sync_dir(dir.as_fd()))));
+    tracing::warn!(%error, ?undone, name = ?moving.name().name, branch = %to.path.display(), "relocation given up; the file stays where it was");
+    if undone.is_ok() {
+        intent.done();
+        Unmoved::Undone(error)
+    } else {
+        intent.keeps_old(&pool.taken_back);
+        Unmoved::Left(error)
+    }
+}
