@@ -181,14 +181,17 @@ mod held {
     use super::HeldRank;
 
     impl<const RANK: u8> HeldRank<RANK> {
+        /// For a lock that is waited for; nothing is checked.
         pub const fn in_order() -> Self {
             Self
         }
 
+        /// For a lock that is shared; nothing is checked.
         pub const fn one_more() -> Self {
             Self
         }
 
+        /// For a lock that is not waited for; nothing is checked.
         pub const fn unordered() -> Self {
             Self
         }

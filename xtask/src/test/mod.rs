@@ -246,11 +246,15 @@ impl Test {
 fn checks() -> Vec<ReportRow> {
     let clippy = ["clippy", "--workspace", "--all-targets"];
     let faulty = ["clippy", "-p", "fsstack-tests", "--features", "fault", "--all-targets"];
+    // What only a release build compiles: the one crate that has such code, without its dependencies.
+    let release = ["rustc", "-q", "-p", "fsstack-branch", "--lib", "--profile", "check"];
     let deny = ["--", "-D", "warnings"];
+    let as_release = ["--", "-C", "debug-assertions=off", "-D", "warnings"];
     vec![
         timed(|| ReportRow::of("fmt", exec::cargo().args(["fmt", "--all", "--check"]).run().map(drop))),
         timed(|| ReportRow::of("clippy", exec::cargo().args(clippy).args(deny).run().map(drop))),
         timed(|| ReportRow::of("clippy +fault", exec::cargo().args(faulty).args(deny).run().map(drop))),
+        timed(|| ReportRow::of("release code", exec::cargo().args(release).args(as_release).run().map(drop))),
         timed(|| ReportRow::of("tidy", tidy::run())),
         timed(|| match docs::stale() {
             Ok(stale) => stale.into_iter().fold(ReportRow::new("docs").passed(1), ReportRow::failed),
