@@ -147,6 +147,10 @@ impl Serve for Null {
     }
 
     fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+
+    fn some_files(&self, _: usize) -> Vec<u64> {
+        Vec::new()
+    }
 }
 
 /// The number of `name` in the directory `parent`, FNV-1a over both (Fowler, Noll, Vo), with its type.

@@ -22,6 +22,13 @@ fn threads(daemon: Process) -> (usize, usize) {
     (names.len(), names.iter().filter(|name| name.trim() == "branch-close").count())
 }
 
+/// The threads of the daemon and where they wait in the kernel.
+fn waiting(daemon: Process) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().flatten();
+    let of = |task: &fs::DirEntry, what: &str| fs::read_to_string(task.path().join(what)).unwrap_or_default();
+    tasks.map(|task| format!("{} {}", of(&task, "comm").trim(), of(&task, "wchan"))).collect()
+}
+
 /// Names of the daemon's threads that are in close(2).
 fn stuck_in_close(daemon: Process) -> Vec<String> {
     let close = if cfg!(target_arch = "x86_64") { "3" } else { "57" };
@@ -102,7 +109,7 @@ fn others_are_served_though_few_threads_can_start(transport: &str) {
     });
     for _ in 0..5 {
         let answered = answers.recv_timeout(Duration::from_secs(60));
-        assert_eq!(answered, Ok(true), "others are served");
+        assert_eq!(answered, Ok(true), "others are served: {:#?}", waiting(daemon));
     }
     asker.join().unwrap();
     group.unbound().unwrap();

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
+use crate::command as operator;
 use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
 use crate::schedules::is_worker;
 use crate::script::{log_with, sh};
@@ -170,6 +171,34 @@ fn a_burst_on_one_cpu_leaves_threads_for_another() {
         drop(frozen);
         assert!(waiting.into_iter().all(|caller| caller.join().unwrap()));
     }
+}
+
+/// Requests of one CPU arrive faster than threads start. The kernel gives a new thread none of those queued before.
+#[test]
+fn a_request_queued_before_its_thread_started_is_served() {
+    needs!(mounting(), program("mergerfs"), rings());
+    let cpu = fsstack_sys::thread::allowed_cpus()[0];
+    let pool = filled(described().option("transport=ring").option("branch-timeout=600"));
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let begin = std::sync::Arc::new(std::sync::Barrier::new(12));
+    let callers: Vec<_> = (0..12)
+        .map(|_| {
+            let (at, begin) = (pool.at("on-a"), begin.clone());
+            std::thread::spawn(move || {
+                fsstack_sys::thread::pin_to_cpu(cpu).unwrap();
+                begin.wait();
+                fs::metadata(at).is_ok()
+            })
+        })
+        .collect();
+    let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
+    until("all are in the branch", || {
+        let status = operator::json("status", &["status", &at]);
+        let branches = status["pools"][0]["branches"].as_array().unwrap().clone();
+        branches.iter().any(|branch| branch["path"] == *a && branch["in_flight"] == callers.len())
+    });
+    drop(frozen);
+    assert!(callers.into_iter().all(|caller| caller.join().unwrap()));
 }
 
 /// Threads started for many callers stay with the ring, but release their memory.

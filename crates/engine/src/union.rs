@@ -217,6 +217,11 @@ impl Union {
         }
     }
 
+    /// Up to `most` regular files that the kernel has looked up and, as far as is known, not forgotten.
+    pub fn some_files(&self, most: usize) -> Vec<Ino> {
+        self.inodes.some_files(most)
+    }
+
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
         self.jobs.end();

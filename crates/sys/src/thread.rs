@@ -136,6 +136,26 @@ impl RunDelay {
     }
 }
 
+/// A thread of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId(i32);
+
+impl ThreadId {
+    /// The calling thread.
+    pub fn own() -> Self {
+        Self(gettid().as_raw_nonzero().get())
+    }
+
+    /// Whether it runs, or would if it had a processor: the state in `/proc/self/task/TID/stat`, proc(5). False also if it
+    /// has ended, or there is no /proc.
+    pub fn is_runnable(self) -> bool {
+        let stat = std::fs::read(format!("/proc/self/task/{}/stat", self.0)).unwrap_or_default();
+        // The name, in brackets, may have any bytes in it.
+        let name_end = stat.iter().rposition(|byte| *byte == b')');
+        name_end.is_some_and(|end| stat.get(end + 2) == Some(&b'R'))
+    }
+}
+
 /// Raises the limit of open files as far as permitted: to the kernel's maximum (`fs.nr_open`), or to the hard limit.
 /// Returns the limit now in force.
 pub fn raise_nofile_limit() -> u64 {
@@ -222,6 +242,25 @@ mod tests {
                 assert_eq!(schedule("thread-self"), schedule("self"));
             });
         });
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_not_runnable() {
+        let (id_sender, ids) = std::sync::mpsc::channel();
+        let (waker, wait) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || {
+            set_name("a ) R name").unwrap();
+            id_sender.send(ThreadId::own()).unwrap();
+            wait.recv().unwrap();
+        });
+        let id = ids.recv().unwrap();
+        while id.is_runnable() {
+            std::thread::yield_now();
+        }
+        assert!(ThreadId::own().is_runnable());
+        waker.send(()).unwrap();
+        waits.join().unwrap();
+        assert!(!id.is_runnable());
     }
 
     #[test]

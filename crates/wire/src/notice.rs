@@ -1,4 +1,4 @@
-//! Notices that tell the kernel to drop cached names, attributes or data.
+//! Notices that tell the kernel to drop cached names, attributes or data, or to send a request.
 
 use std::ffi::CStr;
 
@@ -10,9 +10,10 @@ use crate::abi;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice(Vec<u8>);
 
-/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, `_INC_EPOCH`.
+/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, `_RETRIEVE`, `_INC_EPOCH`.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const RETRIEVE: i32 = 5;
 const INC_EPOCH: i32 = 8;
 /// `FUSE_EXPIRE_ONLY`: the entry is looked up again at its next use. Kernels before 6.2 drop it at once.
 const EXPIRE_ONLY: u32 = 1;
@@ -23,6 +24,16 @@ struct InodeNotice {
     ino: u64,
     offset: i64,
     len: i64,
+}
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct RetrieveNotice {
+    unique: u64,
+    ino: u64,
+    offset: u64,
+    size: u32,
+    padding: u32,
 }
 
 #[derive(IntoBytes, Immutable)]
@@ -60,6 +71,12 @@ impl Notice {
         Self::new(INC_EPOCH, &[])
     }
 
+    /// Makes the kernel send a request, `NOTIFY_REPLY`, with the number `unique`: no bytes of the cached data of `ino`.
+    #[must_use]
+    pub fn request(ino: u64, unique: u64) -> Self {
+        Self::new(RETRIEVE, &[RetrieveNotice { unique, ino, offset: 0, size: 0, padding: 0 }.as_bytes()])
+    }
+
     fn new(code: i32, parts: &[&[u8]]) -> Self {
         let body: usize = parts.iter().map(|part| part.len()).sum();
         let len = u32::try_from(size_of::<abi::RawOutHeader>() + body).unwrap_or(u32::MAX);
@@ -87,5 +104,8 @@ mod tests {
         assert_eq!(Notice::attributes(7).as_bytes()[16..32], [[7, 0, 0, 0, 0, 0, 0, 0], [255; 8]].concat());
         assert_eq!(Notice::data(7).as_bytes().len(), 40);
         assert_eq!(Notice::all_names().as_bytes().len(), 16);
+        let request = Notice::request(1, 0x99);
+        assert_eq!(request.as_bytes()[..8], [48, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(request.as_bytes()[16..32], [0x99, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -191,6 +191,12 @@ impl Table {
         all
     }
 
+    /// Up to `most` of the regular files.
+    pub(crate) fn some_files(&self, most: usize) -> Vec<Ino> {
+        let files = self.slots.iter().filter(|slot| slot.inode.kind == Kind::File);
+        files.map(|slot| slot.inode.id.ino).take(most).collect()
+    }
+
     /// Inodes known, without the root.
     pub fn len(&self) -> usize {
         self.slots.len()

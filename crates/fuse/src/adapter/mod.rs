@@ -62,6 +62,8 @@ pub trait Serve: Send + Sync + fmt::Debug {
     }
     /// Rolls back the grants of `answer`, which the kernel has not received because another thread replied.
     fn take_back(&self, request: &Request<'_>, answer: &[u8]);
+    /// Numbers of up to `most` regular files that the kernel probably knows.
+    fn some_files(&self, most: usize) -> Vec<u64>;
 }
 
 /// The adapter between the protocol and the engine: one for all transports.
@@ -108,6 +110,10 @@ impl Serve for Adapter {
 
     fn may_hang(&self) -> bool {
         self.union.may_hang()
+    }
+
+    fn some_files(&self, most: usize) -> Vec<u64> {
+        self.union.some_files(most).into_iter().map(|file| file.0).collect()
     }
 
     fn will_wait(&self, unique: u64) {

@@ -5,10 +5,11 @@
 //! and ended a request is its pulse, which costs two additions a request. A look at the pulses tells which request has been
 //! served for long: its thread then counts as aside, so that slow calls on a local disk leave threads for everybody else.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use fsstack_sys::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use super::gate::Reading;
@@ -69,6 +70,8 @@ pub(super) struct Worker {
     number: usize,
     pulse: AtomicU64,
     pub(super) reading: Reading,
+    /// Its thread, once that has started.
+    thread: OnceLock<ThreadId>,
 }
 
 /// A thread's membership, which ends when this drops.
@@ -104,6 +107,7 @@ impl Workers {
             number,
             pulse: AtomicU64::new(0),
             reading: Reading::default(),
+            thread: OnceLock::new(),
         });
         let mut rows = self.rows.lock();
         rows.push(WorkerRow {
@@ -140,6 +144,16 @@ impl Workers {
     pub(super) fn all_and_at(&self, number: usize) -> (usize, usize) {
         let rows = self.rows.lock();
         (rows.len(), rows.iter().filter(|row| row.worker.number == number).count())
+    }
+
+    /// Whether a thread of `number` runs, or would if it had a processor, or is about to start. Those that are stuck do not
+    /// count.
+    pub(super) fn is_any_runnable(&self, number: usize) -> bool {
+        let rows = self.rows.lock();
+        let own = rows.iter().filter(|row| row.worker.number == number && !row.reasons.is_stuck);
+        let threads: Vec<_> = own.map(|row| row.worker.thread.get().copied()).collect();
+        drop(rows);
+        threads.into_iter().any(|thread| thread.is_none_or(ThreadId::is_runnable))
     }
 
     /// Looks at all requests: those that take long put their threads aside. Returns how many unanswered requests were being
@@ -223,6 +237,11 @@ impl Worker {
     /// Its CPU's queue or number.
     pub(super) fn number(&self) -> usize {
         self.number
+    }
+
+    /// The calling thread is its thread.
+    pub(super) fn starts(&self) {
+        let _first = self.thread.set(ThreadId::own());
     }
 
     /// It has taken a request.
@@ -364,6 +383,28 @@ mod tests {
         assert_eq!(counts(&workers), [2, 0, 0]);
         assert_eq!(workers.look(), 0);
         drop(idle);
+    }
+
+    #[test]
+    fn a_queue_whose_threads_wait_has_none_that_is_runnable() {
+        let workers = Workers::new(1);
+        assert!(!workers.is_any_runnable(0));
+        let (here, elsewhere) = (workers.enter(0), workers.enter(1));
+        assert!(workers.is_any_runnable(0), "its thread is about to start");
+        here.worker().starts();
+        assert!(workers.is_any_runnable(0), "it runs");
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || {
+            elsewhere.worker().starts();
+            receiver.recv().unwrap();
+        });
+        while workers.is_any_runnable(1) {
+            std::thread::yield_now();
+        }
+        sender.send(()).unwrap();
+        waits.join().unwrap();
+        here.worker().is_stuck();
+        assert!(!workers.is_any_runnable(0));
     }
 
     #[test]

@@ -209,6 +209,11 @@ impl EntryRing {
 }
 
 impl Slot {
+    /// The number of the request. Every one is answered, also one of a kind that has no answer at the device.
+    pub(crate) fn unique(&self) -> u64 {
+        self.header.commit_id
+    }
+
     /// The request's three parts, as they were before it was answered.
     pub(crate) fn request(&mut self) -> [&[u8]; 3] {
         let Parts { header, op_in, rest, .. } = self.parts();

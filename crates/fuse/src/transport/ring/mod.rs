@@ -1,9 +1,9 @@
 //! The transport over io_uring: a queue a CPU, its threads pinned there, each with a ring and one entry of its own.
 //!
 //! The kernel puts a request into the queue of the caller's CPU and hands it to the entry that became free last. So a
-//! request runs to its end in its thread, blocking or not, and the next one finds another thread of the queue. When a
-//! queue has no free thread, one more is started, unless `max-threads` are at work in all queues. The kernel takes no entry
-//! back, so threads stay; an idle one gives the memory of its buffers back (`extra_workers.rs`).
+//! request runs to its end in its thread, blocking or not, and the next one finds another thread of the queue. When all
+//! threads of a queue wait inside a request, one more is started, unless `max-threads` are at work in all queues. The kernel
+//! takes no entry back, so threads stay; an idle one gives the memory of its buffers back (`extra_workers.rs`).
 //!
 //! The kernel uses no queue before all have an entry, and callers wait until then. So the transport opens only when every
 //! entry is made. FORGET and INTERRUPT always come by the device.
@@ -41,9 +41,6 @@ pub(crate) use entry::probe;
 /// Threads that a queue of a CPU in use has from the start: one for the request at hand, one for the next while
 /// the first is blocked. More cost speed (a close and the next open run on two threads by turns).
 const AT_FIRST: usize = 2;
-/// Free threads of a queue at which one more is started. A request that finds none waits until another of its
-/// queue is answered, not until the new thread is there.
-const FREE_BEFORE_GROWING: usize = 0;
 /// How long a thread that has carried much waits for its next request before it gives memory back.
 const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(2);
 
@@ -75,6 +72,8 @@ enum FirstEntry {
     Own(Sender<io::Result<()>>),
     /// One more entry of its own.
     More,
+    /// The same for a queue in which requests may be waiting.
+    Late,
     /// Another thread's entry, whose request was answered.
     TakenOver(TakenEntry),
     /// Another thread's entry, whose request is to be served again.
@@ -164,6 +163,7 @@ impl RingShared {
         let shared = self.clone();
         let membership = self.workers.enter(queue);
         std::thread::Builder::new().name(format!("ring-{queue}")).spawn(move || {
+            membership.worker().starts();
             shared.scheduling.apply(Some(queue));
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
@@ -206,7 +206,7 @@ impl RingShared {
                     fetched = entry.give_back();
                 }
                 Fetched::Request => {
-                    if queue.free.fetch_sub(1, SeqCst) == FREE_BEFORE_GROWING + 1 {
+                    if queue.free.fetch_sub(1, SeqCst) == 1 {
                         self.order(number);
                     }
                     worker.begins();
@@ -244,6 +244,7 @@ impl RingShared {
         };
         match first {
             FirstEntry::More => registered().map(Some),
+            FirstEntry::Late => registered().inspect(|_| self.fetch_waiting()).map(Some),
             FirstEntry::Own(registered_sender) => {
                 let (taken, answer) = match registered() {
                     Ok(taken) => (Some(taken), Ok(())),
@@ -268,11 +269,11 @@ impl RingShared {
     }
 
     fn answer(&self, entry: &mut Entry) {
+        let unique = entry.slot.unique();
         let parts = entry.slot.parts();
         let (out, len) = match Request::parse(self.adapter.abi(), parts.header, parts.op_in, parts.rest) {
-            Err(refused) => (OutHeader::refused(refused.unique.unwrap_or(0), refused.errno()), 0),
+            Err(refused) => (OutHeader::refused(unique, refused.errno()), 0),
             Ok(request) => {
-                let unique = request.header.unique;
                 let mut answer = Answer::new(parts.answer);
                 match self.serve_open(&request, &mut answer) {
                     Outcome::Answered => (answer.header(unique), answer.len()),
@@ -293,16 +294,16 @@ impl RingShared {
         at_hand: &Arc<EntryAtHand>,
         copy: &mut RequestCopy,
     ) -> Option<Entry> {
+        let unique = entry.slot.unique();
         let ([header, op_in, rest], answer) = copy.keep(entry.slot.request());
         let request = match Request::parse(self.adapter.abi(), header, op_in, rest) {
             Ok(request) => request,
             Err(refused) => {
-                let out = OutHeader::refused(refused.unique.unwrap_or(0), refused.errno());
+                let out = OutHeader::refused(unique, refused.errno());
                 entry.slot.put(out.as_bytes(), &[]);
                 return Some(entry);
             }
         };
-        let unique = request.header.unique;
         let mut answer = Answer::new(answer);
         let transport: Arc<dyn ReplyTakeover> = at_hand.clone();
         let Entry { ring, slot, touched } = entry;

@@ -79,6 +79,10 @@ impl Serve for Nobody {
     }
 
     fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+
+    fn some_files(&self, _: usize) -> Vec<u64> {
+        Vec::new()
+    }
 }
 
 #[test]
@@ -114,6 +118,10 @@ impl Serve for Forgets {
     }
 
     fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+
+    fn some_files(&self, _: usize) -> Vec<u64> {
+        Vec::new()
+    }
 }
 
 /// FORGET of `nlookup` lookups.
