@@ -23,7 +23,7 @@ pub(crate) fn give_up_rights() -> io::Result<()> {
 }
 
 /// Restricts all threads, and programs that the daemon becomes, to the system calls of a serving daemon, as set by
-/// `seccomp=`. Irreversible. Returns the list of the filter, if there is one.
+/// `seccomp=`. Irreversible. Returns the list of the filter, if there is one that refuses calls.
 ///
 /// A kernel without such filters serves pools too.
 pub(crate) fn keep_to_known_calls(settings: &Settings) -> Option<Vec<String>> {
@@ -37,7 +37,8 @@ pub(crate) fn keep_to_known_calls(settings: &Settings) -> Option<Vec<String>> {
         tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.options.seccomp);
         return None;
     }
-    Some(seccomp::allowed())
+    // A call that is only logged is made.
+    (violation != Violation::Log).then(seccomp::allowed)
 }
 
 #[cfg(test)]

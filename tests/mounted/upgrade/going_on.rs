@@ -358,3 +358,19 @@ fn json_says_what_the_line_says() {
     let again = json("upgrade", &["upgrade", &at(&pool)]);
     assert_eq!(again["ticket"], told["ticket"].as_u64().unwrap() + 1);
 }
+
+#[test]
+fn files_on_a_branch_that_another_daemon_serves_go_on() {
+    needs!(mounting());
+    let pool = crate::hung_branches::described().option("transport=dev").option("create=ff").mount();
+    fs::write(pool.branch("a").path().join("there"), "before\n").unwrap();
+    let there = File::options().read(true).write(true).open(pool.at("there")).unwrap();
+    let here = File::options().read(true).write(true).create_new(true).open(pool.at("here")).unwrap();
+    here.write_all_at(b"before\n", 0).unwrap();
+    for _ in 0..3 {
+        upgrade(&pool);
+    }
+    read_write(&there);
+    read_write(&here);
+    assert_eq!(fs::read(pool.branch("a").path().join("there")).unwrap(), b"before\nafter\n");
+}

@@ -9,7 +9,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use super::{pool, upgrade};
 use crate::command::{at, branch, output_of, refused};
-use crate::hung_branches::until;
+use crate::hung_branches::{FrozenDaemon, described, until};
 use crate::script::STRANGER;
 
 /// A program beside the pool: a script with these lines.
@@ -147,4 +147,23 @@ fn nobody_but_root_may_ask_for_it() {
     let said =
         crate::script::refused_to_stranger("/", &format!("{} upgrade {}", command.display(), at(&pool)));
     assert!(said.to_lowercase().contains("permission denied"), "{said}");
+}
+
+#[test]
+fn a_branch_that_hangs_refuses_it_and_is_named() {
+    needs!(mounting());
+    let pool = described().option("transport=dev").mount();
+    fs::write(pool.branch("a").path().join("there"), "x").unwrap();
+    assert_eq!(pool.read("there"), b"x");
+    let server = lab::daemon::server_of(pool.branch("a").path()).unwrap();
+    let frozen = FrozenDaemon::new(server);
+    let refused_now = fs::File::open(pool.at("there")).and_then(|file| file.sync_all());
+    until("the branch is known to hang", || {
+        let (code, line) = refused(&["upgrade", &at(&pool)]);
+        code == 1 && line.contains("does not answer") && line.contains("branches/a")
+    });
+    drop((refused_now, frozen));
+    pool.write("here", b"x");
+    until("the branch is back", || crate::command::run(&["upgrade", &at(&pool)]).code == 0);
+    assert_eq!((pool.read("here"), pool.read("there")), (b"x".to_vec(), b"x".to_vec()));
 }

@@ -57,6 +57,7 @@ fn checked(path: &str, check: UpgradeCheck) -> Result<(), Failed> {
         program::output_within(CHECK_TIMEOUT, Path::new(&fd(program_fd)), &["--adopt-check", &fd(state_fd)])
             .map_err(|why| refused(format!("its check of the pool's state failed: {why}")))?;
     let said = program::said(&told);
+    let said = said.strip_prefix("mount.fsstack: ").unwrap_or(&said).to_owned();
     match (told.status.success(), told.status.code()) {
         (true, _) => Ok(()),
         (false, Some(_)) if !said.is_empty() => Err(refused(said)),

@@ -104,7 +104,7 @@ impl PassedState {
         let lacking = seccomp::allowed().into_iter().filter(|call| !calls.contains(call)).count();
         if lacking > 0 {
             return Err(format!(
-                "it makes {lacking} kinds of system calls that the filter of version {} refuses (seccomp=): unmount and mount to change versions",
+                "it needs system calls ({lacking}) that the filter of version {} refuses (seccomp=): unmount and mount to change versions",
                 self.version
             ));
         }
