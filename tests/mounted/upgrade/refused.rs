@@ -163,7 +163,7 @@ fn a_branch_that_hangs_refuses_it_and_is_named() {
         code == 1 && line.contains("does not answer") && line.contains("branches/a")
     });
     drop((refused_now, frozen));
-    pool.write("here", b"x");
-    until("the branch is back", || crate::command::run(&["upgrade", &at(&pool)]).code == 0);
+    until("the branch is back", || fs::write(pool.at("here"), "x").is_ok());
+    until("nothing stands against it", || crate::command::run(&["upgrade", &at(&pool)]).code == 0);
     assert_eq!((pool.read("here"), pool.read("there")), (b"x".to_vec(), b"x".to_vec()));
 }
