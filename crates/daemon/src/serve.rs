@@ -84,6 +84,7 @@ pub(crate) fn serve(
     let ended = opened.and_then(|attended| {
         let served = attended.served.clone();
         attend(settings, signals, log, listed, &mounted, (attended, Listeners::default()), || {
+            served.union.resume_drains();
             answers(settings)?;
             *served.handover.calls.lock() = keep_to_known_calls(settings);
             ready.announce();

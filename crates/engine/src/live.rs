@@ -23,6 +23,7 @@ use fsstack_sys::{self as sys, SysError};
 use parking_lot::MutexGuard;
 
 use crate::inode::Inode;
+use crate::jobs::remembered;
 use crate::member::Member;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
@@ -226,7 +227,13 @@ impl Union {
         let branch = self.begin_removal(ix)?;
         loop {
             match (self.try_removal(&branch), how) {
-                (Ok(()), _) => return Ok(()),
+                (Ok(()), _) => {
+                    // In whatever pool it is next it is a branch like others. One that was not emptied may hang: not asked.
+                    if self.jobs().iter().any(|job| job.branch == ix && !job.dry_run) {
+                        let _reported = remembered::forget(&branch);
+                    }
+                    return Ok(());
+                }
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
                     std::thread::sleep(LOOK_INTERVAL);
                 }

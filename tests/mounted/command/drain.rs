@@ -326,9 +326,21 @@ fn a_drain_that_is_cut_short_is_begun_again() {
     let drains = begin("300k");
     pool.kill_daemon();
     assert_eq!(drains.join().unwrap().code, 4);
+    // The next mount goes on with it; cancelled, it is not begun again.
+    let mode = || json("status", &["status", &at])["pools"][0]["branches"][0]["mode"].clone();
     pool.remount();
+    until("it goes on", || json_of(&["job", "status", &at])["state"] == "moving");
+    assert_eq!(mode(), "NC");
+    output_of(&["job", "cancel", &at, "1"]);
+    pool.kill_daemon();
+    pool.remount();
+    assert_eq!((run(&["job", "status", &at]).code, mode()), (3, "RW".into()));
     output_of(&["branch", "drain", &at, &a]);
     assert_empty(&pool, "a");
+    pool.kill_daemon();
+    pool.remount();
+    until("it finds nothing", || json_of(&["job", "status", &at])["state"] == "done");
+    assert_eq!(mode(), "NC");
     (0..12).for_each(|n| assert_eq!(pool.read(format!("small{n}")), format!("{n}").as_bytes()));
     (0..6).for_each(|n| assert!(pool.read(format!("large{n}")) == mib(n), "large{n}"));
     assert_clean(&pool);

@@ -213,8 +213,8 @@ pub enum BranchAction {
 #[command(
     after_help = "Files move one after the other, under their readers and writers; numbers and NFS handles stay. What cannot be \
 moved now (open by passthrough, locked) is waited for; what cannot be moved at all (hard links, hidden or immutable files) is \
-named and stays. Ctrl-C ends the display, not the job: see fsstack job. The job ends with the mount; starting it again \
-goes on where it was. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW takes it back."
+named and stays. Ctrl-C ends the display, not the job: see fsstack job. The next mount goes on with it, until it is \
+cancelled. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW takes it back."
 )]
 pub struct Drain {
     /// The pool.

@@ -175,6 +175,7 @@ impl Served {
         }
         let from = branch.given_mode();
         self.union.set_branch_mode(branch.ix, to).map_err(refused)?;
+        self.union.forget_drain(branch.ix);
         Ok(changed(&branch, from.name(), to.name()))
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fsstack_pool::{BranchIx, BranchMode, Printable, Size};
 
 use super::plan::{Plan, Room};
+use super::remembered;
 use super::walk::{HIDDEN, MOUNTED, Met, MetFile, Visitor};
 use super::{Amount, Job, JobState, NAMED, Staying};
 use crate::inode::Inode;
@@ -70,6 +71,9 @@ impl Union {
         }
         if job.order.dry_run {
             return JobState::Planned;
+        }
+        if let Err(error) = remembered::remember(&self.pool(), &job.order) {
+            tracing::warn!(%error, branch = %job.path, "job: the branch does not keep that it is being emptied; the drain ends with the mount");
         }
         if self.set_branch_mode(from, BranchMode::NoCreate).is_err() {
             return refuse(format!("{}: no branch of the pool any more", job.path));

@@ -1,9 +1,10 @@
 //! Work on a pool that goes on by itself, on a thread of its own: `drain` empties a branch.
 //!
-//! A job is not persistent: it ends with the daemon, and what it has moved stays moved. It begins anew when it is asked for again.
+//! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
 
 mod drain;
 pub mod plan;
+pub(crate) mod remembered;
 mod walk;
 
 use std::num::NonZeroU64;
@@ -179,6 +180,8 @@ struct Job {
 struct Progress {
     state: JobState,
     called_off: bool,
+    /// The next mount is not to begin it again.
+    forgotten: bool,
     /// The thread has ended.
     gone: bool,
     refusal: Option<String>,
@@ -197,6 +200,7 @@ impl Job {
         let progress = Progress {
             state: JobState::Counting,
             called_off: false,
+            forgotten: false,
             gone: false,
             refusal: None,
             found: Amount::default(),
@@ -373,6 +377,9 @@ impl Union {
         let path = &job.path;
         tracing::info!(job = job.id, branch = %path, dry_run = job.order.dry_run, "job: drain begins");
         let state = self.drain(job);
+        if job.progress.lock().forgotten {
+            self.forget_drain(job.order.from);
+        }
         drop(stays);
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
@@ -384,14 +391,24 @@ impl Union {
         self.jobs.0.lock().jobs.iter().map(|job| job.view()).collect()
     }
 
-    /// Calls the job `id` off. What it has moved stays moved.
+    /// Calls the job `id` off, for good: the next mount does not begin it again. What it has moved stays moved.
     ///
     /// # Errors
     /// There is no such job.
     pub fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
         let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
+        // The job may just be about to be remembered, and forgets that at its end.
+        let is_over = {
+            let mut progress = job.progress.lock();
+            progress.forgotten = !job.order.dry_run;
+            progress.gone
+        };
         job.call_off();
+        let is_other = |other: &JobView| other.branch == job.order.from && !other.state.is_over();
+        if is_over && !job.order.dry_run && !self.jobs().iter().any(is_other) {
+            self.forget_drain(job.order.from);
+        }
         Ok(job.view())
     }
 }

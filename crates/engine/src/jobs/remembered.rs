@@ -1,0 +1,137 @@
+//! Drains that outlive the daemon: an attribute of the branch's root says that the branch is being emptied.
+//!
+//! It is there from before the branch takes nothing new until the operator cancels the job, gives the branch a mode or removes it.
+//! A mount that finds it makes the branch NC and begins the job again, which costs a walk if nothing is left.
+//!
+//! Value: bytes a second at most as 8 bytes, 0 for no limit, then the ids of the targets, 2 bytes each, none for all; little-endian.
+
+use std::ffi::CStr;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::Result;
+use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_sys::Errno;
+use fsstack_sys::xattr::{self, On};
+
+use super::DrainOrder;
+use crate::member::Member;
+use crate::pool::Pool;
+use crate::recover::sync_dir;
+use crate::union::Union;
+
+/// The attribute of a branch's root.
+const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
+
+/// Content of the attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Remembered {
+    rate: Option<NonZeroU64>,
+    targets: Vec<u16>,
+}
+
+impl Remembered {
+    fn encode(&self) -> Vec<u8> {
+        let rate = self.rate.map_or(0, NonZeroU64::get).to_le_bytes();
+        rate.into_iter().chain(self.targets.iter().flat_map(|id| id.to_le_bytes())).collect()
+    }
+
+    fn parse(value: &[u8]) -> Option<Self> {
+        let (rate, ids) = value.split_first_chunk::<8>()?;
+        let (ids, []) = ids.as_chunks::<2>() else { return None };
+        let targets = ids.iter().map(|id| u16::from_le_bytes(*id)).collect();
+        Some(Self { rate: NonZeroU64::new(u64::from_le_bytes(*rate)), targets })
+    }
+}
+
+/// The drain of `order` outlives the daemon from now on.
+///
+/// # Errors
+/// The branch does not keep it.
+pub(super) fn remember(pool: &Pool, order: &DrainOrder) -> Result<()> {
+    let branch = pool.branch(order.from);
+    let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
+    let value = Remembered { rate: order.rate, targets }.encode();
+    let root = branch.root();
+    branch.ask(|| {
+        xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
+        sync_dir(root.as_fd())
+    })
+}
+
+/// No mount begins to empty `branch` again.
+///
+/// # Errors
+/// It is still remembered.
+pub(crate) fn forget(branch: &Branch) -> Result<()> {
+    let root = branch.root();
+    let forgotten = branch.ask(|| {
+        xattr::remove(On::Fd(root.as_fd()), ATTRIBUTE)?;
+        sync_dir(root.as_fd())
+    });
+    match forgotten {
+        Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, branch = %branch.path.display(), "drain of the branch is not forgotten; the next mount begins it again");
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn of(branch: &Member) -> Option<Remembered> {
+    let root = branch.root();
+    let value = branch.ask(|| xattr::get_vec(On::Fd(root.as_fd()), ATTRIBUTE)).ok()?;
+    Remembered::parse(&value)
+}
+
+impl Union {
+    /// Begins the drains again that an earlier daemon did not end. Their branches take nothing new.
+    pub fn resume_drains(self: &Arc<Self>) {
+        let pool = self.pool();
+        for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+            let Some(Remembered { rate, targets }) = of(branch) else { continue };
+            if self.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
+                continue;
+            }
+            let found = |id: &u16| pool.branches.iter().find(|other| other.id.get() == *id);
+            let to: Option<Vec<BranchIx>> =
+                targets.iter().map(|id| found(id).map(|other| other.ix)).collect();
+            let path = branch.path.display();
+            let Some(to) = to else {
+                tracing::warn!(branch = %path, "drain not begun again: a branch that takes its files is not in the pool; fsstack branch drain begins it anew");
+                continue;
+            };
+            let order = DrainOrder { from: branch.ix, to, rate, dry_run: false };
+            if let Err(error) = self.start_drain(order) {
+                tracing::warn!(%error, branch = %path, "drain not begun again; fsstack branch drain begins it anew");
+            }
+        }
+    }
+
+    /// The drain of the branch is over for good, if there was one: the operator wants something else of the branch.
+    pub fn forget_drain(&self, ix: BranchIx) {
+        if let Some(branch) = self.pool().live(ix) {
+            // Reported there.
+            let _forgotten = forget(branch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_read_as_it_was_written() {
+        for (rate, targets) in [(None, vec![]), (NonZeroU64::new(300 << 10), vec![1, 0x7fff])] {
+            let remembered = Remembered { rate, targets };
+            assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+        }
+        for bad in [&b""[..], b"1234567", b"123456789"] {
+            assert_eq!(Remembered::parse(bad), None);
+        }
+    }
+}
