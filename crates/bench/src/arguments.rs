@@ -115,10 +115,10 @@ pub(crate) struct Running {
     /// The target that the others are compared with; the first if not given.
     #[arg(long, value_name = "NAME")]
     pub(crate) baseline: Option<String>,
-    /// Rounds that count; below 5 no verdicts are given.
+    /// Rounds that count; below 6 no verdicts are given.
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
-    /// Decides random orders, random data and the resamples of intervals.
+    /// Decides random orders and random data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Write results.json, results.csv, report.md, report.html and plot.svg into this directory.

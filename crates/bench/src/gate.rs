@@ -2,16 +2,20 @@
 //!
 //! Tasks sleep on one futex (a condition variable) until the run opens the gate. Each then yields its CPU until all are
 //! awake, and takes its start time when it goes: with more tasks than CPUs, that is when the scheduler next runs it.
-//! For the same reason each yields once more after its first operation until all have begun (`all_begun`): otherwise
+//! For the same reason each waits once more after its first operation until all have begun (`all_begun`): otherwise
 //! the first task on a CPU would use up its time slice before the second one starts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::yield_now;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Maximum number of yields for tasks that have not begun: longer than any start where first operations do not block.
-const ANSWER_TIMEOUT: u32 = 2000;
+/// A task that waits for others longer than this sleeps: yielding on would use the CPU time that is being measured, and
+/// keep programs of idle priority from running.
+const LONGEST_SPIN: Duration = Duration::from_micros(50);
+
+/// Longest wait for the others' first operations: longer than any start where these do not block.
+const LONGEST_WAIT: Duration = Duration::from_millis(2);
 
 /// State shared by the tasks and the run.
 #[derive(Debug, Default)]
@@ -80,13 +84,22 @@ impl Gate {
 
     /// Called after a task's first operation; returns when all have made theirs, or after a while.
     pub(crate) fn all_begun(&self) {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..ANSWER_TIMEOUT {
-            if self.tasks <= self.begun.load(Ordering::SeqCst) {
+        if self.tasks <= self.begun.fetch_add(1, Ordering::SeqCst) + 1 {
+            // Locked once: a task that has just seen too few is asleep by then, and is woken.
+            drop(self.stage());
+            self.changed.notify_all();
+            return;
+        }
+        let began = Instant::now();
+        let all = || self.tasks <= self.begun.load(Ordering::SeqCst);
+        while began.elapsed() < LONGEST_SPIN {
+            if all() {
                 return;
             }
             yield_now();
         }
+        let wait = self.changed.wait_timeout_while(self.stage(), LONGEST_WAIT, |_| !all());
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Called by a finished task; waits until the run has read its CPU time.

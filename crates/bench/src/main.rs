@@ -29,6 +29,7 @@ mod summary;
 mod target;
 mod task;
 mod test_bed;
+mod turns;
 mod workload;
 
 use std::path::Path;

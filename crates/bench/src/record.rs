@@ -9,7 +9,7 @@ use crate::stats::{Ratio, Spread};
 use crate::workload::Workload;
 
 /// Version of this format; increased when readers of the old one would misinterpret it.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// A run's results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,9 +140,12 @@ pub(crate) struct Measurement {
 pub(crate) struct Latency {
     pub(crate) mean: f64,
     pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    #[serde(rename = "p99.9")]
-    pub(crate) p999: f64,
+    /// The 99th percentile; none where fewer than ten operations took longer.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) p99: Option<f64>,
+    /// The 99.9th percentile, likewise.
+    #[serde(rename = "p99.9", skip_serializing_if = "Option::is_none", default)]
+    pub(crate) p999: Option<f64>,
     pub(crate) max: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
 use crate::target::{Target, TargetDir};
 use crate::workload::Engine;
-use crate::{serving, summary};
+use crate::{serving, summary, turns};
 
 /// Latencies of each case on each target, over the rounds.
 pub(crate) type Latencies = BTreeMap<(String, String), Histogram<u64>>;
@@ -121,8 +121,7 @@ impl Run<'_> {
             *able = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
         }
         for round in 0..self.plan.warmups + self.plan.rounds {
-            for turn in 0..targets {
-                let n = (turn + usize::try_from(round).unwrap_or(0)) % targets;
+            for n in turns::in_round(round.saturating_sub(self.plan.warmups), targets) {
                 if self.stopped() {
                     break;
                 }

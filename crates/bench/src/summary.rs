@@ -16,15 +16,19 @@ const CURVE: &[f64] = &[
     0.998, 0.999, 0.9995, 0.9999, 1.0,
 ];
 
+/// A quantile is given only with so many observations beyond it.
+const FEWEST_BEYOND: f64 = 10.0;
+
 impl Latency {
     /// Quantiles of nanoseconds in a histogram.
     pub(crate) fn of(latencies: &Histogram<u64>) -> Self {
         let at = |q| latencies.value_at_quantile(q) as f64 / 1e3;
+        let known = |q: f64| (FEWEST_BEYOND <= (1.0 - q) * latencies.len() as f64 + 1e-6).then(|| at(q));
         Self {
             mean: latencies.mean() / 1e3,
             p50: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
+            p99: known(0.99),
+            p999: known(0.999),
             max: latencies.max() as f64 / 1e3,
         }
     }
@@ -53,10 +57,10 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
         .iter()
         .filter_map(|m| baseline.iter().find(|b| b.round == m.round).map(|b| (m.rate, b.rate)))
         .collect();
-    let ratio = paired_ratio(&pairs, results.made.seed);
+    let ratio = paired_ratio(&pairs);
     let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
     // A thousand operations have no 99.99th percentile.
-    let check = |q: &&f64| **q == 1.0 || 1.0 <= (1.0 - **q) * histogram.len() as f64;
+    let check = |q: &&f64| **q == 1.0 || FEWEST_BEYOND <= (1.0 - **q) * histogram.len() as f64 + 1e-6;
     let curve =
         CURVE.iter().filter(check).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
     let skews: Vec<f64> = mine.iter().map(|m| m.start_skew_us).collect();
@@ -122,7 +126,7 @@ mod tests {
             ops: 1,
             seconds: 2.0,
             start_skew_us: 0.0,
-            latency_us: Latency { mean: 0.0, p50: 0.0, p99: 0.0, p999: 0.0, max: 0.0 },
+            latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
             used: vec![used("own", own), used("other", other)],
             machine_cpu_seconds: 0.0,
         };

@@ -21,7 +21,7 @@ pub(super) fn content(extent: Extent) -> Content {
         figures: Vec::new(),
         cases: Vec::new(),
         published: published(),
-        rounds: 5,
+        rounds: 6,
     };
     // Published: twice the client's memory, to defeat its cache. Here caches are dropped before each read.
     let size = extent.pick(32 << 20, 2 << 30);

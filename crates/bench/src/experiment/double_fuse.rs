@@ -36,7 +36,7 @@ pub(super) fn content(extent: Extent) -> Content {
         ],
         cases: Vec::new(),
         published: published(),
-        rounds: 5,
+        rounds: 6,
     };
     let base =
         Workload { file_size: size, data: Data::Zeros, timed: Timed::WholeFile, ..Workload::default() };

@@ -33,7 +33,7 @@ pub(super) fn content(extent: Extent) -> Content {
         figures: NAMES.map(|(files, name)| figure(files, name)).to_vec(),
         cases: Vec::new(),
         published: NAMES.into_iter().flat_map(|(files, name)| published(files, name)).collect(),
-        rounds: 5,
+        rounds: 6,
     };
     for (files, figure) in NAMES {
         let mut size = 1_u64 << 10;

@@ -130,7 +130,7 @@ pub(crate) fn plan(
         figures: content.figures,
         cases: content.cases,
         rounds: running.rounds.unwrap_or(content.rounds),
-        warmups: 0,
+        warmups: 1,
         seed: running.seed,
         published: content.published,
         skipped: Vec::new(),

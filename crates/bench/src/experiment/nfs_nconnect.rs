@@ -38,7 +38,7 @@ pub(super) fn content(extent: Extent) -> Content {
         figures: vec![figure],
         cases: Vec::new(),
         published: vec![published("nconnect=1", 1496.0), published("nconnect=16", 4705.0)],
-        rounds: 5,
+        rounds: 6,
     };
     for (n, tasks) in [1_u32, 2].into_iter().enumerate() {
         let name = format!("{tasks} {}", if tasks == 1 { "task" } else { "tasks" });

@@ -21,7 +21,7 @@ pub(super) fn content(extent: Extent) -> Content {
         figures: Vec::new(),
         cases: Vec::new(),
         published: published(),
-        rounds: 5,
+        rounds: 6,
     };
     // The published files were ten times the memory; here caches are dropped, and writes end with fsync.
     let size = extent.pick(64_u64 << 20, 80 << 30);

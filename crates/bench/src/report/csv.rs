@@ -23,7 +23,7 @@ fn plain(results: &Results) -> String {
         // Writing to a String cannot fail, here and below.
         let _written = writeln!(
             text,
-            "{},{},{},{unit},{:.3},{},{},{:.6},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.2},{}",
+            "{},{},{},{unit},{:.3},{},{},{:.6},{:.3},{:.3},{:.3},{},{},{:.3},{:.2},{}",
             quoted(&m.case),
             quoted(&m.target),
             m.round,
@@ -34,14 +34,19 @@ fn plain(results: &Results) -> String {
             m.start_skew_us,
             l.mean,
             l.p50,
-            l.p99,
-            l.p999,
+            cell(l.p99),
+            cell(l.p999),
             l.max,
             m.machine_cpu_seconds,
             quoted(&cpu.join(";"))
         );
     }
     text
+}
+
+/// A quantile; empty where too few operations tell it.
+fn cell(quantile: Option<f64>) -> String {
+    quantile.map_or(String::new(), |us| format!("{us:.3}"))
 }
 
 /// A line per measurement: log file (volume and number of files), volume, file size, total bytes a second.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{microseconds, rate};
+use super::{microseconds, quantile, rate};
 use crate::record::Results;
 use crate::workload::Bytes;
 
@@ -47,8 +47,8 @@ pub(crate) fn markdown(results: &Results) -> String {
             ratio,
             verdict,
             microseconds(s.latency_us.p50),
-            microseconds(s.latency_us.p99),
-            microseconds(s.latency_us.p999),
+            quantile(s.latency_us.p99),
+            quantile(s.latency_us.p999),
             cpu.join(", "),
         ];
         let _written = writeln!(text, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));

@@ -91,6 +91,11 @@ pub(crate) fn three(value: f64) -> String {
     }
 }
 
+/// Formats a quantile in microseconds; empty where too few operations tell it.
+pub(crate) fn quantile(value: Option<f64>) -> String {
+    value.map_or(String::new(), microseconds)
+}
+
 /// Formats microseconds.
 pub(crate) fn microseconds(value: f64) -> String {
     match value {

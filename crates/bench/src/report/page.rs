@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::charts::{Chart, charts};
-use super::{microseconds, rate};
+use super::{microseconds, quantile, rate};
 use crate::plot::escape;
 use crate::record::{Results, Summary};
 use crate::workload::Bytes;
@@ -100,8 +100,8 @@ fn measured(results: &Results) -> String {
             ratio.map_or(String::new(), |r| format!("{:.2} [{:.2}, {:.2}]", r.value, r.low, r.high)),
             ratio.map_or(String::new(), |r| r.verdict.to_string()),
             microseconds(s.latency_us.p50),
-            microseconds(s.latency_us.p99),
-            microseconds(s.latency_us.p999),
+            quantile(s.latency_us.p99),
+            quantile(s.latency_us.p999),
             escape(&cpu.join(", ")),
         ]
     };

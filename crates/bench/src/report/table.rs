@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{microseconds, rate};
+use super::{microseconds, quantile, rate};
 use crate::record::{Results, Summary};
 
 const HEAD: &[&str] =
@@ -49,8 +49,8 @@ fn row(summary: &Summary, case: &str) -> Vec<String> {
         ratio.map_or(String::new(), |r| format!("{:.2} [{:.2}, {:.2}]", r.value, r.low, r.high)),
         ratio.map_or(String::new(), |r| r.verdict.to_string()),
         microseconds(summary.latency_us.p50),
-        microseconds(summary.latency_us.p99),
-        microseconds(summary.latency_us.p999),
+        quantile(summary.latency_us.p99),
+        quantile(summary.latency_us.p999),
         microseconds(summary.start_skew_us),
         cpu.join(", "),
     ]
