@@ -12,6 +12,7 @@ mod caught_callers;
 mod churn;
 mod closing;
 mod command;
+mod control_file;
 mod cut_short;
 mod databases;
 mod dead_branches;

@@ -21,5 +21,5 @@ pub mod server;
 
 pub use client::{Client, ClientError};
 pub use copying::{CopyClient, Copying};
-pub use operator::{Operator, Refusal};
+pub use operator::{Operator, Refusal, RefusalKind};
 pub use server::{ListenAt, Listeners, Server};

@@ -29,7 +29,7 @@ use crate::handover::{Handover, own_program};
 use crate::identity::Device;
 use crate::launch::LaunchError;
 use crate::log::{LogHandle, LogLevel};
-use crate::operate::{Leaving, Served};
+use crate::operate::{Leaving, Served, control_file};
 use crate::outside;
 use crate::remembered::Remembered;
 use crate::restrictions;
@@ -351,6 +351,8 @@ pub(crate) fn open_transport(
     let (threads, scheduling) = (options.max_threads.map(NonZeroUsize::get), options.scheduling);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
     let granted = mounted.granted;
+    let control_file = control_file::put(settings, &adapter, &union)
+        .map_err(|error| LaunchError::system(format!("thread: {error}")))?;
     let transport = OpenTransport::open(
         granted.ring,
         adapter.clone(),
@@ -365,7 +367,7 @@ pub(crate) fn open_transport(
         }
         false => system(error),
     })?;
-    let served = Served {
+    let served = Arc::new(Served {
         handover: (beginning.handover)(transport.pauser()),
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         registry: listed.map(|listed| listed.registry().to_owned()),
@@ -377,8 +379,11 @@ pub(crate) fn open_transport(
         since: Instant::now().checked_sub(beginning.uptime).unwrap_or_else(Instant::now),
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
-    };
-    Ok(Attended { transport, served: Arc::new(served) })
+    });
+    if let Some(keys) = control_file {
+        keys.answer_for(&served);
+    }
+    Ok(Attended { transport, served })
 }
 
 /// Where the kernel keeps files of branches for passthrough, as far as it does.

@@ -125,6 +125,7 @@ fn the_defaults() {
                     recheck: 3600s,
                     privileged: false,
                     nfs_export: false,
+                    control_file: On,
                     state_dir: Some(
                         "/var/lib/fsstack",
                     ),

@@ -109,6 +109,15 @@ impl Member {
         self.stat(fd, c"")
     }
 
+    /// Whether a program has put `name` into the root of this branch. A control file that a pool or mergerfs puts there
+    /// does not count.
+    pub fn has_in_root(&self, name: &CStr) -> bool {
+        let root = self.root();
+        let is_there = self.ask(|| sys::at::stat(root.as_fd(), name)).is_ok();
+        let version = c"user.mergerfs.version";
+        is_there && self.ask(|| sys::xattr::get(On::Name(root.as_fd(), name), version, &mut [])).is_err()
+    }
+
     /// Whether files are asked for their marks: the index does not have all of them.
     pub(crate) fn asks_marks(&self) -> bool {
         self.marks.ask_files.load(Relaxed)

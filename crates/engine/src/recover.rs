@@ -85,9 +85,9 @@ impl Pool {
         &FOLDERS[..usize::from(self.level()).min(FOLDERS.len())]
     }
 
-    /// Whether `name` in the pool's root is a hidden folder of this pool.
+    /// Whether `name` in the pool's root is the pool's own: a hidden folder, or the control file.
     pub(crate) fn hides(&self, name: &CStr) -> bool {
-        self.hidden_folders().contains(&name)
+        self.hidden_folders().contains(&name) || self.settings.control_file.has(name)
     }
 }
 

@@ -8,7 +8,7 @@ use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
 
 use crate::rules::Rules;
 
-pub use fsstack_pool::settings::{Degraded, Locks, PageCache, StatfsMode, Verify, WritePath};
+pub use fsstack_pool::settings::{ControlFile, Degraded, Locks, PageCache, StatfsMode, Verify, WritePath};
 
 /// How a file is moved whose branch is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub struct Settings {
     pub privileged: bool,
     /// The pool can be exported by NFS: an object is found by its number alone, whether the kernel knows it or not.
     pub nfs_export: bool,
+    /// mergerfs's control file in the root. Where there is one, no object of a branch shows under its name.
+    pub control_file: ControlFile,
     /// Where the pool keeps its index of moved files; None: in memory, as long as it is mounted.
     pub state_dir: Option<PathBuf>,
     /// Directory file descriptors kept open at most.
@@ -109,6 +111,7 @@ impl Settings {
             recheck: Duration::from_secs(3600),
             privileged: false,
             nfs_export: false,
+            control_file: ControlFile::Off,
             state_dir: None,
             dir_fds: 512,
             listing_entries: 1 << 20,

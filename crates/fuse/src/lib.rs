@@ -12,7 +12,7 @@ pub mod notify;
 pub mod transport;
 pub mod unmount;
 
-pub use adapter::{Adapter, Outcome, Serve, Timeouts};
+pub use adapter::{Adapter, ControlFile, ControlKeys, Outcome, Serve, Setter, Timeouts};
 pub use mount::{Adopted, Granted, MountError, Mounted, Plan};
 pub use negotiate::known_flags;
 pub use transport::scheduling::Scheduling;

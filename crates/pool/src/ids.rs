@@ -47,6 +47,8 @@ pub struct Ino(pub u64);
 impl Ino {
     /// The root of the tree; FUSE fixes its number.
     pub const ROOT: Self = Self(1);
+    /// The control file. No object of a branch has this number: the least branch id is 1, and stands in the upper bits.
+    pub const CONTROL_FILE: Self = Self(2);
 }
 
 /// An open file or directory: the kernel's fh.

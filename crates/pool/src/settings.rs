@@ -1,5 +1,7 @@
 //! A pool's settings that are a choice of words. Options, `fsstack get` and the log use the same words.
 
+use std::ffi::CStr;
+
 use strum::{Display, EnumString, VariantNames};
 
 pub use strum::VariantNames as Words;
@@ -51,6 +53,29 @@ pub enum Locks {
     Local,
     /// On the branch's file too, where programs outside the pool see them.
     Branch,
+}
+
+/// mergerfs's control file in the pool's root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum ControlFile {
+    /// Its keys can be read, and set by the operator.
+    #[default]
+    On,
+    /// Its keys can be read.
+    Read,
+    /// There is none: the name is one like any other.
+    Off,
+}
+
+impl ControlFile {
+    /// Its name in the root.
+    pub const NAME: &CStr = c".mergerfs";
+
+    /// Whether `name` in the root is that of the control file.
+    pub fn has(self, name: &CStr) -> bool {
+        self != Self::Off && name == Self::NAME
+    }
 }
 
 /// Check before a moved file's old copy is removed.

@@ -65,6 +65,25 @@ pub fn groups_of(pid: u32, uid: u32, gid: u32) -> Option<Vec<u32>> {
     (acts_as("Uid:", uid) && acts_as("Gid:", gid)).then(|| ids_in(&status, "Groups:").collect())
 }
 
+/// Whether the thread `pid` may administer this system: CAP_SYS_ADMIN, in this process's user namespace. False where proc(5)
+/// does not tell.
+pub fn is_administrator(pid: u32) -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let effective = status_of(pid).and_then(|status| {
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    });
+    effective.is_some_and(|set| set & 1 << CAP_SYS_ADMIN != 0) && shares_user_namespace(pid)
+}
+
+/// Whether the thread `pid` is in this process's user namespace: their users mean the same ones. False where proc(5) does
+/// not tell.
+pub fn shares_user_namespace(pid: u32) -> bool {
+    // The link in /proc/PID/ns takes the right to trace the process, which the daemon gives up.
+    let users = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
+    pid != 0 && users("self").is_some_and(|own| users(&pid.to_string()) == Some(own))
+}
+
 fn status_of(pid: u32) -> Option<String> {
     let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
     Some(String::from_utf8_lossy(&status).into_owned())

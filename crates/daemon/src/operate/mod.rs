@@ -5,6 +5,7 @@
 
 mod branches;
 mod change;
+pub(crate) mod control_file;
 mod copying;
 mod explain;
 mod handles;

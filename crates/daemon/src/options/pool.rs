@@ -7,7 +7,7 @@ use fsstack_engine::poolid::PoolId;
 use fsstack_engine::settings::Relocation;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::settings::{
-    Degraded, Locks, OutOfBand, PageCache, Require, Seccomp, Verify, Words as _, WritePath,
+    ControlFile, Degraded, Locks, OutOfBand, PageCache, Require, Seccomp, Verify, Words as _, WritePath,
 };
 use fsstack_pool::{Printable, Size};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -17,6 +17,7 @@ use std::time::Duration;
 /// Names that code asks for besides: each stands here only.
 pub(crate) const CREATE: &str = "create";
 pub(crate) const WRITE_PATH: &str = "write-path";
+pub(crate) const PAGE_CACHE: &str = "page-cache";
 pub(crate) const WRITE_RULES: &str = "write-rules";
 
 /// Options whose values may be no text.
@@ -133,7 +134,7 @@ pub(super) const DATA: &[Row] = &[
     )
     .live(|now| now.engine.rules.to_string()),
     option(
-        &["page-cache"],
+        &[PAGE_CACHE],
         Takes::Choice(PageCache::VARIANTS),
         "off",
         "Whether the FUSE layer caches stacked files above the branch's own cache; \"writeback\" excludes passthrough.",
@@ -298,6 +299,14 @@ pub(super) const VIEW: &[Row] = &[
         |raw, typed| typed.by_switch(&mut raw.options.default_permissions),
     )
     .settled(|now| now.default_permissions.to_string()),
+    option(
+        &["mergerfs-control"],
+        Takes::Choice(ControlFile::VARIANTS),
+        "on",
+        "Whether the root has mergerfs's control file, .mergerfs, which is in no listing: \"on\" lets the operator set its keys, \"read\" nobody; with \"off\" the name is one like any other.",
+        |raw, typed| typed.read(&mut raw.options.engine.control_file),
+    )
+    .settled(|now| now.engine.control_file.to_string()),
     option(
         &["fsname"],
         Takes::Value("TEXT"),

@@ -13,7 +13,7 @@ use fsstack_pool::{BranchIx, BranchMode, Printable, Size};
 
 use super::plan::{Plan, Room};
 use super::remembered;
-use super::walk::{HIDDEN, MOUNTED, Met, MetFile, Visitor};
+use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile, Visitor};
 use super::{Amount, Job, JobState, NAMED, Staying};
 use crate::inode::Inode;
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, UNFIT};
@@ -48,7 +48,7 @@ fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
         LINKED => Hope::Once,
-        FROZEN | HIDES | UNFIT | HIDDEN | MOUNTED | directories::DIFFERS => Hope::Never,
+        FROZEN | HIDES | UNFIT | HIDDEN | CONTROL | MOUNTED | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
     }
 }

@@ -25,6 +25,7 @@ use crate::union::Union;
 /// Files that are held open for their move at a time.
 const BATCH: usize = 128;
 
+pub(super) const CONTROL: &str = "the pool's control file has its name: mount with mergerfs-control=off";
 pub(super) const HIDDEN: &str = "it is hidden by another branch's object of this name";
 pub(super) const MOUNTED: &str = "another file system is mounted there";
 
@@ -128,7 +129,7 @@ impl Union {
         let mut entries = Entries::of(branch, fd.as_fd())?;
         let mut names = Vec::new();
         while let Some(entry) = entries.next()? {
-            if is_private(&pool, dir, &entry.name) {
+            if is_private(&pool, dir, &entry.name) && !pool.settings.control_file.has(&entry.name) {
                 continue;
             }
             let kind = match entry.kind {
@@ -157,6 +158,9 @@ impl Union {
         let Ok(entry_name) = EntryName::new(name) else {
             return visitor.stays(path, "its name cannot be used in the pool");
         };
+        if is_private(&self.pool(), dir, name) {
+            return visitor.stays(path, CONTROL);
+        }
         let entry = match self.lookup(dir.id.ino, entry_name) {
             Ok(entry) => entry,
             Err(error) if error.is_missing() => return, // removed since

@@ -1,11 +1,13 @@
 //! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
+mod control_file;
 mod files;
 mod names;
 mod undelivered;
+mod xattr;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,6 +18,8 @@ use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::process::is_program;
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
+
+pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
 use crate::transport::interrupts::Interrupts;
@@ -73,6 +77,7 @@ pub struct Adapter {
     timeouts: ArcSwap<Timeouts>,
     abi: Abi,
     interrupts: Interrupts,
+    control_file: OnceLock<ControlFile>,
 }
 
 /// Result of serving a request, with an errno as error.
@@ -86,11 +91,11 @@ impl Serve for Adapter {
     fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
         match request.op {
             Operation::Forget { nlookup } => {
-                self.union.forget(Ino(request.header.nodeid), nlookup);
+                self.forget(Ino(request.header.nodeid), nlookup);
                 return Outcome::Silent;
             }
             Operation::BatchForget(forgets) => {
-                forgets.for_each(|(nodeid, count)| self.union.forget(Ino(nodeid), count));
+                forgets.for_each(|(nodeid, count)| self.forget(Ino(nodeid), count));
                 return Outcome::Silent;
             }
             Operation::Interrupt { unique } => {
@@ -99,7 +104,11 @@ impl Serve for Adapter {
             }
             _ => {}
         }
-        match self.dispatch(request, answer) {
+        let served = match self.control_file.get().filter(|_| control_file::is_meant(request)) {
+            Some(file) => file.serve(request, &self.timeouts(), answer),
+            None => self.dispatch(request, answer),
+        };
+        match served {
             Ok(()) => Outcome::Answered,
             Err(errno) if self.union.is_for_export() => {
                 Outcome::Refused(for_export(errno, request).raw_os_error())
@@ -136,7 +145,13 @@ impl Serve for Adapter {
 impl Adapter {
     /// Makes an adapter to `union`; `abi` is what the kernel granted.
     pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
-        Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
+        Self {
+            union,
+            timeouts: ArcSwap::from_pointee(timeouts),
+            abi,
+            interrupts: Interrupts::default(),
+            control_file: OnceLock::new(),
+        }
     }
 
     /// Sets the timeouts of later replies; earlier replies keep theirs.
@@ -304,27 +319,6 @@ impl Adapter {
                 union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
             })
             .map_err(errno)
-    }
-
-    fn getxattr(&self, ino: Ino, name: &std::ffi::CStr, size: u32, answer: &mut Answer<'_>) -> Served {
-        if size == 0 {
-            let len = self.union.getxattr(ino, name, &mut []).map_err(errno)?;
-            return full(answer.xattr_size(u32::try_from(len).map_err(|_| Errno::TOOBIG)?));
-        }
-        let room = room(answer, size)?;
-        let len = self.union.getxattr(ino, name, room).map_err(errno)?;
-        full(answer.filled(len))
-    }
-
-    fn listxattr(&self, request: &Request<'_>, size: u32, answer: &mut Answer<'_>) -> Served {
-        let (ino, caller) = (Ino(request.header.nodeid), caller(request, 0));
-        if size == 0 {
-            let len = self.union.listxattr(ino, caller, &mut []).map_err(errno)?;
-            return full(answer.xattr_size(u32::try_from(len).map_err(|_| Errno::TOOBIG)?));
-        }
-        let room = room(answer, size)?;
-        let len = self.union.listxattr(ino, caller, room).map_err(errno)?;
-        full(answer.filled(len))
     }
 }
 

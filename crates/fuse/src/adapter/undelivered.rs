@@ -10,7 +10,7 @@ impl Adapter {
     pub(super) fn give_up(&self, request: &Request<'_>, answer: &[u8]) {
         let forget = |nodeid: Option<u64>| {
             if let Some(nodeid) = nodeid.filter(|nodeid| *nodeid != 0) {
-                self.union().forget(Ino(nodeid), 1);
+                self.forget(Ino(nodeid), 1);
             }
         };
         match request.op {

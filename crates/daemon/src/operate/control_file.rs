@@ -1,0 +1,360 @@
+//! Keys of mergerfs's control file, so that scripts written for mergerfs read a pool and change it.
+//!
+//! A key is one of mergerfs's options under mergerfs's name. What it means here comes from the option table; only keys that
+//! are no option, or whose values have another form there, stand here.
+//!
+//! Keys are read by the worker thread that has the request. They are set by one thread that is no worker thread: it may ask
+//! a branch that hangs, or wait for requests under way, and the worker thread stops waiting for it after a while.
+
+use super::Served;
+use crate::options::{self, Effect, Key};
+use crate::settings::Settings;
+use fsstack_control::api::{Assignment, BranchRequest, SettingsRequest};
+use fsstack_control::{Refusal, RefusalKind};
+use fsstack_engine::Union;
+use fsstack_engine::settings::{PageCache, StatfsMode};
+use fsstack_fuse::{Adapter, ControlKeys, Setter};
+use fsstack_pool::settings::ControlFile;
+use fsstack_pool::{Floor, Printable};
+use fsstack_sys::{Errno, process};
+use fsstack_wire::Timestamp;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, SystemTime};
+
+/// mergerfs's keys that have a meaning here, as mergerfs 2.33 lists them.
+const KEYS: &[&str] = &[
+    "branches",
+    "cache.attr",
+    "cache.entry",
+    "cache.files",
+    "cache.negative_entry",
+    "cache.writeback",
+    "category.action",
+    "category.create",
+    "category.search",
+    "follow-symlinks",
+    "fsname",
+    "func.access",
+    "func.chmod",
+    "func.chown",
+    "func.create",
+    "func.getattr",
+    "func.getxattr",
+    "func.link",
+    "func.listxattr",
+    "func.mkdir",
+    "func.mknod",
+    "func.open",
+    "func.readlink",
+    "func.removexattr",
+    "func.rename",
+    "func.rmdir",
+    "func.setxattr",
+    "func.symlink",
+    "func.truncate",
+    "func.unlink",
+    "func.utimens",
+    "inodecalc",
+    "link_cow",
+    "minfreespace",
+    "mount",
+    "moveonenospc",
+    "nfsopenhack",
+    "nullrw",
+    "pid",
+    "srcmounts",
+    "statfs",
+    "statfs_ignore",
+    "symlinkify",
+    "threads",
+    "version",
+];
+
+/// How long a caller waits for a change. It may still be made after that.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Changes that may wait for the thread that makes them.
+const WAITING: usize = 4;
+
+/// The keys of a pool.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    served: Arc<OnceLock<Weak<Served>>>,
+    /// None: nobody may set a key.
+    changes: Option<SyncSender<Asked>>,
+}
+
+/// A change that a caller waits for.
+#[derive(Debug)]
+struct Asked {
+    key: String,
+    value: String,
+    setter: Setter,
+    answer: mpsc::Sender<Result<(), Errno>>,
+}
+
+impl Keys {
+    /// Keys of a pool with these settings, and the thread that sets them if that is allowed. It ends when the keys are dropped.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
+        let served = Arc::new(OnceLock::new());
+        let engine = &settings.options.engine;
+        // A file server acts as root for clients on other machines.
+        let changes = if engine.control_file == ControlFile::On && !engine.nfs_export {
+            let (changes, asked) = mpsc::sync_channel(WAITING);
+            let pool = served.clone();
+            std::thread::Builder::new()
+                .name("control-file".into())
+                .spawn(move || make_changes(&pool, &asked))?;
+            Some(changes)
+        } else {
+            None
+        };
+        Ok(Self { served, changes })
+    }
+
+    /// Answers for `served` from now on; earlier requests for keys wait for that.
+    pub(crate) fn answer_for(&self, served: &Arc<Served>) {
+        let _first = self.served.set(Arc::downgrade(served));
+    }
+}
+
+/// Gives the root its control file, before the first request. Returns its keys, if there is one.
+pub(crate) fn put(settings: &Settings, adapter: &Adapter, union: &Union) -> io::Result<Option<Arc<Keys>>> {
+    if settings.options.engine.control_file == ControlFile::Off {
+        return Ok(None);
+    }
+    let born = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let born = Timestamp { sec: i64::try_from(born.as_secs()).unwrap_or(0), nsec: born.subsec_nanos() };
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let keys = Arc::new(Keys::new(settings)?);
+    adapter.put_control_file(fsstack_fuse::ControlFile::new(keys.clone(), owner, born));
+    union.pool().branches.iter().filter(|branch| branch.has_in_root(ControlFile::NAME)).for_each(|branch| {
+        tracing::warn!(
+            "branch {}: its .mergerfs is hidden by the pool's control file; mergerfs-control=off shows it",
+            Printable::path(&branch.path)
+        );
+    });
+    Ok(Some(keys))
+}
+
+impl ControlKeys for Keys {
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let key = known(std::str::from_utf8(key).ok()?)?;
+        self.served.wait().upgrade()?.key_of_mergerfs(key)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        KEYS.to_vec()
+    }
+
+    fn set(&self, key: &[u8], value: &[u8], setter: Setter) -> Result<(), Errno> {
+        let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
+        // Those that have no meaning here are refused with the reason in the log.
+        let is_mergerfss = |row: &options::Row| matches!(row.effect, Effect::NoMeaning | Effect::Refuse(_));
+        if known(key).is_none() && !options::find(key).is_some_and(is_mergerfss) {
+            return Err(Errno::NODATA);
+        }
+        let value = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
+        let changes = self.changes.as_ref().ok_or(Errno::ROFS)?;
+        let (answer, answered) = mpsc::channel();
+        let asked = Asked { key: key.to_owned(), value: value.to_owned(), setter, answer };
+        changes.try_send(asked).map_err(|_| Errno::BUSY)?;
+        answered.recv_timeout(PATIENCE).unwrap_or(Err(Errno::TIMEDOUT))
+    }
+}
+
+fn make_changes(pool: &OnceLock<Weak<Served>>, asked: &Receiver<Asked>) {
+    while let Ok(Asked { key, value, setter, answer }) = asked.recv() {
+        let Some(served) = pool.wait().upgrade() else { return };
+        // Dropped before the caller goes on: the pool may be unmounted then.
+        let made = served.set_key_of_mergerfs(&key, &value, setter);
+        drop(served);
+        // The caller may have given up.
+        let _ = answer.send(made);
+    }
+}
+
+impl Served {
+    fn key_of_mergerfs(&self, key: &str) -> Option<Vec<u8>> {
+        match key {
+            "branches" => return Some(self.branches_of_mergerfs(true)),
+            "srcmounts" => return Some(self.branches_of_mergerfs(false)),
+            _ => {}
+        }
+        let settings = self.settings.lock();
+        let (options, engine) = (&settings.options, &settings.options.engine);
+        let text = match key {
+            "version" => format!("fsstack-{}", env!("CARGO_PKG_VERSION")),
+            "pid" => std::process::id().to_string(),
+            "mount" => return Some(settings.mount_point.as_os_str().as_bytes().to_vec()),
+            "fsname" => return Some(options.fsname.as_bytes().to_vec()),
+            "threads" => options::find("max-threads")?.get(options)?,
+            "cache.files" if engine.page_cache == PageCache::Off => "off".to_owned(),
+            "cache.files" => "auto-full".to_owned(),
+            "cache.writeback" => (engine.page_cache == PageCache::WriteBack).to_string(),
+            "minfreespace" => match engine.floor {
+                Floor::Bytes(bytes) => bytes.to_string(),
+                floor @ Floor::PerMille(_) => floor.to_string(),
+            },
+            "moveonenospc" if !engine.relocate => "false".to_owned(),
+            "moveonenospc" => engine.relocation.policy.to_string(),
+            "statfs" => "base".to_owned(),
+            "statfs_ignore" if engine.statfs == StatfsMode::All => "none".to_owned(),
+            "statfs_ignore" => "nc".to_owned(),
+            _ => {
+                let row = options::find(key)?;
+                match row.effect {
+                    Effect::Only(values) => (*values.first()?).to_owned(),
+                    _ => row.get(options)?,
+                }
+            }
+        };
+        Some(text.into_bytes())
+    }
+
+    fn branches_of_mergerfs(&self, with_modes: bool) -> Vec<u8> {
+        let shown = |branch: &Arc<fsstack_engine::member::Member>| {
+            let mut shown = branch.path.as_os_str().as_bytes().to_vec();
+            if with_modes {
+                shown.extend(format!("={}", branch.given_mode().name()).into_bytes());
+            }
+            shown
+        };
+        self.union.pool().branches.iter().map(shown).collect::<Vec<_>>().join(&b':')
+    }
+
+    fn set_key_of_mergerfs(&self, key: &str, value: &str, setter: Setter) -> Result<(), Errno> {
+        if !is_operator(setter) {
+            tracing::debug!(?setter, key, "control file: key not set: not by the operator");
+            return Err(Errno::PERM);
+        }
+        self.change_by_key(known(key).unwrap_or(key), value).map_err(|refused| {
+            let (key, value) = (Printable(key.as_bytes()), Printable(value.as_bytes()));
+            tracing::info!("control file: {key}={value} refused: {}", refused.why);
+            refused.errno
+        })
+    }
+
+    fn change_by_key(&self, key: &str, value: &str) -> Result<(), Refused> {
+        match key {
+            "branches" | "srcmounts" => return self.change_branches(value),
+            "version" | "pid" | "mount" | "fsname" | "threads" | "cache.writeback" => {
+                return Err(Refused::new(Errno::ROFS, "it is settled when the pool is mounted"));
+            }
+            _ => {}
+        }
+        let row = options::find(key).ok_or(Refused::new(Errno::NODATA, "no such key"))?;
+        let (key, value) = match (key, value) {
+            ("cache.files", "off") => (options::PAGE_CACHE, "off"),
+            ("cache.files", "libfuse" | "partial" | "full" | "auto-full" | "per-process") => {
+                (options::PAGE_CACHE, "on")
+            }
+            ("statfs", "base") => return Ok(()),
+            ("statfs_ignore", "none") => ("statfs", "all"),
+            ("statfs_ignore", "ro" | "nc") => ("statfs", "as-placed"),
+            ("statfs" | "statfs_ignore" | "cache.files", _) => {
+                return Err(Refused::new(Errno::INVAL, "no such value here"));
+            }
+            _ => match (row.effect, row.key) {
+                (Effect::Only(values), _) if values.contains(&value) => return Ok(()),
+                (Effect::Only(_), _) => return Err(Refused::new(Errno::INVAL, row.help)),
+                (Effect::Set(_), Key::Live(_)) => (key, value),
+                (Effect::Set(_), Key::Settled(_)) => {
+                    return Err(Refused::new(Errno::ROFS, "it is settled when the pool is mounted"));
+                }
+                _ => return Err(Refused::new(Errno::OPNOTSUPP, row.help)),
+            },
+        };
+        let change = Assignment { key: key.to_owned(), value: Some(value.to_owned()) };
+        let request = SettingsRequest { changes: vec![change], ..SettingsRequest::default() };
+        self.make_changes(&request).map(drop).map_err(Refused::from)
+    }
+
+    /// `+PATH` and `+>PATH` add a branch, `-PATH` removes one. Whatever replaces the whole list is refused.
+    fn change_branches(&self, value: &str) -> Result<(), Refused> {
+        let request = match value.split_at_checked(1) {
+            Some(("+", added)) if !added.starts_with('<') => {
+                let branch = added.strip_prefix('>').unwrap_or(added).to_owned();
+                let path = std::path::Path::new(branch.split('=').next().unwrap_or_default());
+                // Looking at it would be a request to this pool.
+                if path.starts_with(&self.settings.lock().mount_point) {
+                    return Err(Refused::new(Errno::INVAL, "it is in the pool itself"));
+                }
+                BranchRequest::Add { branch }
+            }
+            Some(("-", gone)) if !gone.is_empty() && !gone.starts_with(['<', '>']) => {
+                BranchRequest::Remove { branch: gone.to_owned(), when_idle: false, only_ask: false }
+            }
+            _ => {
+                let why = "only +PATH and -PATH: fsstack branch does all else";
+                return Err(Refused::new(Errno::OPNOTSUPP, why));
+            }
+        };
+        self.change_branch(&request).map(drop).map_err(Refused::from)
+    }
+}
+
+/// Why a key was not set.
+struct Refused {
+    errno: Errno,
+    why: String,
+}
+
+impl Refused {
+    fn new(errno: Errno, why: &str) -> Self {
+        Self { errno, why: why.to_owned() }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        let errno = match refusal.kind {
+            RefusalKind::Usage => Errno::INVAL,
+            RefusalKind::Missing => Errno::NOENT,
+            RefusalKind::Busy => Errno::BUSY,
+            RefusalKind::Failed => Errno::IO,
+        };
+        Self { errno, why: refusal.error }
+    }
+}
+
+/// The key in the spelling of the list; `-` and `_` are the same.
+fn known(key: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.replace('_', "-");
+    KEYS.iter().copied().find(|known| plain(known) == plain(key))
+}
+
+/// Whether the thread is the operator's: it could ask by the control socket too. Root in a container is not, and neither is
+/// the kernel's NFS server.
+fn is_operator(setter: Setter) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    match setter.uid {
+        0 => process::is_program(setter.pid) && process::is_administrator(setter.pid),
+        uid if uid == own => process::shares_user_namespace(setter.pid),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listed key can be read, and setting it is decided by a rule that stands here or in the option table.
+    #[test]
+    fn every_listed_key_is_an_option_or_answered_here() {
+        const OWN: [&str; 5] = ["branches", "srcmounts", "version", "pid", "mount"];
+        for key in KEYS {
+            assert_eq!(known(key), Some(*key));
+            assert!(OWN.contains(key) || options::find(key).is_some(), "{key}");
+        }
+        assert!(KEYS.is_sorted(), "as getfattr lists them");
+        assert_eq!(known("link-cow"), Some("link_cow"));
+        assert_eq!(known("write-path"), None, "a key of ours is none of mergerfs's");
+    }
+}

@@ -1,0 +1,244 @@
+//! mergerfs's control file, asked and changed by clients that do what mergerfs's scripts do.
+
+use std::fs;
+
+use fsstack_lab::rival::Union;
+use fsstack_lab::{self as lab, needs};
+
+use crate::script::{log_with, python, refused_to_stranger, sh};
+
+/// Beginning of each script below: `get`, `put`, and `no`, which names the errno.
+const CLIENT: &str = "
+import errno, os, shutil, stat, sys, time
+F = os.path.join(os.getcwd(), '.mergerfs')
+K = 'user.mergerfs.'
+def get(key, path=F): return os.getxattr(path, K + key).decode()
+def put(key, value): os.setxattr(F, K + key, value.encode())
+def no(call, *given):
+    try: call(*given)
+    except OSError as e: return errno.errorcode[e.errno]
+    return 'done'
+def seen(path):
+    # What changes on a branch shows after the timeouts.
+    for _ in range(600):
+        if os.path.exists(path): return path
+        time.sleep(0.05)
+    raise SystemExit(path + ' does not show')
+";
+
+fn client(script: &str) -> String {
+    format!("{CLIENT}{script}")
+}
+
+#[test]
+fn it_is_found_by_name_and_in_no_listing() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    let said = python(
+        pool.path(),
+        &client(
+            "os.mkdir('d'); open('f', 'w').close()
+print(sorted(os.listdir('.')), [e.name for e in os.scandir('.') if e.name.startswith('.')])
+s = os.stat(F); print(stat.S_ISREG(s.st_mode), oct(s.st_mode & 0o777), s.st_size, s.st_uid, s.st_nlink)
+print(os.path.exists('d/.mergerfs'), os.path.exists('.mergerfsx'))
+os.stat(F)
+# It has no content, and its name is taken.
+print(no(os.open, F, os.O_RDONLY), no(os.open, F, os.O_CREAT | os.O_EXCL | os.O_RDWR), no(os.mkdir, F), no(os.symlink, 'x', F))
+print(no(os.chmod, F, 0o777), no(os.chown, F, 1, 1), no(os.truncate, F, 0), no(os.utime, F))
+print(no(os.rename, F, 'x'), no(os.rename, 'f', F), no(os.link, F, 'x'), no(os.link, 'f', F), no(os.unlink, F))
+print(sorted(os.listdir('.')))",
+        ),
+    );
+    assert_eq!(
+        said,
+        "['d', 'f'] []\nTrue 0o644 0 0 1\nFalse False\nEPERM EEXIST EEXIST EEXIST\nEPERM EPERM EPERM EPERM\n\
+         EPERM EPERM EPERM EEXIST EPERM\n['d', 'f']"
+    );
+}
+
+#[test]
+fn keys_are_read_and_set() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    let said = python(
+        pool.path(),
+        &client(
+            "for name in os.listxattr(F): assert name.startswith(K) and os.getxattr(F, name), name
+print(get('minfreespace'), get('category.create'), get('func.mkdir'), get('category.search'), get('func.rename'))
+put('minfreespace', '10M'); put('category.create', 'mfs'); put('cache.entry', '5'); put('moveonenospc', 'false')
+print(get('minfreespace'), get('category.create'), get('func.mkdir'), get('cache.entry'), get('moveonenospc'))
+put('category.search', 'ff'); put('link-cow', 'false'); print(get('link_cow'), get('link-cow'))
+print(get('mount') == os.getcwd(), get('pid').isdigit(), get('version').startswith('fsstack-'))
+for key, value in (('nosuch', '1'), ('minfreespace', 'much'), ('category.create', 'nope'), ('category.search', 'newest'),
+                   ('version', '1'), ('threads', '9'), ('use_ino', 'true'), ('write-path', 'stacked')):
+    print(key, no(put, key, value), end='; ')
+print()
+print(no(os.getxattr, F, K + 'nosuch'), no(os.getxattr, F, 'user.other'), no(os.setxattr, F, 'user.other', b'1'),
+      no(os.removexattr, F, K + 'minfreespace'), no(os.getxattr, F, 'security.capability'))",
+        ),
+    );
+    assert_eq!(
+        said,
+        "4194304 ff ff ff epall\n10485760 mfs mfs 5 false\nfalse false\nTrue True True\n\
+         nosuch ENODATA; minfreespace EINVAL; category.create EINVAL; category.search EINVAL; version EROFS; \
+         threads EROFS; use_ino ENOTSUP; write-path ENODATA; \n\
+         ENODATA ENODATA ENODATA ENODATA ENODATA"
+    );
+    // The operator's command sees the same.
+    let at = super::command::at(&pool);
+    assert!(super::command::output_of(&["get", &at, "create"]).contains("mfs"));
+}
+
+#[test]
+fn branches_are_added_and_removed() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    let more = pool.path().parent().unwrap().join("more");
+    fs::create_dir(&more).unwrap();
+    fs::write(more.join("film"), "x").unwrap();
+    let said = python(
+        pool.path(),
+        &client(&format!(
+            "more = {more:?}
+before = get('srcmounts')
+assert get('branches') == ':'.join(b + '=RW' for b in before.split(':'))
+put('srcmounts', '+' + more); print(get('srcmounts') == before + ':' + more, os.path.exists('film'))
+print(get('basepath', 'film') == more, get('relpath', 'film'), get('allpaths', 'film') == more + '/film')
+put('srcmounts', '-' + more); print(get('srcmounts') == before, os.path.exists('film'))
+put('branches', '+>' + more + '=RO'); print(get('branches').endswith(more + '=RO'))
+held = open('film'); print(no(put, 'branches', '-' + more)); held.close()
+for value in ('+/no/such', '-/no/such', '+' + os.getcwd() + '/d', '+' + os.getcwd(), more, '+<' + more, '->', '', '='):
+    print(no(put, 'srcmounts', value), end=' ')
+print('end')"
+        )),
+    );
+    assert_eq!(
+        said,
+        "True True\nTrue /film True\nTrue False\nTrue\nEBUSY\n\
+         EINVAL ENOENT EINVAL EINVAL ENOTSUP ENOTSUP ENOTSUP ENOTSUP ENOTSUP end"
+    );
+}
+
+#[test]
+fn only_the_operator_sets_a_key() {
+    needs!(mounting(), program("unshare"), program("capsh"), program("setfattr"), program("getfattr"));
+    let pool = lab::pool().tmp_branch("a").mount();
+    let get = "getfattr --only-values --absolute-names -n user.mergerfs.minfreespace .mergerfs";
+    let set = "setfattr -n user.mergerfs.minfreespace -v 1G .mergerfs";
+    let denied = refused_to_stranger(pool.path(), set);
+    assert!(denied.contains("Permission denied"), "{denied}");
+    for not_the_operator in [
+        // Root of a container is no administrator of the machine.
+        format!("capsh --drop=cap_sys_admin -- -c '{set}'"),
+        format!("unshare --user --map-root-user {set}"),
+    ] {
+        let denied = crate::script::refused(pool.path(), &not_the_operator);
+        assert!(denied.contains("not permitted"), "{denied}");
+    }
+    assert_eq!(sh(pool.path(), get), "4194304");
+    // In a mount namespace of its own, as a service with private directories is.
+    sh(pool.path(), &format!("unshare --mount {set}"));
+    assert_eq!(sh(pool.path(), get), (1_u64 << 30).to_string());
+}
+
+#[test]
+fn nobody_sets_a_key_where_the_mount_says_so_or_clients_act_as_root() {
+    needs!(mounting());
+    for option in ["mergerfs-control=read", "nfs-export"] {
+        let pool = lab::pool().tmp_branch("a").option(option).mount();
+        let said = python(pool.path(), &client("print(get('minfreespace'), no(put, 'minfreespace', '1G'))"));
+        assert_eq!(said, "4194304 EROFS", "{option}");
+    }
+}
+
+#[test]
+fn a_branchs_own_file_of_the_name_is_hidden_unless_it_is_switched_off() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    fs::write(pool.branch("b").path().join(".mergerfs"), "own").unwrap();
+    let log = pool.path().with_file_name("log");
+    let to_file = format!("log={}", log.display());
+    pool.remount_with(&[&to_file]);
+    log_with(&log, ".mergerfs is hidden by the pool's control file");
+    let said = python(pool.path(), &client("print(os.listdir('.'), os.stat(F).st_size, no(os.unlink, F))"));
+    assert_eq!(said, "[] 0 EPERM");
+    assert_eq!(fs::read(pool.branch("b").path().join(".mergerfs")).unwrap(), b"own");
+    pool.remount_with(&["mergerfs-control=off"]);
+    let said = python(
+        pool.path(),
+        &client(
+            "print(os.listdir('.'), open(F).read(), no(os.getxattr, F, K + 'version'))
+os.setxattr(F, K + 'version', b'mine'); print(get('version'))
+os.rename(F, 'kept'); open(F, 'w').write('new'); print(sorted(os.listdir('.')))",
+        ),
+    );
+    assert_eq!(said, "['.mergerfs'] own ENODATA\nmine\n['.mergerfs', 'kept']");
+}
+
+/// The rounds of mergerfs.balance, .consolidate, .dup, .dedup and .fsck: which branches there are and where each file is comes
+/// from the pool, and the branches are changed directly.
+#[test]
+fn scripts_for_mergerfs_find_and_move_files() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=ff").mount();
+    let said = python(
+        pool.path(),
+        &client(
+            "def control(at):
+    file = os.path.join(at, '.mergerfs')
+    return file if os.path.exists(file) else control(os.path.dirname(at))
+os.makedirs('films/old'); open('films/old/one', 'w').write('1'); open('films/two', 'w').write('2')
+found = control(os.path.join(os.getcwd(), 'films/old')); print(found == F)
+branches = os.getxattr(found, K + 'srcmounts').decode().split(':'); print(len(branches))
+# balance: a file leaves the fullest branch for the roomiest.
+src, dst = get('fullpath', 'films/old/one'), None
+dst = os.path.join(branches[1], get('relpath', 'films/old/one').lstrip('/'))
+os.makedirs(os.path.dirname(dst)); shutil.copy2(src, dst + '.tmp'); os.rename(dst + '.tmp', dst); os.unlink(src)
+print(open(seen('films/old/one')).read(), get('basepath', 'films/old/one') == branches[1])
+# dup: a second copy; allpaths has both.
+relative = get('relpath', 'films/two')
+os.makedirs(branches[2] + '/films'); shutil.copy2(get('fullpath', 'films/two'), branches[2] + relative)
+while len(get('allpaths', 'films/two').split('\\0')) < 2: time.sleep(0.05)
+print([p[:-len(relative)] == b for p, b in zip(get('allpaths', 'films/two').split('\\0'), (branches[0], branches[2]))])
+# fsck: what differs between the copies is set on all.
+os.chmod(branches[2] + relative, 0o600)
+paths = get('allpaths', 'films/two').split('\\0'); want = os.stat(paths[0]).st_mode
+print(len({os.stat(p).st_mode for p in paths})); [os.chmod(p, want) for p in paths]
+# dedup: the copies but one go.
+for path in paths[1:]: os.remove(path)
+print(get('allpaths', 'films/two').split('\\0') == paths[:1], open('films/two').read())
+for where, _, names in os.walk('.'):
+    for name in names: assert get('allpaths', os.path.join(where, name)).startswith('/')",
+        ),
+    );
+    assert_eq!(said, "True\n3\n1 True\n[True, True]\n2\nTrue 2");
+}
+
+#[test]
+fn what_mergerfs_answers_is_answered_alike() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    let rival = pool.rival(Union::Mergerfs, &["minfreespace=4M", "category.create=ff", "use_ino"]).unwrap();
+    // Outcomes in which the two agree; how they differ stands in docs/migrate.md.
+    let asked = client(
+        "open(sys.argv[1], 'w').close()
+for key in ('srcmounts', 'branches', 'minfreespace', 'category.create', 'category.search', 'category.action', 'func.mkdir',
+            'cache.entry', 'cache.writeback', 'nullrw', 'symlinkify', 'link_cow', 'statfs', 'statfs_ignore'):
+    print(key, get(key))
+for key in ('basepath', 'relpath', 'fullpath', 'allpaths'): print(get(key, sys.argv[1]))
+print(get('basepath', '.'), get('relpath', '.'))
+print(no(os.getxattr, F, K + 'nosuch'), no(put, 'nosuch', '1'), no(os.setxattr, F, 'user.other', b'1'))
+print(no(put, 'minfreespace', 'junk'), no(put, 'cache.entry', 'x'), no(put, 'version', '1'), no(put, 'pid', '1'))
+put('minfreespace', '10M'); print(get('minfreespace')); put('category.create', 'mfs'); print(get('func.create'))
+put('moveonenospc', 'pfrd'); print(get('moveonenospc')); put('moveonenospc', 'false'); print(get('moveonenospc'))
+print(set(os.listxattr(F)) & {K + 'version', K + 'pid', K + 'srcmounts', K + 'minfreespace'} == {K + 'version', K + 'pid', K + 'srcmounts', K + 'minfreespace'})
+os.unlink(sys.argv[1])",
+    );
+    let told = |at: &std::path::Path| {
+        let run = lab::shell::command("python3").args(["-c", &asked, "probe"]).dir(at);
+        run.run().unwrap().stdout
+    };
+    let theirs = told(rival.path());
+    rival.unmount().unwrap();
+    assert_eq!(told(pool.path()), theirs);
+}
