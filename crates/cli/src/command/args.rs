@@ -212,8 +212,8 @@ pub enum BranchAction {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Files move one after the other, under their readers and writers; numbers and NFS handles stay. What cannot be \
-moved now (open by passthrough, locked) is waited for; what cannot be moved at all (hard links, hidden or immutable files) is \
-named and stays. Ctrl-C ends the display, not the job: see fsstack job. The next mount goes on with it, until it is \
+moved now (open by passthrough, locked) is waited for; what cannot be moved at all (hidden or immutable files, a \
+file with links outside of the pool) is named and stays. Ctrl-C ends the display, not the job: see fsstack job. The next mount goes on with it, until it is \
 cancelled. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW takes it back."
 )]
 pub struct Drain {

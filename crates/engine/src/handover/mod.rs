@@ -10,8 +10,6 @@
 
 mod gather;
 mod restore;
-#[cfg(test)]
-mod tests;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
