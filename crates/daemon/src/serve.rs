@@ -3,6 +3,7 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,7 @@ pub(crate) fn serve(
     let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed, beginning);
     let ended = opened.and_then(|attended| {
         let served = attended.served.clone();
-        attend(settings, signals, log, listed, &mounted, (attended, Listeners::default()), || {
+        attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.union.resume_drains();
             answers(settings)?;
             *served.handover.calls.lock() = keep_to_known_calls(settings);
@@ -108,7 +109,6 @@ pub(crate) fn serve(
 pub(crate) fn attend(
     settings: &Settings,
     signals: SignalFd,
-    log: &LogHandle,
     listed: Option<&Registration>,
     mounted: &Mounted,
     (Attended { transport, served }, listeners): (Attended, Listeners),
@@ -118,9 +118,8 @@ pub(crate) fn attend(
     let (end, ended) = mpsc::channel();
     let told = end.clone();
     let exported = settings.options.engine.nfs_export.then(|| settings.mount_point.clone());
-    let taker =
-        Taker { unmounter: mounted.unmounter(), closer: transport.closer(), union: served.union.clone() };
-    listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
+    let taker = Taker { unmounter: mounted.unmounter(), closer: transport.closer(), served: served.clone() };
+    listen(signals, taker, end, exported).map_err(|error| system("thread", error))?;
     let _control = control(settings, listed, &served, listeners);
     let union = served.union.clone();
     // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
@@ -445,31 +444,35 @@ enum End {
 struct Taker {
     unmounter: Unmounter,
     closer: Closer,
-    union: Arc<Union>,
+    served: Arc<Served>,
 }
 
 impl Taker {
     fn unmount(&self) -> io::Result<Unmount> {
-        self.unmounter.unmount(Some(&self.closer), timeout(&self.union))
+        self.unmounter.unmount(Some(&self.closer), timeout(&self.served.union))
     }
 }
 
 fn listen(
     signals: SignalFd,
     taker: Taker,
-    log: LogHandle,
     end: mpsc::Sender<End>,
     exported: Option<PathBuf>,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("signals".into());
     thread
         .spawn(move || {
-            while let Ok(signal) = signals.wait() {
+            while signals.wait_until_one_is_there().is_ok() {
+                // While the pool goes to another program, which finds the signal as it came.
+                let handover = &taker.served.handover;
+                let _turn = handover.operators.read();
+                let Ok(signal) = signals.wait() else { break };
                 match signal {
-                    Signal::Usr1 => log.level.raise(),
-                    Signal::Usr2 => log.level.lower(),
-                    Signal::Hup => log.reopen(),
+                    Signal::Usr1 => handover.log.level.raise(),
+                    Signal::Usr2 => handover.log.level.lower(),
+                    Signal::Hup => handover.log.reopen(),
                     Signal::Term | Signal::Int => {
+                        handover.is_ending.store(true, SeqCst);
                         // Looked for while it has a path.
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
                         let done = taker.unmount();
@@ -482,7 +485,10 @@ fn listen(
                             Ok(Unmount::Detached) => {
                                 let _heard = end.send(End::Detached);
                             }
-                            Err(error) => tracing::error!(%error, "pool cannot be unmounted"),
+                            Err(error) => {
+                                handover.is_ending.store(false, SeqCst);
+                                tracing::error!(%error, "pool cannot be unmounted");
+                            }
                         }
                     }
                 }

@@ -10,6 +10,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
@@ -186,14 +188,21 @@ pub fn become_file(program: BorrowedFd<'_>, arguments: &[impl AsRef<OsStr>]) -> 
     io::Error::last_os_error()
 }
 
-/// Whether the program behind `file` may be run by root: a regular file of root's that nobody else can write to.
+/// Opens a program that root runs.
 ///
 /// # Errors
-/// What the system said.
-pub fn is_roots_program(file: BorrowedFd<'_>) -> io::Result<bool> {
-    let stat = rustix::fs::fstat(file)?;
+/// It cannot be opened, or is not a regular file that root owns, can run, and alone can write to.
+pub fn open_program(path: &Path) -> io::Result<File> {
+    // A FIFO would wait for a writer.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let stat = rustix::fs::fstat(&file)?;
     let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
-    Ok(regular && stat.st_uid == 0 && stat.st_mode & 0o022 == 0 && stat.st_mode & 0o100 != 0)
+    if regular && stat.st_uid == 0 && stat.st_mode & 0o022 == 0 && stat.st_mode & 0o100 != 0 {
+        return Ok(file);
+    }
+    Err(io::Error::other(
+        "not a program that root alone can write to: chown root and chmod go-w, or name another with --program",
+    ))
 }
 
 /// The signal that wakes a thread from a call: it does nothing else, and is ignored by default.

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -230,6 +231,13 @@ impl SignalFd {
         }
         // SAFETY: the descriptor was just made and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Waits until a signal can be read, and leaves it there: where the process becomes another program, that one reads it.
+    pub fn wait_until_one_is_there(&self) -> io::Result<()> {
+        let mut looked_at = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut looked_at, None))?;
+        Ok(())
     }
 
     /// Waits for the next signal.

@@ -78,6 +78,49 @@ fn a_program_that_is_not_good_changes_nothing() {
 }
 
 #[test]
+fn a_program_in_the_pool_itself_is_refused() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    fs::copy(script(&pool, "exit 0"), pool.at("program")).unwrap();
+    refuses(&pool, pool.at("program").to_str().unwrap(), "lies in the pool");
+    upgrade(&pool);
+}
+
+#[test]
+fn a_fifo_is_no_program_and_is_not_waited_for() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let fifo = pool.path().with_file_name("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+    refuses(&pool, fifo.to_str().unwrap(), "root alone");
+    upgrade(&pool);
+}
+
+/// The command knows the program by its descriptor's number in the daemon: that must not come to mean another file.
+#[test]
+fn a_program_that_is_being_checked_stays_open_while_another_upgrade_begins() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let fifo = pool.path().with_file_name("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let first =
+        script(&pool, &format!("echo begun > {0}; read line < {0}; echo first >&2; exit 1", fifo.display()));
+    let checked = pool.path().with_file_name("checked");
+    fs::rename(first, &checked).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| refuses(&pool, checked.to_str().unwrap(), "first"));
+        assert_eq!(fs::read_to_string(&fifo).unwrap(), "begun\n");
+        refuses(&pool, &script(&pool, "echo second >&2; exit 1"), "second");
+        let held = fs::read_dir(format!("/proc/{}/fd", pool.daemon().pid)).unwrap();
+        let held = held.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        assert!(held.into_iter().any(|path| path == checked), "the first program is closed");
+        fs::write(&fifo, "go\n").unwrap();
+        first.join().unwrap();
+    });
+    upgrade(&pool);
+}
+
+#[test]
 fn a_program_that_fails_after_the_check_becomes_the_one_before() {
     needs!(mounting());
     let pool = pool(&[]);

@@ -240,7 +240,7 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     let output = bench(&[
         "compare",
         "--rounds",
-        "5",
+        "6",
         "--file-size",
         "64K",
         "--block",

@@ -10,7 +10,8 @@ use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeRequest, UpgradeStage};
 use fsstack_control::{Client, ClientError};
 use fsstack_pool::Printable;
 use fsstack_sys::process::is_alive as lives;
-use fsstack_sys::program;
+use fsstack_sys::{handover, program};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -53,9 +54,12 @@ fn checked(path: &str, check: UpgradeCheck) -> Result<(), Failed> {
     let UpgradeCheck { pid, program_fd, state_fd } = check;
     let fd = |number: i32| format!("/proc/{pid}/fd/{number}");
     let refused = |why: String| Failed::Refused(format!("{path}: {why}; nothing was changed"));
-    let told =
-        program::output_within(CHECK_TIMEOUT, Path::new(&fd(program_fd)), &["--adopt-check", &fd(state_fd)])
-            .map_err(|why| refused(format!("its check of the pool's state failed: {why}")))?;
+    // Opened once, looked at, and run by that descriptor: the daemon's number may belong to another file by now, of any user.
+    let opened =
+        handover::open_program(Path::new(&fd(program_fd))).map_err(|why| refused(why.to_string()))?;
+    let own = format!("/proc/{}/fd/{}", std::process::id(), opened.as_raw_fd());
+    let told = program::output_within(CHECK_TIMEOUT, Path::new(&own), &["--adopt-check", &fd(state_fd)])
+        .map_err(|why| refused(format!("its check of the pool's state failed: {why}")))?;
     let said = program::said(&told);
     let said = said.strip_prefix("mount.fsstack: ").unwrap_or(&said).to_owned();
     match (told.status.success(), told.status.code()) {

@@ -197,14 +197,13 @@ impl TakenOver {
     fn attend(self, signals: process::SignalFd) -> Result<(), String> {
         let Self { settings, listed, log, mounted, attended, listeners } = self;
         let mount_point = Printable::path(&settings.mount_point).to_string();
-        let ended =
-            attend(&settings, signals, &log, listed.as_ref(), &mounted, (attended, listeners), || {
-                // A second filter would cost every call, and allow nothing more.
-                if !fsstack_sys::seccomp::is_confined() {
-                    let _installed = keep_to_known_calls(&settings);
-                }
-                Ok(())
-            });
+        let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
+            // A second filter would cost every call, and allow nothing more.
+            if !fsstack_sys::seccomp::is_confined() {
+                let _installed = keep_to_known_calls(&settings);
+            }
+            Ok(())
+        });
         mounted.ended();
         match &ended {
             Ok(()) => tracing::info!("{mount_point}: unmounted"),

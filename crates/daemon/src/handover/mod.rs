@@ -22,7 +22,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use fsstack_control::Listeners;
@@ -33,7 +36,7 @@ use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, become_file, sealed_file};
 use parking_lot::{Mutex, RwLock};
 
-use crate::log::LogHandle;
+use crate::log::{LogHandle, LogTarget};
 use crate::operate::Served;
 use crate::serve::timeout;
 use crate::settings::Privilege;
@@ -42,8 +45,14 @@ pub(crate) use state::{MountRow, PassedState};
 
 /// This program's version.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Longer than any check of a program runs.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Upgrades that were prepared and not begun, at most.
+const MOST_REPLACED: usize = 32;
 /// How long other requests of operators are waited for.
 const OPERATORS_TIMEOUT: Duration = Duration::from_secs(2);
+
+const IS_ENDING: &str = "the pool is being unmounted";
 
 /// Parts of a daemon that a handover needs besides the pool.
 #[derive(Debug)]
@@ -60,8 +69,10 @@ pub(crate) struct Handover {
     pub(crate) calls: Mutex<Option<Vec<String>>>,
     /// Descriptors by which the control socket and the metrics' address are listened at.
     pub(crate) listeners: Mutex<Listeners>,
-    /// Held shared while an operator changes something.
+    /// Held shared while an operator changes something, or a signal is acted on.
     pub(crate) operators: RwLock<()>,
+    /// A signal has begun to unmount the pool. Changed with `operators` held.
+    pub(crate) is_ending: AtomicBool,
     pub(crate) report: Mutex<Report>,
 }
 
@@ -70,6 +81,9 @@ pub(crate) struct Handover {
 pub(crate) struct Report {
     pub(crate) told: Upgrade,
     prepared: Option<Prepared>,
+    /// Those that another one has replaced, and since when. Their check may still be running: it knows the descriptors by
+    /// number, which must not come to mean another file.
+    replaced: Vec<(Instant, Prepared)>,
 }
 
 /// A program, and the draft of the state for its check.
@@ -92,6 +106,7 @@ impl Handover {
             calls: Mutex::default(),
             listeners: Mutex::default(),
             operators: RwLock::default(),
+            is_ending: AtomicBool::new(false),
             report: Mutex::default(),
         }
     }
@@ -111,21 +126,22 @@ impl Served {
         self.check_upgrade()?;
         let path = program.map_or_else(|| self.handover.program.clone(), PathBuf::from);
         let shown = Printable::path(&path).to_string();
-        let opened = File::open(&path).map_err(|error| format!("{shown}: {error}"))?;
-        match handover::is_roots_program(opened.as_fd()) {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err(format!(
-                    "{shown}: not a program that root alone can write to: chown root and chmod go-w, or name another with --program"
-                ));
-            }
-            Err(error) => return Err(format!("{shown}: {error}")),
+        let opened = handover::open_program(&path).map_err(|error| format!("{shown}: {error}"))?;
+        if opened.metadata().is_ok_and(|found| self.handover.dev == Some(found.dev())) {
+            // Running it would wait for requests that nobody serves at that moment.
+            return Err(format!(
+                "{shown}: lies in the pool that it is to serve: copy it to another file system"
+            ));
         }
         let outline = self.union.outline().map_err(|error| error.to_string())?;
         let draft = self.write_state(outline, &[], Duration::ZERO)?;
         let mut report = self.handover.report.lock();
         if report.told.stage == UpgradeStage::Running {
             return Err("another upgrade is under way".to_owned());
+        }
+        report.replaced.retain(|(since, _)| since.elapsed() < CHECKS_TIMEOUT);
+        if MOST_REPLACED <= report.replaced.len() {
+            return Err("too many upgrades are being prepared: try again in a minute".to_owned());
         }
         let check = UpgradeCheck {
             pid: std::process::id(),
@@ -141,7 +157,9 @@ impl Served {
             check: Some(check),
             ..Upgrade::default()
         };
-        report.prepared = Some(Prepared { program: opened.into(), path, draft });
+        let prepared = Prepared { program: opened.into(), path, draft };
+        let replaced = report.prepared.replace(prepared);
+        report.replaced.extend(replaced.map(|replaced| (Instant::now(), replaced)));
         Ok(report.told.clone())
     }
 
@@ -159,6 +177,17 @@ impl Served {
             return Err(
                 "only a pool that root has mounted can be handed over: unmount it to upgrade".to_owned()
             );
+        }
+        if self.handover.is_ending.load(SeqCst) {
+            return Err(IS_ENDING.to_owned());
+        }
+        if let LogTarget::File(path) = &self.settings.lock().options.log.target
+            && std::fs::metadata(path).is_ok_and(|found| self.handover.dev == Some(found.dev()))
+        {
+            return Err(format!(
+                "log={} lies in the pool itself: it could not be written while the pool changes hands",
+                Printable::path(path)
+            ));
         }
         self.union.check_handover().map_err(|not| not.0)
     }
@@ -192,6 +221,9 @@ impl Served {
         let Some(_operators) = self.handover.operators.try_write_for(OPERATORS_TIMEOUT) else {
             return "another request of an operator is at work: try again".to_owned();
         };
+        if self.handover.is_ending.load(SeqCst) {
+            return IS_ENDING.to_owned();
+        }
         let _branches = match self.union.keep_branches() {
             Ok(kept) => kept,
             Err(why) => return why.0,
@@ -203,7 +235,8 @@ impl Served {
             Err(StillInside(inside)) => {
                 let limit = timeout(&self.union).as_secs();
                 return format!(
-                    "{inside} requests were not answered within {limit} s (branch-timeout): try again when the branches are less busy"
+                    "{inside} requests were not answered within {limit} s (branch-timeout): try again when the branches are less busy; \
+                     calls that hang on a branch end with fsstack branch abort"
                 );
             }
         };

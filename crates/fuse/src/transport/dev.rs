@@ -376,6 +376,18 @@ impl DevShared {
         }
     }
 
+    /// Answers a wait that was put off if its caller has given it up since; whether it has.
+    pub(super) fn end_given_up(&self, wait: &LockWait) -> bool {
+        let request = Request::parse_contiguous(self.adapter.abi(), &wait.message);
+        let Ok(unique) = request.map(|request| request.header.unique) else { return false };
+        let given_up = self.adapter.interrupts().is_some_and(|interrupts| interrupts.was_given_up(unique));
+        if given_up {
+            let interrupted = rustix::io::Errno::INTR.raw_os_error();
+            report(device::refuse(wait.device.as_fd(), &OutHeader::refused(unique, interrupted)));
+        }
+        given_up
+    }
+
     /// All waits for locks end without an answer from now on, or go on.
     pub(super) fn put_waits_off(&self, put_off: bool) {
         self.adapter.interrupts().into_iter().for_each(|interrupts| interrupts.put_all_off(put_off));

@@ -173,6 +173,8 @@ impl Paused {
     /// # Errors
     /// No descriptor is left.
     pub fn lock_waits(&self) -> io::Result<Vec<LockWait>> {
+        // The kernel tells that a request is given up once only, so the next program would not hear of it.
+        self.0.gate.waits.lock().retain(|wait| !self.0.end_given_up(wait));
         let copy = |wait: &LockWait| {
             Ok(LockWait { device: wait.device.try_clone()?, message: wait.message.clone() })
         };

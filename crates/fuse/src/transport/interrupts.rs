@@ -30,6 +30,14 @@ struct InterruptTable {
     put_off: HashSet<u64>,
 }
 
+impl InterruptTable {
+    /// Whether an INTERRUPT of request `unique` came before it waited; forgets it.
+    fn take_early(&mut self, unique: u64) -> bool {
+        let early = self.early.iter().position(|(_, known)| *known == unique);
+        early.and_then(|at| self.early.remove(at)).is_some()
+    }
+}
+
 /// A request that waits, until this is dropped.
 #[derive(Debug)]
 pub struct Waiting<'a> {
@@ -55,8 +63,7 @@ impl Interrupts {
     /// Request `unique` was read, and is about to wait.
     pub fn expect(&self, unique: u64) {
         let mut state = self.table.lock();
-        let early = state.early.iter().position(|(_, known)| *known == unique);
-        let interrupted = early.and_then(|at| state.early.remove(at)).is_some();
+        let interrupted = state.take_early(unique);
         *state.waiting.entry(unique).or_default() |= interrupted;
     }
 
@@ -70,9 +77,19 @@ impl Interrupts {
         self.table.lock().put_off.remove(&unique)
     }
 
+    /// Whether the caller of request `unique`, whose wait was put off, has given it up since; asked once.
+    pub fn was_given_up(&self, unique: u64) -> bool {
+        self.table.lock().take_early(unique)
+    }
+
     /// Request `unique` does not wait after all.
     pub fn dismiss(&self, unique: u64) {
-        self.table.lock().waiting.remove(&unique);
+        let mut state = self.table.lock();
+        let interrupted = state.waiting.remove(&unique).unwrap_or(false);
+        // Given up in the moment since it was put off: remembered for its next wait.
+        if interrupted && state.put_off.contains(&unique) {
+            state.early.push_back((Instant::now(), unique));
+        }
     }
 
     /// Request `unique` waits from now on.
@@ -138,6 +155,24 @@ mod tests {
         assert!(all.was_put_off(1) && !all.was_put_off(1) && !all.was_put_off(2));
         all.put_all_off(false);
         assert!(first.goes_on() && !second.goes_on());
+    }
+
+    #[test]
+    fn an_interrupt_of_a_wait_that_is_put_off_is_not_lost() {
+        let all = Interrupts::default();
+        let (first, second, third) = (all.watch(1), all.watch(2), all.watch(3));
+        all.put_all_off(true);
+        for (wait, unique) in [(first, 1), (second, 2), (third, 3)] {
+            wait.has_ended();
+            if unique == 1 {
+                all.interrupt(unique);
+            }
+            drop(wait);
+            assert!(all.was_put_off(unique));
+        }
+        all.interrupt(2);
+        assert!(all.was_given_up(1) && all.was_given_up(2) && !all.was_given_up(3));
+        assert!(!all.was_given_up(1), "an interrupt counts once");
     }
 
     #[test]
