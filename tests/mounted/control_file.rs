@@ -31,6 +31,14 @@ fn client(script: &str) -> String {
 }
 
 #[test]
+fn the_control_file_has_the_size_of_the_pool() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    let size = |path: &std::path::Path| rustix::fs::statvfs(path).unwrap().f_blocks;
+    assert_eq!(size(&pool.at(".mergerfs")), size(pool.path()));
+}
+
+#[test]
 fn it_is_found_by_name_and_in_no_listing() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();

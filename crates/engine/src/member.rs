@@ -110,8 +110,12 @@ impl Member {
     }
 
     /// Whether a program has put `name` into the root of this branch. A control file that a pool or mergerfs puts there
-    /// does not count.
+    /// does not count. False for a remote branch: it may hang, and a server may number objects in the order of lookups
+    /// (mergerfs), which one at the mount alone would change.
     pub fn has_in_root(&self, name: &CStr) -> bool {
+        if self.is_remote() {
+            return false;
+        }
         let root = self.root();
         let is_there = self.ask(|| sys::at::stat(root.as_fd(), name)).is_ok();
         let version = c"user.mergerfs.version";

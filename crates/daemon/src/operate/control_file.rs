@@ -92,7 +92,6 @@ pub(crate) struct Keys {
 struct Asked {
     key: String,
     value: String,
-    setter: Setter,
     answer: mpsc::Sender<Result<(), Errno>>,
 }
 
@@ -162,18 +161,23 @@ impl ControlKeys for Keys {
         }
         let value = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
         let changes = self.changes.as_ref().ok_or(Errno::ROFS)?;
+        // Here, while the caller waits: a caller that has given up may have left its number to another program.
+        if !is_operator(setter) {
+            tracing::debug!(?setter, key, "control file: key not set: not by the operator");
+            return Err(Errno::PERM);
+        }
         let (answer, answered) = mpsc::channel();
-        let asked = Asked { key: key.to_owned(), value: value.to_owned(), setter, answer };
+        let asked = Asked { key: key.to_owned(), value: value.to_owned(), answer };
         changes.try_send(asked).map_err(|_| Errno::BUSY)?;
         answered.recv_timeout(PATIENCE).unwrap_or(Err(Errno::TIMEDOUT))
     }
 }
 
 fn make_changes(pool: &OnceLock<Weak<Served>>, asked: &Receiver<Asked>) {
-    while let Ok(Asked { key, value, setter, answer }) = asked.recv() {
+    while let Ok(Asked { key, value, answer }) = asked.recv() {
         let Some(served) = pool.wait().upgrade() else { return };
         // Dropped before the caller goes on: the pool may be unmounted then.
-        let made = served.set_key_of_mergerfs(&key, &value, setter);
+        let made = served.set_key_of_mergerfs(&key, &value);
         drop(served);
         // The caller may have given up.
         let _ = answer.send(made);
@@ -229,11 +233,9 @@ impl Served {
         self.union.pool().branches.iter().map(shown).collect::<Vec<_>>().join(&b':')
     }
 
-    fn set_key_of_mergerfs(&self, key: &str, value: &str, setter: Setter) -> Result<(), Errno> {
-        if !is_operator(setter) {
-            tracing::debug!(?setter, key, "control file: key not set: not by the operator");
-            return Err(Errno::PERM);
-        }
+    fn set_key_of_mergerfs(&self, key: &str, value: &str) -> Result<(), Errno> {
+        // Not waited for: an upgrade, which holds it, waits for this request.
+        let _turn = self.handover.operators.try_read().ok_or(Errno::BUSY)?;
         self.change_by_key(known(key).unwrap_or(key), value).map_err(|refused| {
             let (key, value) = (Printable(key.as_bytes()), Printable(value.as_bytes()));
             tracing::info!("control file: {key}={value} refused: {}", refused.why);

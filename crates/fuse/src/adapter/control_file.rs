@@ -142,6 +142,8 @@ const REGULAR: u32 = 0o100_000;
 /// Whether `request` means the control file: by its number, by its name in the root, or as the target of a new link.
 pub(super) fn is_meant(request: &Request<'_>) -> bool {
     match request.op {
+        // The size of the pool, by whichever name.
+        Operation::Statfs => false,
         _ if request.header.nodeid == Ino::CONTROL_FILE.0 => true,
         // The kernel knows the name, so it passes on what would change it; a branch may have something of the name.
         Operation::Lookup { name } | Operation::Unlink { name } | Operation::Rmdir { name } => {
