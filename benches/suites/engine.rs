@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fsstack_engine::answer::{Entry, Listed};
-use fsstack_engine::inode::location_cache::LocationCache;
-use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::Sink;
 use fsstack_engine::settings::Settings;
+use fsstack_engine::tree::inode::location_cache::LocationCache;
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Ino};
 use fsstack_sys::OFlags;

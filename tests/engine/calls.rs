@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fsstack_engine::answer::Validity;
-use fsstack_engine::open::route::Route;
+use fsstack_engine::files::route::Route;
 use fsstack_engine::ops::New;
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};

@@ -1,6 +1,6 @@
 //! Explanations of where objects are, and where they would be placed.
 
-use fsstack_engine::explain::Placement;
+use fsstack_engine::admin::explain::Placement;
 use fsstack_engine::settings::Settings;
 use fsstack_pool::{BranchIx, BranchMode, Floor};
 use fsstack_sys::{Errno, Kind, OFlags};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use fsstack_engine::Caller;
-use fsstack_engine::live::{BadChange, Position, Removal};
+use fsstack_engine::admin::live::{BadChange, Position, Removal};
 use fsstack_engine::ops::{New, WriteTerms};
 use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Ino};
 use fsstack_sys::{Errno, OFlags};

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::settings::Settings;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::{Adapter, Outcome, Serve, Timeouts};

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use fsstack_engine::open::route::Backings;
+use fsstack_engine::files::route::Backings;
 
 /// Registers every file.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use fsstack_engine::Caller;
-use fsstack_engine::live::{BadChange, Removal};
+use fsstack_engine::admin::live::{BadChange, Removal};
+use fsstack_engine::admin::reserve::{CopyId, Reserved, Wanted};
+use fsstack_engine::admin::watch::Invalidator;
 use fsstack_engine::ops::New;
-use fsstack_engine::reserve::{CopyId, Reserved, Wanted};
-use fsstack_engine::watch::Invalidator;
 use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Barrier};
 
-use fsstack_engine::open::route::Route;
+use fsstack_engine::files::route::Route;
 use fsstack_engine::ops::{Change, SetTime, WriteTerms};
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};

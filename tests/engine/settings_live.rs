@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_engine::change::BadSettings;
-use fsstack_engine::open::route::Route;
+use fsstack_engine::admin::change::BadSettings;
+use fsstack_engine::admin::status::OpenByWritePath;
+use fsstack_engine::files::route::Route;
 use fsstack_engine::settings::{Locks, PageCache, Settings, WritePath};
-use fsstack_engine::status::OpenByWritePath;
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, Floor, Handle, Ino};
 use fsstack_sys::OFlags;

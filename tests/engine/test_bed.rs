@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_engine::answer::{Attr, Created, Entry, Listed};
-use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::Settings;
 use fsstack_engine::{Caller, Pool, Result, TableCounts, Union};

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fsstack_engine::live::BadChange;
+use fsstack_engine::admin::live::BadChange;
 use fsstack_sys::fault;
 use fsstack_sys::locks::{Lock, LockType, TO_THE_END, try_lock};
 use tempfile::TempDir;

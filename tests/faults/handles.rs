@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fsstack_engine::answer::Entry;
-use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
 use fsstack_engine::{OpError, Union};

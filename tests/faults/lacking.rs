@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use fsstack_engine::live::Position;
+use fsstack_engine::admin::live::Position;
 use fsstack_lab::pool::Pool;
 use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_pool::BranchSpec;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::health::BranchState;
 use fsstack_engine::Caller;
+use fsstack_engine::admin::live::Position;
+use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::answer::Entry;
-use fsstack_engine::live::Position;
-use fsstack_engine::mount_watch::MountWatch;
 use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
 use fsstack_lab::{self as lab, MiB, Pool, needs};

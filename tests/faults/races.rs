@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fsstack_engine::live::Position;
+use fsstack_engine::admin::live::Position;
 use fsstack_engine::ops::{LockKind, LockRequest, LockType, WriteTerms};
 use fsstack_engine::settings::{Locks, Settings};
 use fsstack_engine::{Caller, Union};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_engine::answer::{Entry, Listed};
-use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::{Relocation, Settings, Verify};
 use fsstack_engine::{Caller, Pool, Union};

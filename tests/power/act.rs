@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use fsstack_engine::open::Sync;
+use fsstack_engine::files::Sync;
 use fsstack_engine::ops::{Change, New, WriteTerms};
 use fsstack_engine::{Caller, OpError};
 use fsstack_pool::EntryNameBuf;

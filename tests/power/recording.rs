@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fsstack_engine::live::Position;
+use fsstack_engine::admin::live::Position;
 use fsstack_pool::Ino;
 use fsstack_sys::witness;
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fsstack_control::{ListenAt, Listeners, Server};
-use fsstack_engine::mount_watch::MountWatch;
-use fsstack_engine::open::noatime::NoatimeScope;
-use fsstack_engine::open::route::{Backings, NoBackings};
+use fsstack_engine::admin::mount_watch::MountWatch;
+use fsstack_engine::files::noatime::NoatimeScope;
+use fsstack_engine::files::route::{Backings, NoBackings};
 use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::mount::mount;

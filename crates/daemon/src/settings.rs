@@ -2,7 +2,7 @@
 
 use crate::log::{LogSettings, LogTarget};
 use fsstack_control::registry::DirectoryId;
-use fsstack_engine::poolid::PoolId;
+use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::BranchSpec;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::Stat;
 
-use crate::open::OpenFile;
-use crate::open::route::Route;
+use crate::files::OpenFile;
+use crate::files::route::Route;
 
 /// Attributes of an object, as the branch gave them, under the pool's own inode number.
 #[derive(Clone, Copy, Debug)]

@@ -12,14 +12,14 @@ use fsstack_pool::{BranchId, BranchIx, BranchSpec};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
-use crate::branch_recovery::PoolEvents;
-use crate::index::BranchMarks;
-use crate::inode::mark;
-use crate::open::route::Backings;
-use crate::recover::StagedNames;
-use crate::search::Searches;
+use crate::files::route::Backings;
+use crate::handles::search::Searches;
+use crate::identity::index::BranchMarks;
+use crate::recovery::branch_recovery::PoolEvents;
+use crate::recovery::recover::StagedNames;
 use crate::settings::Settings;
-use crate::unsynced_dirs::UnsyncedDirs;
+use crate::tree::inode::mark;
+use crate::tree::unsynced_dirs::UnsyncedDirs;
 
 /// A branch of this pool.
 #[derive(Debug)]

@@ -12,11 +12,11 @@ use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::inode::number::{self, hash_name, mix};
-use crate::intent::TakenBack;
 use crate::member::Member;
-use crate::recover::sync_dir;
+use crate::recovery::intent::TakenBack;
+use crate::recovery::recover::sync_dir;
 use crate::settings::Settings;
+use crate::tree::inode::number::{self, hash_name, mix};
 
 /// Branches of one pool at most: a set of them fits one word.
 pub const MAX_BRANCHES: usize = 64;

@@ -19,29 +19,29 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::Mutex;
 
-use crate::branch_recovery::PoolEvents;
-use crate::clashes::Clashes;
-use crate::index::{Index, IndexHealth};
-use crate::inode::dirfd::Budget;
-use crate::inode::location_cache::LocationCache;
-use crate::inode::number::NumberMap;
-use crate::inode::table::Table;
-use crate::inode::{Inode, InodeName};
+use crate::admin::live::MembershipChanges;
+use crate::admin::reserve::Copying;
+use crate::admin::watch::{BranchWatch, Invalidator};
+use crate::files::listing_memory::ListingMemory;
+use crate::files::noatime::NoatimeScope;
+use crate::files::route::Backings;
+use crate::files::{DirHandle, FileHandle};
+use crate::identity::index::{Index, IndexHealth};
+use crate::identity::poolid::PoolId;
 use crate::jobs::JobList;
-use crate::live::MembershipChanges;
-use crate::movers::Movers;
-use crate::open::listing_memory::ListingMemory;
-use crate::open::noatime::NoatimeScope;
-use crate::open::route::Backings;
-use crate::open::{DirHandle, FileHandle};
-use crate::parallel_lookup::ParallelLookup;
+use crate::moves::movers::Movers;
+use crate::moves::refusals::Refusals;
 use crate::pool::Pool;
-use crate::poolid::PoolId;
-use crate::refusals::Refusals;
-use crate::reserve::Copying;
-use crate::resolve::Found;
-use crate::tree_lock::TreeLock;
-use crate::watch::{BranchWatch, Invalidator};
+use crate::recovery::branch_recovery::PoolEvents;
+use crate::tree::clashes::Clashes;
+use crate::tree::inode::dirfd::Budget;
+use crate::tree::inode::location_cache::LocationCache;
+use crate::tree::inode::number::NumberMap;
+use crate::tree::inode::table::Table;
+use crate::tree::inode::{Inode, InodeName};
+use crate::tree::parallel_lookup::ParallelLookup;
+use crate::tree::resolve::Found;
+use crate::tree::tree_lock::TreeLock;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const GHOSTS: usize = 1024;
@@ -114,7 +114,7 @@ impl Union {
     /// The union of `pool`'s branches.
     /// What interrupted moves left on them is cleared first.
     pub fn new(pool: Pool, backings: Arc<dyn Backings>) -> Self {
-        crate::recover::clear(&pool);
+        crate::recovery::recover::clear(&pool);
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
         let budget = Budget::new(pool.settings.dir_fds);

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use fsstack_engine::watch::Invalidator;
+use fsstack_engine::admin::watch::Invalidator;
 use fsstack_pool::Ino;
 use fsstack_wire::Notice;
 use rustix::io::Errno;

@@ -28,8 +28,8 @@ pub(super) fn links(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// Complaints about missing source files named in backquotes by pages and comments. `engine/watch.rs` is short for
-/// `crates/engine/src/watch.rs`.
+/// Complaints about missing source files named in backquotes by pages and comments. `engine/admin/watch.rs` is short for
+/// `crates/engine/src/admin/watch.rs`.
 pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
     let is_there = |name: &str| {
         let full = name.split_once('/').map(|(first, rest)| format!("crates/{first}/src/{rest}"));
@@ -139,13 +139,13 @@ mod tests {
     fn a_named_file_is_there() {
         let sources = [
             source(
-                "crates/engine/src/watch.rs",
-                "//! See `watch.rs`, `engine/watch.rs` and `gone.rs`.\nlet x = \"`no.rs`\";\n",
+                "crates/engine/src/admin/watch.rs",
+                "//! See `watch.rs`, `engine/admin/watch.rs` and `gone.rs`.\nlet x = \"`no.rs`\";\n",
             ),
-            source("docs/a.md", "`crates/engine/src/watch.rs::read`, `src/watch.rs`, `atch.rs`\n"),
+            source("docs/a.md", "`crates/engine/src/admin/watch.rs::read`, `src/watch.rs`, `atch.rs`\n"),
         ];
         let expected =
-            ["crates/engine/src/watch.rs: `gone.rs` is no file", "docs/a.md: `atch.rs` is no file"];
+            ["crates/engine/src/admin/watch.rs: `gone.rs` is no file", "docs/a.md: `atch.rs` is no file"];
         assert_eq!(named_files(&sources), expected);
     }
 

@@ -5,7 +5,7 @@ use fsstack_control::Copying;
 use fsstack_control::copying::{
     CopyAnswer, CopyError, CopyRequest, PlaceOrError, StagingDir, WantedDir, WantedFile,
 };
-use fsstack_engine::reserve::{CopyId, Wanted};
+use fsstack_engine::admin::reserve::{CopyId, Wanted};
 use fsstack_engine::{OpError, Union};
 use fsstack_pool::{BranchIx, EntryName, Ino, Rejection};
 use std::ffi::CString;

@@ -2,7 +2,7 @@
 
 use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_control::api::{BranchStatus, JobStatus, Status};
-use fsstack_engine::status::Status as Known;
+use fsstack_engine::admin::status::Status as Known;
 use std::fmt::Write as _;
 
 /// Formats the page, with its end mark.

@@ -4,7 +4,7 @@ use super::Served;
 use crate::values;
 use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
-use fsstack_engine::status::BranchStatus as Known;
+use fsstack_engine::admin::status::BranchStatus as Known;
 use fsstack_pool::{BranchMode, Printable};
 use fsstack_sys::process::descriptors;
 
@@ -14,7 +14,7 @@ impl Served {
     }
 
     /// `known`, and what only the daemon knows besides.
-    pub(super) fn told_of(&self, known: &fsstack_engine::status::Status) -> Status {
+    pub(super) fn told_of(&self, known: &fsstack_engine::admin::status::Status) -> Status {
         let settings = self.settings.lock().clone();
         let rule = |rule: &fsstack_engine::rules::Rule| WriteRule {
             subtree: format!("/{}", Printable(&rule.dir)),

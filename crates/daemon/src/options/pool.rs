@@ -3,7 +3,7 @@
 use super::{Row, Takes, option};
 use crate::settings::RunIn;
 use crate::values;
-use fsstack_engine::poolid::PoolId;
+use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Relocation;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::settings::{

@@ -11,11 +11,11 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::at::Mounts;
 
 use super::{BranchRow, Gathered, PoolState};
-use crate::inode::Inode;
-use crate::inode::handed::{FdRow, InodeRow, NameRow};
-use crate::open::OpenFile;
-use crate::open::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::files::OpenFile;
+use crate::files::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
 use crate::pool::Pool;
+use crate::tree::inode::Inode;
+use crate::tree::inode::handed::{FdRow, InodeRow, NameRow};
 use crate::union::Union;
 
 /// Numbers of descriptors, each named once: the next program owns each by one object.
@@ -152,7 +152,7 @@ impl Union {
 
     fn dir_rows(&self, inodes: &InodeList) -> io::Result<Vec<DirHandleRow>> {
         let open: Vec<_> = self.dirs.iter().map(|open| (*open.key(), open.value().clone())).collect();
-        let row = |(handle, open): (u64, Arc<crate::open::DirHandle>)| {
+        let row = |(handle, open): (u64, Arc<crate::files::DirHandle>)| {
             let inode = inodes.place(&open.inode)?;
             open.row(handle, inode)
         };
@@ -183,7 +183,7 @@ fn inode_rows(pool: &Pool, inodes: &InodeList, descriptors: &mut Descriptors) ->
     let row = |(inode, lookups): &(Arc<Inode>, Option<u64>)| {
         let mut row = inode.row(&current);
         row.lookups = *lookups;
-        let name = |name: crate::inode::InodeName| {
+        let name = |name: crate::tree::inode::InodeName| {
             Some((inodes.place(&name.parent)?, NameRow::of(name.name.to_bytes())))
         };
         row.names = inode.names().into_iter().filter_map(name).collect();

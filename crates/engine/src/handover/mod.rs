@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
-use crate::inode::handed::{InodeRow, NameRow};
-use crate::open::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::files::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::tree::inode::handed::{InodeRow, NameRow};
+use crate::tree::unsynced_dirs::UnsyncedRow;
 use crate::union::Union;
-use crate::unsynced_dirs::UnsyncedRow;
 
 /// Pause between two looks at work that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);

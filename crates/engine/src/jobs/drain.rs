@@ -15,10 +15,11 @@ use super::plan::{Plan, Room};
 use super::remembered;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile, Visitor};
 use super::{Amount, Job, JobState, NAMED, Staying};
-use crate::inode::Inode;
+use crate::files::{MAPPED, WRITTEN_PAST};
+use crate::moves::directories;
+use crate::moves::job_move::{self, HeldFile};
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, UNFIT};
-use crate::moves::{self, HeldFile, directories};
-use crate::open::{MAPPED, WRITTEN_PAST};
+use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// Walks without any move after which what fails stays.
@@ -264,7 +265,7 @@ impl<'a> Visitor<'a> for Pass<'a> {
             match union.hold_for_move(&file.met.inode, job.order.from) {
                 Ok(open) => held.push((open, file)),
                 Err(error) if error.is_missing() => self.stays(file.path, CHANGED_NOW),
-                Err(error) => self.stays(file.path, moves::in_words(error)),
+                Err(error) => self.stays(file.path, job_move::in_words(error)),
             }
         }
         if held.is_empty() {

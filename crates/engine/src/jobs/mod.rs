@@ -16,7 +16,7 @@ use fsstack_branch::thread;
 use fsstack_pool::{BranchIx, BranchMode};
 use parking_lot::{Condvar, Mutex};
 
-use crate::open::departure::{Departure, DepartureOutcome};
+use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
 use plan::Share;
 

@@ -19,7 +19,7 @@ use fsstack_sys::xattr::{self, On};
 use super::DrainOrder;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::recover::sync_dir;
+use crate::recovery::recover::sync_dir;
 use crate::union::Union;
 
 /// The attribute of a branch's root.

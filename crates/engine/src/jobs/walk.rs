@@ -14,12 +14,12 @@ use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::{Errno, Kind};
 
 use super::Job;
-use crate::entries::Entries;
-use crate::inode::{Inode, InodeName};
-use crate::moves;
+use crate::moves::job_move;
+use crate::moves::moving::Names;
 use crate::moves::reasons::LINKED;
-use crate::moving::Names;
-use crate::resolve::is_private;
+use crate::tree::entries::Entries;
+use crate::tree::inode::{Inode, InodeName};
+use crate::tree::resolve::is_private;
 use crate::union::Union;
 
 /// Files that are held open for their move at a time.
@@ -199,6 +199,6 @@ fn cannot_list(error: OpError) -> &'static str {
     match error.errno() {
         Errno::XDEV => MOUNTED,
         Errno::ACCESS | Errno::PERM => "the branch does not let the daemon list it",
-        _ => moves::in_words(error),
+        _ => job_move::in_words(error),
     }
 }

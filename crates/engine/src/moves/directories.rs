@@ -14,15 +14,15 @@ use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::inode::{Inode, mark};
-use crate::inode_flags::InodeFlags;
-use crate::moves;
-use crate::place::ancestors;
+use crate::moves::inode_flags::InodeFlags;
+use crate::moves::job_move;
 use crate::pool::Pool;
-use crate::recover::sync_dir;
-use crate::skeleton::{DERIVED, is_private, names_of};
+use crate::recovery::recover::sync_dir;
+use crate::tree::inode::{Inode, mark};
+use crate::tree::place::ancestors;
+use crate::tree::skeleton::{DERIVED, is_private, names_of};
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 /// Name and value.
 type Attribute = (Vec<u8>, Vec<u8>);
@@ -55,7 +55,7 @@ impl Union {
         if dir.copies().len() == 1 {
             self.copy_elsewhere(&pool, dir, &name.parent, targets)?;
         }
-        let _tree_lock = self.tree_lock.write(&pool).map_err(moves::in_words)?;
+        let _tree_lock = self.tree_lock.write(&pool).map_err(job_move::in_words)?;
         let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
             return Ok(false);
@@ -64,14 +64,14 @@ impl Union {
         let said = |error: OpError| match error.errno() {
             Errno::NOTEMPTY | Errno::EXIST => NOT_EMPTY,
             Errno::PERM => "it is append-only or immutable",
-            _ => moves::in_words(error),
+            _ => job_move::in_words(error),
         };
         self.make_durable(&pool, dir, &kept).map_err(said)?;
         let parent = self.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
-        let times = moves::times_of(branch, &parent);
+        let times = job_move::times_of(branch, &parent);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
-        moves::set_times(branch, &parent, times);
+        job_move::set_times(branch, &parent, times);
         dir.drop_copy(from);
         self.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
@@ -109,7 +109,7 @@ impl Union {
                 Ok(_) => return Ok(()),
                 Err(error) if error.errno() == Errno::PERM => why = "it is append-only or immutable",
                 Err(error) if error.is_unfit() => why = "no other branch can hold its attributes",
-                Err(error) => why = moves::in_words(error),
+                Err(error) => why = job_move::in_words(error),
             }
         }
         Err(why)
@@ -123,7 +123,7 @@ impl Union {
         dir: &Arc<Inode>,
         from: BranchIx,
     ) -> Result<Vec<BranchIx>, &'static str> {
-        self.check_whole(pool, dir).map_err(moves::in_words)?;
+        self.check_whole(pool, dir).map_err(job_move::in_words)?;
         let copies = dir.copies();
         let kept: Vec<BranchIx> = copies.iter().copied().filter(|at| *at != from).collect();
         let Some(first) = kept.first().copied() else { return Err("no other branch has a copy of it") };
@@ -135,15 +135,15 @@ impl Union {
             let stat = pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd()))?;
             Ok::<_, OpError>((fd, stat))
         };
-        let (own, own_stat) = look(from).map_err(moves::in_words)?;
-        let (shown, shown_stat) = look(first).map_err(moves::in_words)?;
+        let (own, own_stat) = look(from).map_err(job_move::in_words)?;
+        let (shown, shown_stat) = look(first).map_err(job_move::in_words)?;
         if copies.first() == Some(&from) {
             let rights = |stat: &Stat| (stat.mode & 0o7777, stat.uid, stat.gid);
             let like = || {
                 let own = pool.branch(from).ask(|| attributes(own.as_fd()))?;
                 Ok::<_, OpError>(own == pool.branch(first).ask(|| attributes(shown.as_fd()))?)
             };
-            if rights(&own_stat) != rights(&shown_stat) || !like().map_err(moves::in_words)? {
+            if rights(&own_stat) != rights(&shown_stat) || !like().map_err(job_move::in_words)? {
                 return Err(DIFFERS);
             }
         }
@@ -152,7 +152,7 @@ impl Union {
                 atime: SetTime::At(own_stat.atime.max(shown_stat.atime)),
                 mtime: SetTime::At(own_stat.mtime.max(shown_stat.mtime)),
             };
-            moves::set_times(pool.branch(first), &shown, Some(later));
+            job_move::set_times(pool.branch(first), &shown, Some(later));
         }
         Ok(kept)
     }

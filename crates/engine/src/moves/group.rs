@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
-use crate::intent::{Decided, SEPARATOR, SORT, SettledMove, Stamp, Told, there, used_on};
 use crate::pool::Pool;
-use crate::record;
-use crate::recover::{own_folder, sync_dir};
-use crate::settle::walk;
+use crate::recovery::intent::{Decided, SEPARATOR, SORT, SettledMove, Stamp, Told, there, used_on};
+use crate::recovery::record;
+use crate::recovery::recover::{own_folder, sync_dir};
+use crate::recovery::settle::walk;
 
 /// A name of a copy, and its attributes there.
 type NamedCopy = ((OwnedFd, CString), Stat);

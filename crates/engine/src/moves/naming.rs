@@ -18,16 +18,16 @@ use fsstack_sys::at::Times;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;
 
-use crate::blank::StagedCopy;
-use crate::inode::{Inode, InodeName};
-use crate::intent::{Intent, Noted, Stamp};
 use crate::member::Member;
-use crate::moves;
-use crate::moving::Move;
-use crate::place::ancestors;
+use crate::moves::job_move;
+use crate::moves::moving::Move;
 use crate::pool::Pool;
-use crate::record::let_go;
-use crate::recover::sync_dir;
+use crate::recovery::blank::StagedCopy;
+use crate::recovery::intent::{Intent, Noted, Stamp};
+use crate::recovery::record::let_go;
+use crate::recovery::recover::sync_dir;
+use crate::tree::inode::{Inode, InodeName};
+use crate::tree::place::ancestors;
 use crate::union::Union;
 
 /// Reason that a file was not moved to a branch.
@@ -248,11 +248,11 @@ fn is_frozen(dir: &DirFd) -> Result<bool, sys::SysError> {
 type DirTimes<'a> = Vec<(&'a Arc<DirFd>, Option<Times>)>;
 
 fn times<'a>(branch: &Branch, dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> DirTimes<'a> {
-    dirs.into_iter().map(|dir| (dir, moves::times_of(branch, dir))).collect()
+    dirs.into_iter().map(|dir| (dir, job_move::times_of(branch, dir))).collect()
 }
 
 fn set_times(branch: &Branch, dirs: DirTimes<'_>) {
-    dirs.into_iter().for_each(|(dir, times)| moves::set_times(branch, dir, times));
+    dirs.into_iter().for_each(|(dir, times)| job_move::set_times(branch, dir, times));
 }
 
 /// Removes the names of the new copy, number `ino`, so that it does not stay beside the old one. Another object of a name stays.

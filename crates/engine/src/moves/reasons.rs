@@ -3,8 +3,8 @@
 use fsstack_branch::error::OpError;
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use crate::open::route::Route;
-use crate::open::{MAPPED, OpenFile, WRITTEN_PAST};
+use crate::files::route::Route;
+use crate::files::{MAPPED, OpenFile, WRITTEN_PAST};
 
 /// Reason for a file to stay that would hide another one.
 pub(crate) const HIDES: &str = "it hides files of its name on other branches";

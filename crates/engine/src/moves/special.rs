@@ -9,10 +9,10 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::blank::StagedCopy;
 use crate::member::Member;
-use crate::recover;
-use crate::skeleton::{Unfit, copy_xattrs};
+use crate::recovery::blank::StagedCopy;
+use crate::recovery::recover;
+use crate::tree::skeleton::{Unfit, copy_xattrs};
 
 /// A copy of `source`, which is on the branch `from` and has the attributes `stat`: in the hidden folder of the branch `to`.
 ///

@@ -7,9 +7,9 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
-use crate::inode::Inode;
-use crate::open::{Access, FileHandle, OpenFile, is_refused};
+use crate::files::{Access, FileHandle, OpenFile, is_refused};
 use crate::ops::pin::unlinked_fd;
+use crate::tree::inode::Inode;
 use crate::union::Union;
 
 impl Union {

@@ -11,8 +11,8 @@ use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::open::OpenFile;
-use crate::transfer;
+use crate::files::OpenFile;
+use crate::moves::transfer;
 use crate::union::Union;
 
 /// Bytes of data copied across branches in one request: the caller asks again for the rest, and can be interrupted.

@@ -12,12 +12,12 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry, Opened, Validity};
-use crate::inode::Inode;
-use crate::open::{Access, OpenFile};
+use crate::files::{Access, OpenFile};
 use crate::pool::Pool;
-use crate::resolve::entry;
+use crate::tree::inode::Inode;
+use crate::tree::resolve::entry;
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 /// A file that was just made on a branch.
 struct Made {

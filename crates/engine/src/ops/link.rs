@@ -9,8 +9,8 @@ use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Makes `name` in `parent` one more name of the file `ino`. The kernel holds one more lookup of it.

@@ -15,7 +15,7 @@ use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{self as sys, Errno, OFlags};
 use smallvec::SmallVec;
 
-use crate::open::OpenFile;
+use crate::files::OpenFile;
 use crate::union::Union;
 
 pub use fsstack_sys::locks::LockType;

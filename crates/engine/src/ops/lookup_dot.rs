@@ -7,10 +7,10 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Entry;
-use crate::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
-use crate::inode::{Copies, Inode};
+use crate::handles::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
 use crate::pool::Pool;
-use crate::resolve::{entry, merge};
+use crate::tree::inode::{Copies, Inode};
+use crate::tree::resolve::{entry, merge};
 use crate::union::Union;
 
 impl Union {

@@ -12,8 +12,8 @@ use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;
 use crate::ops::create::take_back;
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 /// Object to make.
 #[derive(Clone, Copy, Debug)]

@@ -13,12 +13,12 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Opened, Validity};
-use crate::inode::Inode;
-use crate::open::decision::{Facts, StackedReason, stacked_route};
-use crate::open::route::Route;
-use crate::open::write_back_errors::{ReportTo, Reporter};
-use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
+use crate::files::decision::{Facts, StackedReason, stacked_route};
+use crate::files::route::Route;
+use crate::files::write_back_errors::{ReportTo, Reporter};
+use crate::files::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
 use crate::pool::Pool;
+use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// The file capabilities of capabilities(7).
@@ -252,5 +252,5 @@ pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>, caller: Caller) -> Resul
 }
 
 pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
-    crate::resolve::has_xattr(On::Fd(fd), CAPABILITY)
+    crate::tree::resolve::has_xattr(On::Fd(fd), CAPABILITY)
 }

@@ -13,9 +13,9 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
-use crate::inode::{Inode, InodeName};
-use crate::open::OpenFile;
+use crate::files::OpenFile;
 use crate::pool::Pool;
+use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
 
 /// A file held for a call or two.

@@ -11,13 +11,13 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};
-use crate::inode::Inode;
-use crate::inode::number::number;
-use crate::open::DirHandle;
-use crate::open::followed::Followed;
-use crate::open::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
+use crate::files::DirHandle;
+use crate::files::followed::Followed;
+use crate::files::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
-use crate::resolve::Found;
+use crate::tree::inode::Inode;
+use crate::tree::inode::number::number;
+use crate::tree::resolve::Found;
 use crate::union::Union;
 use fsstack_branch::ranked::Ranked;
 

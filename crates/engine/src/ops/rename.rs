@@ -22,14 +22,14 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::inode::Inode;
-use crate::journal::{Act, Object};
-use crate::names::{End, Half, begin, finish, own_kind};
+use crate::changes::names::{End, Half, begin, finish, own_kind};
+use crate::handles::removed::NameRemoval;
 use crate::pool::Pool;
-use crate::removed::NameRemoval;
-use crate::resolve::{DirStats, Found};
+use crate::recovery::journal::{Act, Object};
+use crate::tree::inode::Inode;
+use crate::tree::resolve::{DirStats, Found};
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Renames `from` to `to`, as renameat2(2) with `flags`.
@@ -46,7 +46,7 @@ impl Union {
         let pool = self.pool.load();
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
-            crate::resolve::check_public(&pool, dir, name.as_cstr())?;
+            crate::tree::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
         let moving = pool.moving([&from_dir, &to_dir])?;
         let _renaming = self.index.renaming();

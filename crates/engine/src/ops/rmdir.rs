@@ -18,12 +18,12 @@ use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::entries::Entries;
-use crate::inode::Inode;
+use crate::handles::removed::NameRemoval;
 use crate::pool::Pool;
-use crate::removed::NameRemoval;
+use crate::tree::entries::Entries;
+use crate::tree::inode::Inode;
+use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Removes the empty directory `name` from `parent` on all branches.

@@ -14,12 +14,12 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use smallvec::SmallVec;
 
 use crate::answer::Attr;
-use crate::inode::{AttributeGuard, Inode};
-use crate::open::SET_ID;
+use crate::files::SET_ID;
 use crate::ops::open::strip_fd;
 use crate::ops::pin::Pin;
 use crate::pool::Pool;
-use crate::tree_lock::unless_stuck;
+use crate::tree::inode::{AttributeGuard, Inode};
+use crate::tree::tree_lock::unless_stuck;
 use crate::union::Union;
 use std::sync::Arc;
 

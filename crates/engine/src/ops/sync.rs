@@ -8,10 +8,10 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::inode::Inode;
 use crate::pool::Pool;
+use crate::tree::inode::Inode;
+use crate::tree::unsynced_dirs::lost;
 use crate::union::Union;
-use crate::unsynced_dirs::lost;
 
 impl Union {
     /// The file's data, and unless `data_only` its metadata, are on the branch's disk.

@@ -11,10 +11,10 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
-use crate::inode::{Inode, mark};
-use crate::open::route::Route;
+use crate::files::route::Route;
 use crate::ops::open::CAPABILITY;
 use crate::pool::Pool;
+use crate::tree::inode::{Inode, mark};
 use crate::union::Union;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not

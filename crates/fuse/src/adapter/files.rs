@@ -1,8 +1,8 @@
 //! Requests about open files.
 
 use fsstack_engine::answer::Opened;
-use fsstack_engine::open::Sync;
-use fsstack_engine::open::route::Route;
+use fsstack_engine::files::Sync;
+use fsstack_engine::files::route::Route;
 use fsstack_engine::ops::{LockKind, LockRequest, LockType, Whence, WriteTerms};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Errno, OFlags};

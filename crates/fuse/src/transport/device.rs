@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::{io, mem};
 
-use fsstack_engine::open::route::Backings;
+use fsstack_engine::files::route::Backings;
 use fsstack_wire::{Answer, OutHeader};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;

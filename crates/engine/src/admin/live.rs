@@ -1,0 +1,470 @@
+//! Changing the pool's branches while it is mounted.
+//!
+//! A request works on the snapshot of the pool that it began with, and on the copies that inodes remember. So a change is
+//! made in steps, and between two of them it waits for requests that may not know of the last one (`Union::settle`).
+//!
+//! A branch that is added becomes part of the snapshot first, then of the root's copies; then every directory that
+//! the kernel knows learns of its copy there, and what was believed to be missing is asked for again.
+//!
+//! A branch that is being removed takes nothing new; requests about to place something there are waited for. Then it leaves
+//! the snapshot and all directories, and requests still at work on it finish. Only then is it closed, in one step with the
+//! check of its open files: if one was opened in between, the branch is put back as it was. Requests on other branches never
+//! see any of this. A call that hangs on the branch is not waited for longer than [`CHANGE_TIMEOUT`], and may then find nothing
+//! there.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fsstack_branch::branch::Branch;
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
+use fsstack_sys::{self as sys, SysError};
+use parking_lot::MutexGuard;
+
+use crate::jobs::remembered;
+use crate::member::Member;
+use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
+use crate::settings::WritePath;
+use crate::tree::inode::Inode;
+use crate::union::Union;
+
+/// How long requests that began before a change are waited for: one may hang.
+pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Timeout of the tree lock: other requests wait for it meanwhile, and a holder may hang.
+const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Interval of the check that a branch's files are closed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Why the branches stay as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadChange {
+    /// There is no such branch.
+    #[error("no branch of this pool is in slot {0}")]
+    NoBranch(BranchIx),
+    /// The directory does not open.
+    #[error("branch {path}: {error}")]
+    Unopened {
+        /// Its path.
+        path: String,
+        /// Error of the system.
+        error: SysError,
+    },
+    /// The directory is a branch already.
+    #[error("branch {path}: the same directory as branch {known}, which is in the pool")]
+    Double {
+        /// Its path.
+        path: String,
+        /// The path of the branch that it is.
+        known: String,
+    },
+    /// Only the order distinguishes it from another.
+    #[error(
+        "branch {0}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere"
+    )]
+    SameId(String),
+    /// The pool is as large as can be.
+    #[error("the pool has {MAX_BRANCHES} branches, which is the most")]
+    TooMany,
+    /// The last branch cannot go.
+    #[error("the pool's only branch cannot be removed: unmount the pool")]
+    Last,
+    /// Files are open there.
+    #[error("branch {path}: {open} files are open there: close them, or remove it when they are closed")]
+    InUse {
+        /// Its path.
+        path: String,
+        /// How many.
+        open: usize,
+    },
+    /// Another branch is being added or removed.
+    #[error("another change of the branches is under way, and waits for a disk or for requests: try again")]
+    Busy,
+    /// It is being removed already.
+    #[error("branch {0}: it is being removed already, when its files are closed")]
+    Leaving(String),
+    /// A branch in the pool cannot be given up.
+    #[error("branch {0}: it is in the pool: remove it first")]
+    InPool(String),
+    /// Without `nfs-export` no handle outlives what the kernel remembers.
+    #[error("the pool is mounted without nfs-export: it has no handles that wait for a branch")]
+    NotExported,
+    /// There is no index, or it failed.
+    #[error("the pool's index failed: the log says why")]
+    NotKept,
+    /// A branch in the pool keeps records of interrupted changes for the branch that was to be given up.
+    #[error(
+        "branch {path}: what it has for the branch to forget could not be removed ({error}): try again when it answers"
+    )]
+    Remembered {
+        /// Its path.
+        path: String,
+        /// Why.
+        error: String,
+    },
+    /// The pool promises passthrough, which the kernel does not do there.
+    #[error("branch {path}: the kernel refuses passthrough there ({why}): set write-path=auto first")]
+    NoPassthrough {
+        /// Its path.
+        path: String,
+        /// Error of the kernel.
+        why: String,
+    },
+}
+
+/// Where a new branch comes in the pool's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// After all others.
+    Last,
+    /// Before this one.
+    Before(BranchIx),
+    /// After this one.
+    After(BranchIx),
+}
+
+/// Handling of files that are open on a branch to be removed.
+#[derive(Clone, Copy)]
+pub enum Removal<'a> {
+    /// The branch stays.
+    IfIdle,
+    /// It takes nothing new and goes when they are closed; `false` gives up, and all is as before.
+    WhenIdle(&'a dyn Fn() -> bool),
+}
+
+/// Changes that were made, for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct MembershipChanges {
+    /// Slots that nothing remembers.
+    vacant: Vec<BranchIx>,
+    /// Earlier snapshots that requests may still hold.
+    past: Vec<Weak<Pool>>,
+    /// Snapshots whose wait timed out. They are not waited for again: the removal of a hung branch waits for its hung calls once,
+    /// not at every step.
+    overdue: Vec<Weak<Pool>>,
+}
+
+impl MembershipChanges {
+    /// Nothing remembers these slots.
+    pub(crate) fn leave_vacant(&mut self, slots: Vec<BranchIx>) {
+        self.vacant = slots;
+    }
+}
+
+impl Union {
+    /// Adds the branch `spec` to the pool, and returns its slot. Leftovers of moves on it are cleared.
+    ///
+    /// # Errors
+    /// The pool stays as it is then.
+    pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
+        let _membership = self.change_branches()?;
+        let pool = self.pool.load_full();
+        let before = index_of(&pool, position)?;
+        if pool.branches.len() >= MAX_BRANCHES {
+            return Err(BadChange::TooMany);
+        }
+        let vacant = self.changes.lock().vacant.last().copied();
+        let ix = match vacant {
+            Some(vacant) => vacant,
+            None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
+        };
+        let branch = self.open_branch(&pool, spec, ix)?;
+        let more = pool.with_branch(branch.clone(), before);
+        drop(pool);
+        if let Some(id) = self.id() {
+            id.store(&branch);
+        }
+        self.index.join(&branch);
+        self.index.admit(std::slice::from_ref(&branch));
+        crate::recovery::recover::clear_added(&more, &branch);
+        drop(more);
+        self.changes.lock().vacant.retain(|vacant| *vacant != ix);
+        self.join(&branch, before);
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "branch added");
+        Ok(ix)
+    }
+
+    /// Keeps others from adding or removing a branch until the guard drops.
+    ///
+    /// # Errors
+    /// Another thread does, and is waiting for a disk that may hang.
+    pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
+        self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
+    }
+
+    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
+        let path = spec.path.display().to_string();
+        let failed = |error| BadChange::Unopened { path: path.clone(), error };
+        let root = sys::at::open_root(&spec.path).map_err(failed)?;
+        let stat = sys::at::stat_now(root.as_fd()).map_err(failed)?;
+        let same = |known: &&Arc<Member>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
+        if let Some(known) = pool.branches.iter().find(same) {
+            return Err(BadChange::Double { path, known: known.path.display().to_string() });
+        }
+        let taken: Vec<BranchId> = pool.branches.iter().map(|branch| branch.id).collect();
+        let settings = &pool.settings;
+        let Stored { id, proof, by_order } =
+            durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+        if by_order && settings.nfs_export {
+            return Err(BadChange::SameId(path));
+        }
+        let branch = Member::open((ix, id), spec, root, proof, settings).map_err(failed)?;
+        if settings.write_path == WritePath::Passthrough
+            && let Err(why) = branch.try_passthrough(&*self.backings)
+        {
+            return Err(BadChange::NoPassthrough { path, why: why.to_string() });
+        }
+        Ok(branch)
+    }
+
+    /// Removes the branch `ix` from the pool. Names that only it holds are gone then; names that it hid show.
+    ///
+    /// # Errors
+    /// The pool stays as it is then.
+    pub fn remove_branch(&self, ix: BranchIx, how: Removal<'_>) -> Result<(), BadChange> {
+        let branch = self.begin_removal(ix)?;
+        loop {
+            match (self.try_removal(&branch), how) {
+                (Ok(()), _) => {
+                    // In whatever pool it is next it is a branch like others. One that was not emptied may hang: not asked.
+                    if self.jobs().iter().any(|job| job.branch == ix && !job.dry_run) {
+                        let _reported = remembered::forget(&branch);
+                    }
+                    return Ok(());
+                }
+                (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
+                    std::thread::sleep(LOOK_INTERVAL);
+                }
+                (Err(refusal), _) => {
+                    branch.set_leaving(false);
+                    return Err(refusal);
+                }
+            }
+        }
+    }
+
+    fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
+        let _membership = self.change_branches()?;
+        let mut changes = self.changes.lock();
+        let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
+        if branch.is_leaving() {
+            return Err(BadChange::Leaving(branch.path.display().to_string()));
+        }
+        branch.set_leaving(true);
+        check_not_last(&self.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
+        // Requests that ranked it before put their objects there.
+        self.settle(&mut changes);
+        Ok(branch)
+    }
+
+    fn try_removal(&self, branch: &Arc<Member>) -> Result<(), BadChange> {
+        let ix = branch.ix;
+        let in_use = |open| BadChange::InUse { path: branch.path.display().to_string(), open };
+        let open = branch.open_files() + branch.closing();
+        if open > 0 {
+            return Err(in_use(open));
+        }
+        let _membership = self.change_branches()?;
+        let index = {
+            let mut changes = self.changes.lock();
+            let pool = self.pool.load();
+            check_not_last(&pool)?; // another may have gone meanwhile
+            let index = pool.branches.iter().position(|known| known.ix == ix);
+            self.publish(&mut changes, pool.without(ix));
+            index.ok_or(BadChange::NoBranch(ix))?
+        };
+        {
+            // No thread is about to rename or remove a directory on all branches, unless it hangs.
+            let _tree_lock = self.tree_lock.try_write(TREE_LOCK_TIMEOUT);
+            for inode in self.inodes.all() {
+                inode.leave(ix);
+            }
+        }
+        let mut settled = self.settle(&mut self.changes.lock());
+        if let Err(open) = branch.shut() {
+            self.join(branch, index);
+            return Err(in_use(open));
+        }
+        // A request at work may have cached something once more.
+        for inode in self.inodes.all() {
+            if inode.leave(ix) {
+                inode.lose();
+            }
+        }
+        self.leave_listings(ix);
+        self.branches_changed(None, Some(ix));
+        branch.let_go();
+        self.index.admit(&[]);
+        let mut changes = self.changes.lock();
+        settled &= self.settle(&mut changes);
+        if settled {
+            changes.vacant.push(ix);
+        }
+        drop(changes);
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "branch removed");
+        Ok(())
+    }
+
+    /// `branch` becomes a member of the pool, as the one number `index`.
+    fn join(&self, branch: &Arc<Member>, index: usize) {
+        branch.reports_to(&self.events);
+        if !branch.kind.is_local() {
+            self.may_hang.store(true, Relaxed);
+        }
+        {
+            let mut changes = self.changes.lock();
+            let pool = self.pool.load().with_branch(branch.clone(), index);
+            // They may have changed while its disk was asked.
+            branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
+            self.publish(&mut changes, pool);
+            let pool = self.pool.load_full();
+            let root = self.inodes.root();
+            root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
+            drop(pool);
+            self.settle(&mut changes);
+        }
+        // With nothing held that a change of the settings waits for: the kernel and the tree are.
+        self.learn(&self.pool.load(), branch);
+        self.branches_changed(Some(branch), None);
+    }
+
+    /// Looks for the objects that the kernel knows on `branch` too.
+    fn learn(&self, pool: &Pool, branch: &Branch) {
+        let mut dirs = Vec::new();
+        self.forget_hints();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            inode.invalidate();
+            if inode.name().is_some() {
+                dirs.push((depth(&inode), inode));
+            }
+        }
+        dirs.sort_by_key(|(depth, _)| *depth);
+        for (_, dir) in dirs {
+            let Ok(_tree_lock) = self.tree_lock.read(pool) else { continue };
+            let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
+            // A name that is no directory there, or does not answer, is left to the next lookup.
+            if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
+                && stat.is_dir()
+            {
+                dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
+                self.new_copy(pool, &name.parent, &name.name, dir.id, branch.ix, stat.ino);
+            }
+        }
+    }
+
+    /// Drops cached locations, except those of directories, which keep their numbers by them.
+    pub(crate) fn forget_hints(&self) {
+        self.seen.clear();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            if let Some(name) = inode.name() {
+                self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
+            }
+        }
+    }
+
+    fn leave_listings(&self, ix: BranchIx) {
+        let open: Vec<_> = self.dirs.iter().map(|dir| dir.clone()).collect();
+        let pool = self.pool.load();
+        for dir in open {
+            // One that hangs on the branch has no next entry.
+            if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
+                listing.leave(self, &pool, &dir.inode, ix);
+            }
+        }
+    }
+
+    /// Makes `pool` the snapshot of later requests.
+    pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
+        let past = self.pool.swap(Arc::new(pool));
+        self.refusals.forget_all();
+        changes.past.push(Arc::downgrade(&past));
+    }
+
+    /// Waits for all requests that began before; the caller holds no snapshot of the pool. False: some have not ended.
+    pub(crate) fn requests_ended(&self) -> bool {
+        self.settle(&mut self.changes.lock())
+    }
+
+    /// Waits for all requests that began before. False: some have not ended, and may be hanging.
+    fn settle(&self, changes: &mut MembershipChanges) -> bool {
+        let same = Pool::clone(&self.pool.load());
+        self.publish(changes, same);
+        let began = Instant::now();
+        loop {
+            changes.past.retain(|past| past.strong_count() > 0);
+            if changes.past.is_empty() {
+                changes.overdue.retain(|past| past.strong_count() > 0);
+                return changes.overdue.is_empty();
+            }
+            if began.elapsed() > CHANGE_TIMEOUT {
+                changes.overdue.append(&mut changes.past);
+                tracing::warn!(
+                    "change of branches: earlier requests have not ended after 5 s; going on without them"
+                );
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+fn index_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
+    let index = |ix| {
+        let at = pool.branches.iter().position(|branch| branch.ix == ix);
+        at.ok_or(BadChange::NoBranch(ix))
+    };
+    Ok(match position {
+        Position::Last => pool.branches.len(),
+        Position::Before(ix) => index(ix)?,
+        Position::After(ix) => index(ix)? + 1,
+    })
+}
+
+fn check_not_last(pool: &Pool) -> Result<(), BadChange> {
+    let staying = pool.branches.iter().filter(|branch| !branch.is_leaving()).count();
+    if pool.branches.len() > 1 && staying > 0 { Ok(()) } else { Err(BadChange::Last) }
+}
+
+fn depth(dir: &Arc<Inode>) -> usize {
+    let mut depth = 0;
+    let mut at = dir.name();
+    while let Some(name) = at {
+        depth += 1;
+        at = name.parent.name();
+    }
+    depth
+}
+
+impl Union {
+    /// The branch `ix` may be changed as `mode` says, from the next request on; files that are open for writing
+    /// stay so.
+    ///
+    /// # Errors
+    /// There is no such branch.
+    pub fn set_branch_mode(&self, ix: BranchIx, mode: BranchMode) -> Result<(), BadChange> {
+        let pool = self.pool.load();
+        let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
+        branch.set_mode(mode);
+        tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
+        Ok(())
+    }
+
+    /// The branch keeps `floor` free, and `min_inodes` inodes; None: as much as the pool's settings say.
+    ///
+    /// # Errors
+    /// There is no such branch.
+    pub fn set_branch_floor(
+        &self,
+        ix: BranchIx,
+        floor: Option<Floor>,
+        min_inodes: Option<u64>,
+    ) -> Result<(), BadChange> {
+        let pool = self.pool.load();
+        let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
+        branch.set_limits(floor, min_inodes);
+        tracing::info!(branch = %branch.path.display(), "branch floor changed");
+        Ok(())
+    }
+}

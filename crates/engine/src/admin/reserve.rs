@@ -1,0 +1,376 @@
+//! Bulk copy's side of the pool: reserved places for files, and their names when they are whole.
+//!
+//! The copying process writes to the branch's file system itself: into a directory of its own in the branch's hidden folder,
+//! which the pool never shows. So no half file is visible. Leftovers of an interrupted copy are cleared when it ends, or by
+//! the next mount. A file gets its name here, in one step, in the intended directory, whatever that is called by then. The
+//! kernel, which may have cached that the name is missing, is notified. Reserved bytes count as taken until then, so that
+//! concurrent copies do not overfill a branch. A branch with part of a copy on it is in use, and does not leave the pool.
+//!
+//! The kernel is notified with no lock held: it may wait for a request that waits for a lock's holder.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fsstack_branch::admin_state::{OpenFileRef, staged};
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::xattr::On;
+use fsstack_sys::{self as sys, Errno, OFlags};
+
+use crate::admin::explain::fits;
+use crate::member::Member;
+use crate::moves::inode_flags;
+use crate::pool::Pool;
+use crate::recovery::record;
+use crate::recovery::recover::{self, AtWork};
+use crate::tree::inode::Inode;
+use crate::tree::place::random;
+use crate::tree::resolve::check_public;
+use crate::union::Union;
+
+/// A bulk copy under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CopyId(u64);
+
+/// A file that is to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: CString,
+    /// Bytes that it will take.
+    pub size: u64,
+    /// Branches that could not take it after all.
+    pub not_on: Vec<BranchIx>,
+}
+
+/// A reserved place for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// By this it is committed or abandoned; in decimal digits it is the file's name in the staging directory.
+    pub id: u64,
+    /// The branch.
+    pub branch: BranchIx,
+}
+
+/// Staging directory: a copy makes its files there, until they are whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagingPlace {
+    /// The branch's path.
+    pub branch: PathBuf,
+    /// The directory's path below it.
+    pub folder: PathBuf,
+    /// Its inode number, to check that the path leads to it.
+    pub ino: u64,
+    /// The branch is a disk of this machine.
+    pub local: bool,
+}
+
+/// State of a copy.
+#[derive(Debug, Default)]
+pub(crate) struct Copying {
+    reservations: HashMap<u64, Reservation>,
+    stagings: Vec<Arc<Staging>>,
+}
+
+#[derive(Debug)]
+struct Reservation {
+    id: u64,
+    staging: Arc<Staging>,
+    parent: Arc<Inode>,
+    name: CString,
+    size: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.staging.branch.give_back(self.id, self.size);
+    }
+}
+
+/// A directory in the hidden folder of a branch; it goes with its content when the copy ends.
+#[derive(Debug)]
+struct Staging {
+    branch: Arc<Member>,
+    /// The branch cannot leave the pool meanwhile.
+    _stays: OpenFileRef,
+    name: AtWork,
+    dir: Arc<OwnedFd>,
+    ino: u64,
+    /// Holds the lock by which another host's mount leaves the directory alone.
+    _lock: OwnedFd,
+}
+
+impl Staging {
+    fn make(branch: &Arc<Member>) -> Result<Self> {
+        let stays = branch.acquire()?;
+        let name = branch.stage(recover::COPY);
+        let (dir, ino, lock) = branch.ask(|| {
+            let made = recover::in_folder(branch, |folder| {
+                sys::at::mkdir(folder, &name, 0o700)?;
+                let opened = sys::at::open_dir(folder, &name, branch.mounts).and_then(|dir| {
+                    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, branch.mounts)?;
+                    record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
+                    Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
+                });
+                opened.inspect_err(|_| {
+                    let _left = recover::clear_dir(branch, folder, &name); // for the next mount, if it must be
+                })
+            });
+            made.map(|(_, (ino, dir, lock))| (dir, ino, lock))
+        })?;
+        Ok(Self { branch: branch.clone(), _stays: stays, name, dir: Arc::new(dir), ino, _lock: lock })
+    }
+
+    fn place(&self) -> StagingPlace {
+        let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
+        StagingPlace {
+            branch: self.branch.path.clone(),
+            folder: name(crate::recovery::recover::folder_name(&self.branch)).join(name(&self.name)),
+            ino: self.ino,
+            local: self.branch.kind.is_local(),
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let branch = &self.branch;
+        let cleared = branch.ask_long(|| {
+            let folder = recover::folder(branch)?;
+            recover::clear_dir(branch, folder.as_fd(), &self.name)
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(%error, branch = %branch.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
+        }
+        recover::leave(branch);
+    }
+}
+
+impl Union {
+    /// A bulk copy begins; [`Self::end_copy`] ends it.
+    pub fn start_copy(&self) -> CopyId {
+        let id = self.new_handle().0;
+        self.copies.lock().insert(id, Copying::default());
+        CopyId(id)
+    }
+
+    /// Reserves places for files in the directory `dir`, which the kernel knows. Each is on the first branch of the ranking that
+    /// has room for it and the branch's floor; reserved space counts as taken.
+    ///
+    /// # Errors
+    /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
+    pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
+        let pool = self.pool.load();
+        let parent = self.dir(dir)?;
+        let known = || self.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
+        let mut facts = known();
+        let mut asked_again = false;
+        let mut reserved = Vec::with_capacity(wanted.len());
+        for file in wanted {
+            let mut one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
+            if matches!(one, Err(error) if error.errno() == Errno::NOSPC) && !asked_again {
+                // The known space of the branches may be a second old.
+                asked_again = true;
+                pool.branches.iter().for_each(|branch| branch.distrust_space());
+                facts = known();
+                one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
+            }
+            reserved.push(one);
+        }
+        Ok(reserved)
+    }
+
+    fn reserve_one(
+        &self,
+        pool: &Pool,
+        copy: CopyId,
+        parent: &Arc<Inode>,
+        facts: &mut [Candidate],
+        file: &Wanted,
+    ) -> Result<Reserved> {
+        check_public(pool, parent, &file.name)?;
+        let ranking = rank(&pool.settings.create, facts, &mut random);
+        if ranking.order.is_empty() {
+            return Err(OpError::NoBranch(verdict(&ranking.refused)));
+        }
+        let mut last = None;
+        for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
+            let known = facts.iter_mut().find(|facts| facts.branch == *at);
+            // The policy's last resort, under the floor, is not for files that are known to be too large.
+            let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
+            // When the file is whole it is too late for another branch.
+            if !parent.is_on(*at)
+                && let Err(error) = self.skeleton(pool, parent, *at)
+                && error.is_unfit()
+            {
+                last = Some(error);
+                continue;
+            }
+            match self.staging(pool, copy, *at) {
+                Ok(staging) => {
+                    let id = self.new_handle().0;
+                    staging.branch.promise(id, file.size, &staging.dir);
+                    let space = &mut known.space;
+                    space.available = space.available.saturating_sub(file.size);
+                    space.free = space.free.saturating_sub(file.size);
+                    space.inodes_free = space.inodes_free.saturating_sub(1);
+                    let kept = Reservation {
+                        id,
+                        staging,
+                        parent: parent.clone(),
+                        name: file.name.clone(),
+                        size: file.size,
+                    };
+                    let mut copies = self.copies.lock();
+                    copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
+                    return Ok(Reserved { id, branch: *at });
+                }
+                Err(error) if error.is_about_the_branch() || error.is_fault() => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or(Errno::NOSPC.into()))
+    }
+
+    /// The copy's directory on the branch `at`.
+    fn staging(&self, pool: &Pool, copy: CopyId, at: BranchIx) -> Result<Arc<Staging>> {
+        if let Some(known) = self.staging_on(copy, at) {
+            return Ok(known);
+        }
+        let made = Arc::new(Staging::make(pool.branch(at))?);
+        let mut copies = self.copies.lock();
+        copies.get_mut(&copy.0).ok_or(OpError::STALE)?.stagings.push(made.clone());
+        Ok(made)
+    }
+
+    fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
+        let copies = self.copies.lock();
+        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.branch.ix == at).cloned()
+    }
+
+    /// Where the copy makes its files on the branch `at`, once something is reserved there.
+    pub fn staging_place(&self, copy: CopyId, at: BranchIx) -> Option<StagingPlace> {
+        self.staging_on(copy, at).map(|staging| staging.place())
+    }
+
+    /// Gives the whole files `ids` their names. Their content must be on disk by then if it is to outlive a power cut.
+    ///
+    /// # Errors
+    /// Of a file: EEXIST if the name is taken by now, ENOENT if the directory is gone, or there is no such reservation.
+    /// The file is removed then.
+    pub fn commit(&self, copy: CopyId, ids: &[u64]) -> Vec<Result<()>> {
+        let pool = self.pool.load();
+        let mut reported: Vec<(Ino, CString)> = Vec::with_capacity(ids.len());
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(mut kept) = self.take_reservation(copy, *id) else {
+                answers.push(Err(OpError::MISSING));
+                continue;
+            };
+            let named = self.name_staged(&pool, &kept);
+            match &named {
+                Ok(()) => reported.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
+                Err(_) => discard(&kept),
+            }
+            answers.push(named);
+        }
+        if let Some(invalidator) = self.invalidator.get() {
+            let mut before = None;
+            for (dir, name) in &reported {
+                invalidator.name(*dir, name);
+                if before.replace(*dir) != Some(*dir) {
+                    invalidator.attributes(*dir);
+                }
+            }
+        }
+        answers
+    }
+
+    fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
+        let Reservation { id, staging, parent, name, size } = of;
+        let branch = &staging.branch;
+        if parent.name().is_none() && !parent.is_root() {
+            return Err(OpError::MISSING);
+        }
+        let _create_guard = self.must_be_missing(pool, parent, name)?;
+        let staged = staged(*id);
+        // The branch's copy of the directory may have been removed with its last entry.
+        let dir = self.skeleton(pool, parent, branch.ix)?;
+        self.sync_renamed(pool, (parent, name), &[branch.ix]);
+        let folder = staging.dir.as_fd();
+        if self.index.may_lack(pool) {
+            let stat = branch.ask(|| branch.stat(folder, &staged))?;
+            self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
+        }
+        let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
+        branch.ask(|| match name_it() {
+            // The directory gives a project to what is made in it, and takes nothing of another one.
+            Err(error) if error.errno == Errno::XDEV => {
+                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, branch.mounts)?;
+                let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
+                // Where that is not the reason, the first error is the one to tell.
+                inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
+                name_it()
+            }
+            named => named,
+        })?;
+        branch.note_placed_beside(size.saturating_sub(branch.arrived(*id)));
+        branch.note_made();
+        parent.has_new(name);
+        Ok(())
+    }
+
+    /// Removes the reserved files `ids`, which will not come. An unknown one is not of the pool.
+    pub fn abandon(&self, copy: CopyId, ids: &[u64]) {
+        for id in ids {
+            if let Some(kept) = self.take_reservation(copy, *id) {
+                // It may not have fitted: the branch tells its space anew.
+                kept.staging.branch.distrust_space();
+                discard(&kept);
+            }
+        }
+    }
+
+    fn take_reservation(&self, copy: CopyId, id: u64) -> Option<Reservation> {
+        self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
+    }
+
+    /// Ends the copy, also if its process is gone: uncommitted files are removed.
+    pub fn end_copy(&self, copy: CopyId) {
+        let ended = self.copies.lock().remove(&copy.0);
+        drop(ended);
+    }
+
+    /// No copy goes on: the mount is gone.
+    pub(crate) fn end_all_copies(&self) {
+        let all: Vec<Copying> = self.copies.lock().drain().map(|(_, one)| one).collect();
+        drop(all);
+    }
+
+    /// Files that are reserved and not committed.
+    pub fn reservations(&self) -> usize {
+        self.copies.lock().values().map(|copy| copy.reservations.len()).sum()
+    }
+}
+
+fn discard(kept: &Reservation) {
+    let staging = &kept.staging;
+    let removed = staging.branch.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
+    match removed {
+        // It was never made.
+        Err(error) if error.errno() == Errno::NOENT => {}
+        Err(error) => {
+            tracing::warn!(%error, branch = %staging.branch.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
+        }
+        Ok(()) => {}
+    }
+}
+
+fn os(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}

@@ -1,0 +1,318 @@
+//! Out-of-band changes of the branches: noticed at once, and the kernel's cache is invalidated.
+//!
+//! The system reports every change on a branch's file system (fanotify), by directory and name, by any process. Changes by
+//! this process are passed over. The rest is looked up among the inodes that the kernel knows; others cost a lookup.
+//!
+//! A change and a lookup may cross: the lookup saw the branch as it was, the change is reported, and only then the kernel
+//! gets the lookup's answer, which it would keep. So each name is invalidated twice, the second time a while later. Dropped
+//! events invalidate everything. Growth of a file that is kept open for writing is not reported (each write by passthrough
+//! would be an event): it shows when the attributes expire.
+//!
+//! While nothing happens the thread sleeps until an event. While events come, it polls every few milliseconds instead:
+//! processes that make changes then need not wake it.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::fmt::Debug;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use fsstack_branch::branch::Branch;
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::fanotify::{Event, EventMask, Group, events};
+use fsstack_sys::handle::{FileHandle, open_handle};
+use fsstack_sys::{self as sys, OFlags, SysError};
+use parking_lot::Mutex;
+
+use crate::pool::Pool;
+use crate::tree::inode::Inode;
+use crate::tree::inode::number;
+use crate::tree::resolve::Found;
+use crate::union::Union;
+
+/// Pause between two polls while events come.
+const READ_PAUSE: Duration = Duration::from_millis(5);
+/// Empty polls before it sleeps until it is woken.
+const QUIET_ROUNDS: u32 = 20;
+/// Delay after which a changed name is invalidated a second time.
+const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Receiver of invalidations: the kernel, which caches answers.
+pub trait Invalidator: Send + Sync + Debug {
+    /// Makes the kernel ask for `name` in `parent` again at its next use.
+    fn name(&self, parent: Ino, name: &CStr);
+    /// Makes it ask again for every name, missing ones too. False: this kernel has no such notification.
+    fn all_names(&self) -> bool;
+    /// Makes it ask again for the attributes of `ino`.
+    fn attributes(&self, ino: Ino);
+    /// Makes it ask again for the attributes of `ino`, and drop its cached data.
+    fn data(&self, ino: Ino);
+}
+
+/// fanotify watch over the pool's branches.
+#[derive(Debug)]
+pub struct BranchWatch {
+    group: Group,
+    invalidator: Arc<dyn Invalidator>,
+    /// Never held while the kernel is notified: that may wait for a request that needs this lock.
+    roots: Mutex<Vec<Arc<WatchedRoot>>>,
+    /// Every branch is watched.
+    complete: AtomicBool,
+}
+
+#[derive(Debug)]
+struct WatchedRoot {
+    at: BranchIx,
+    fsid: u64,
+    /// Open for reading: open_by_handle_at(2) takes no O_PATH descriptor.
+    fd: OwnedFd,
+}
+
+/// Inode numbers that were found in one round of reading; None: the kernel does not know the object.
+type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
+
+impl BranchWatch {
+    /// Watches `branch` too. A branch that cannot be watched is logged, and the watch is not complete any more.
+    pub(crate) fn add(&self, branch: &Branch) {
+        let path = branch.path.display();
+        if !branch.kind.is_local() {
+            tracing::info!(branch = %path, "out-of-band=watch: a remote branch sends no notices; its changes are seen after the timeouts only");
+            return self.complete.store(false, Relaxed);
+        }
+        match self.try_add(branch) {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::info!(branch = %path, %error, "out-of-band=watch: no notices from this branch; its changes are seen after the timeouts only");
+                self.complete.store(false, Relaxed);
+            }
+        }
+    }
+
+    fn try_add(&self, branch: &Branch) -> Result<(), SysError> {
+        let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fsid = sys::file::statfs(fd.as_fd())?.fsid;
+        self.group.watch(fd.as_fd())?;
+        let mut roots = self.roots.lock();
+        roots.retain(|root| root.at != branch.ix);
+        roots.push(Arc::new(WatchedRoot { at: branch.ix, fsid, fd }));
+        Ok(())
+    }
+
+    /// Records that events are no longer read, and invalidates all names.
+    pub fn give_up(&self) {
+        self.complete.store(false, Relaxed);
+        self.invalidator.all_names();
+    }
+
+    pub(crate) fn leave(&self, at: BranchIx) {
+        self.roots.lock().retain(|root| root.at != at);
+    }
+
+    /// Watches a branch that was mounted again. Its changes meanwhile are unknown, so all names are invalidated.
+    pub(crate) fn returned(&self, branch: &Branch) {
+        self.add(branch);
+        self.invalidator.all_names();
+    }
+
+    /// Reads events and invalidates what they change, for as long as the process lives.
+    ///
+    /// # Errors
+    /// Events cannot be read any more.
+    pub fn serve(&self, union: &Union) -> Result<(), SysError> {
+        sys::identity::keep_capabilities()?;
+        let mut buffer = vec![0; 64 << 10];
+        let mut again: Vec<(Instant, Ino, CString)> = Vec::new();
+        loop {
+            self.group.wait()?;
+            let mut quiet = 0;
+            while quiet < QUIET_ROUNDS || !again.is_empty() {
+                quiet += 1;
+                let mut known = KnownHandles::new();
+                loop {
+                    let len = self.group.read(&mut buffer)?;
+                    if len == 0 {
+                        break;
+                    }
+                    quiet = 0;
+                    let roots = self.roots.lock().clone();
+                    for event in events(&buffer[..len]) {
+                        self.pass_on(union, &roots, &event, &mut known, &mut again);
+                    }
+                }
+                std::thread::sleep(READ_PAUSE);
+                let now = Instant::now();
+                let due = again.iter().take_while(|(due, ..)| *due <= now).count();
+                for (_, parent, name) in again.drain(..due) {
+                    union.invalidate_name(parent, &name);
+                    self.invalidator.name(parent, &name);
+                }
+            }
+        }
+    }
+
+    fn pass_on(
+        &self,
+        union: &Union,
+        roots: &[Arc<WatchedRoot>],
+        event: &Event<'_>,
+        known: &mut KnownHandles,
+        again: &mut Vec<(Instant, Ino, CString)>,
+    ) {
+        if event.mask.has(EventMask::OVERFLOW) {
+            tracing::info!("out-of-band=watch: notices lost; all cached names and attributes are dropped");
+            return union.invalidate_all();
+        }
+        if event.pid == std::process::id() {
+            return;
+        }
+        let pool = union.pool.load();
+        // Several branches may be on one file system.
+        for root in roots.iter().filter(|root| root.fsid == event.fsid) {
+            let mut find = |handle: &FileHandle| {
+                let key = (root.at, handle.clone());
+                *known.entry(key).or_insert_with(|| union.number_of(&pool, root, handle))
+            };
+            if event.mask.has(EventMask::NAMES)
+                && let (Some(dir), Some(name)) = (&event.dir, event.name)
+                && let Some(parent) = find(dir)
+            {
+                let is_known_dir =
+                    union.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
+                self.invalidator.name(parent, name);
+                if is_known_dir && event.mask.has(EventMask::CAME) {
+                    // Names below it may mean other objects now, and missing names may exist.
+                    self.invalidator.all_names();
+                }
+                again.push((Instant::now() + INVALIDATE_AGAIN_AFTER, parent, name.to_owned()));
+            }
+            if event.mask.has(EventMask::ATTRIBUTES) || event.mask.has(EventMask::WRITTEN) {
+                let object = event.object.as_ref().or(event.dir.as_ref().filter(|_| event.name.is_none()));
+                match object.and_then(&mut find) {
+                    Some(ino) if event.mask.has(EventMask::WRITTEN) => self.invalidator.data(ino),
+                    Some(ino) => self.invalidator.attributes(ino),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+impl Union {
+    /// Sets the receiver of invalidations.
+    pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
+        self.invalidator.get_or_init(|| invalidator);
+    }
+
+    /// Watches all branches. A thread must run [`BranchWatch::serve`] of the result.
+    ///
+    /// # Errors
+    /// fanotify is not available, or not to this process.
+    pub fn watch(&self, invalidator: Arc<dyn Invalidator>) -> Result<Arc<BranchWatch>, SysError> {
+        let group = Group::new()?;
+        self.set_invalidator(invalidator.clone());
+        let watch = Arc::new(BranchWatch {
+            group,
+            invalidator,
+            roots: Mutex::default(),
+            complete: AtomicBool::new(true),
+        });
+        for branch in &self.pool.load().branches {
+            watch.add(branch);
+        }
+        Ok(self.watch.get_or_init(|| watch).clone())
+    }
+
+    /// True if every change on every branch is noticed at once, so that the kernel may cache answers for long.
+    pub fn is_watched(&self) -> bool {
+        self.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
+    }
+
+    /// Follows branches that joined or left: changes the watch, and invalidates everything.
+    pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<BranchIx>) {
+        if let Some(watch) = self.watch.get() {
+            if let Some(branch) = joined {
+                watch.add(branch);
+            }
+            if let Some(at) = left {
+                watch.leave(at);
+            }
+        }
+        self.parallel_lookup.start_threads(&self.pool.load());
+        self.invalidate_all();
+    }
+
+    /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
+    pub fn invalidate_all(&self) {
+        self.forget_hints();
+        let Some(invalidator) = self.invalidator.get() else { return };
+        let expired = invalidator.all_names();
+        for inode in self.inodes.all() {
+            inode.invalidate();
+            for name in inode.names().iter().filter(|_| !expired) {
+                invalidator.name(name.parent.id.ino, &name.name);
+            }
+            invalidator.data(inode.id.ino);
+        }
+    }
+
+    /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
+    pub(crate) fn has_returned(&self, branch: &Branch) {
+        self.forget_hints();
+        for inode in self.inodes.all() {
+            inode.invalidate();
+            inode.invalidate_copy_on(branch.ix);
+        }
+        if let Some(watch) = self.watch.get() {
+            watch.returned(branch);
+        }
+    }
+
+    /// Removes `name` in `parent` from the location cache. True if the kernel knows a directory by it.
+    fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
+        let Some(parent) = self.inodes.get(parent) else { return false };
+        let child = self.known(&parent, name);
+        parent.invalidate();
+        self.seen.forget(parent.id.ino, name.to_bytes());
+        let dir = child.filter(|child| child.is_dir());
+        dir.inspect(|dir| dir.invalidate()).is_some()
+    }
+
+    /// Inode number of the object that `handle` names on a branch; None if the kernel does not know the object.
+    fn number_of(&self, pool: &Pool, root: &WatchedRoot, handle: &FileHandle) -> Option<Ino> {
+        let branch = pool.live(root.at)?;
+        let fd = open_handle(root.fd.as_fd(), handle, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let stat = branch.stat_fd(fd.as_fd()).ok()?;
+        if !stat.is_dir() {
+            let ino = self.identity(pool, branch, &stat).ino;
+            return self.inodes.get(ino).map(|inode| inode.id.ino);
+        }
+        if stat.ino == branch.root_ino && stat.dev == branch.dev() {
+            return Some(Ino::ROOT);
+        }
+        let own = self.inodes.get(number::number(branch, stat.dev, stat.ino));
+        let own = own.filter(|dir| dir.is_dir() && dir.copy_ino(root.at) == Some(stat.ino));
+        own.or_else(|| {
+            // A later copy of a directory, which has the first copy's number.
+            let path = sys::at::path_below(root.fd.as_fd(), fd.as_fd()).ok()??;
+            self.known_dir(pool, &path)
+        })
+        .map(|dir| dir.id.ino)
+    }
+
+    /// The directory at `path`, if the kernel knows it.
+    fn known_dir(&self, pool: &Pool, path: &[u8]) -> Option<Arc<Inode>> {
+        let mut at = self.inodes.root().clone();
+        for raw in path.split(|byte| *byte == b'/').filter(|raw| !raw.is_empty()) {
+            let name = CString::new(raw).ok()?;
+            let known = self.known(&at, &name).filter(|inode| inode.is_dir());
+            let next = known.or_else(|| {
+                let Found::Dir(stats, _) = self.find(pool, &at, &name).ok()? else { return None };
+                self.inodes.get(self.dir_identity(pool, &at, &name, &stats).ok()?.ino)
+            });
+            at = next?;
+        }
+        Some(at)
+    }
+}

@@ -1,0 +1,120 @@
+//! A change of names that takes several steps: its two ends, what it replaces, its record, and what is left when a step fails.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::BranchIx;
+use fsstack_sys::{Errno, Kind, Stat};
+
+use crate::pool::Pool;
+use crate::recovery::journal::{Act, NameChange, Object, Part};
+use crate::recovery::record::Written;
+use crate::tree::inode::Inode;
+use crate::tree::resolve::DirStats;
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    pub(crate) dir: &'a Arc<Inode>,
+    pub(crate) name: &'a CStr,
+}
+
+/// The file system has no hard links, or not one more of this file.
+pub(crate) fn has_no_links(error: OpError) -> bool {
+    matches!(error.errno(), Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS)
+}
+
+/// Logs a failed rollback of half a rename; true if it failed.
+pub(crate) fn note(undone: Result<(), impl std::fmt::Display>, name: &CStr) -> bool {
+    if let Err(stuck) = &undone {
+        tracing::error!(%stuck, ?name, "rename: rollback failed; the name is changed on some branches only");
+    }
+    undone.is_err()
+}
+
+/// Why a change of names failed, and whether what was done of it could not be undone: then its record stays, and
+/// it is settled when the branch is back, or by the next mount.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Half {
+    pub(crate) error: OpError,
+    pub(crate) stuck: bool,
+    /// All of it was done, and only not surely on disk.
+    pub(crate) done: bool,
+}
+
+impl Half {
+    pub(crate) fn stuck(error: OpError) -> Self {
+        Self { error, stuck: true, done: false }
+    }
+
+    /// All was done, and only not surely on disk: the next mount looks at it again.
+    pub(crate) fn done(error: OpError) -> Self {
+        Self { done: true, ..Self::stuck(error) }
+    }
+
+    /// An error after which the change was undone, or is `stuck`.
+    pub(crate) fn left(error: OpError, stuck: bool) -> Self {
+        Self { stuck: stuck || error.is_fault(), ..Self::from(error) }
+    }
+}
+
+impl From<OpError> for Half {
+    /// A branch that went out of reach in the middle may have done it, and not come to say so.
+    fn from(error: OpError) -> Self {
+        Self { error, stuck: error.is_fault(), done: false }
+    }
+}
+
+/// A record of a change of names, and the branch that has it, if one took it.
+pub(crate) type Record = Option<(BranchIx, Written)>;
+
+/// Puts a record of the change on a branch.
+pub(crate) fn begin(
+    pool: &Pool,
+    first: End<'_>,
+    second: End<'_>,
+    parts: &[(BranchIx, Object, Act)],
+) -> Record {
+    let part = |(at, object, act): &(BranchIx, Object, Act)| Part {
+        branch: pool.branch(*at).id,
+        object: *object,
+        act: *act,
+    };
+    let names = NameChange {
+        first: NameChange::path(first.dir, first.name)?,
+        second: NameChange::path(second.dir, second.name)?,
+        parts: parts.iter().map(part).collect(),
+        settled: false,
+    };
+    names.begin(pool)
+}
+
+/// The change is over, and its record goes, unless it was left half done.
+pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
+    if let Some((at, written)) = record
+        && !matches!(done, Err(half) if half.stuck)
+    {
+        written.done(pool.branch(at));
+    }
+}
+
+/// Objects that a renamed directory, or a renamed file of whatever `kind`, replaces: directories, or files. Objects of the
+/// other sort that they hide stay hidden.
+///
+/// # Errors
+/// EISDIR or ENOTDIR if the name is of the other sort, or one of that sort would come to light or is in the way, being on a
+/// branch that counts `before` the renamed.
+pub(crate) fn own_kind(
+    mut targets: DirStats,
+    kind: Kind,
+    before: impl Fn(BranchIx) -> bool,
+) -> Result<DirStats> {
+    let first = targets.first().map(|(at, _)| *at);
+    let other_kind = |stat: &Stat| stat.is_dir() != (kind == Kind::Dir);
+    if targets.iter().any(|(at, stat)| other_kind(stat) && (Some(*at) == first || before(*at))) {
+        return Err(if kind == Kind::Dir { Errno::NOTDIR } else { Errno::ISDIR }.into());
+    }
+    targets.retain(|(_, stat)| !other_kind(stat));
+    Ok(targets)
+}

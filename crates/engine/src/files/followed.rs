@@ -1,0 +1,224 @@
+//! Files that move to another branch while their directory is listed.
+//!
+//! A listing reads the copies of a directory one after the other. A file that moves meanwhile from a copy still to come into
+//! one that was read would be missed, and the other way round shown twice. So a move informs the listings of the file's
+//! directory first ([`Union::listings_follow`]). Whether one has shown the name already is found out by its place: it has,
+//! if the name does not come any more in the copy that the file leaves. From then on the name is followed: it is shown where
+//! it is come across first, and at the end if it never is. Names shown at the end have cookies of their own, valid in that
+//! handle; for another one nothing comes after them.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::BranchIx;
+use parking_lot::Mutex;
+
+use super::DirHandle;
+use super::handed::FollowedRow;
+use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
+use crate::pool::Pool;
+use crate::tree::inode::handed::NameRow;
+use crate::tree::inode::{Inode, InodeName};
+use crate::union::Union;
+
+/// Names that one listing follows; with more it ends as one that is short.
+const MOST: usize = 10_000;
+
+/// Names that a listing follows.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    /// The cookie of the last entry handed out.
+    at: AtomicU64,
+    /// There are some.
+    any: AtomicBool,
+    names: Mutex<FollowedNames>,
+}
+
+#[derive(Debug, Default)]
+struct FollowedNames {
+    /// In the order in which they are shown at the end.
+    order: Vec<FollowedName>,
+    positions: HashMap<Arc<CStr>, usize>,
+    /// There were too many.
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct FollowedName {
+    name: Arc<CStr>,
+    /// The copy that it was shown in.
+    shown: Option<BranchIx>,
+    /// Whether it was is being determined.
+    asked: bool,
+}
+
+impl FollowedNames {
+    fn get(&mut self, name: &CStr) -> Option<&mut FollowedName> {
+        let at = *self.positions.get(name)?;
+        self.order.get_mut(at)
+    }
+
+    /// False if it is followed already, or cannot be.
+    fn add(&mut self, name: &Arc<CStr>) -> bool {
+        if self.positions.contains_key(name) {
+            return false;
+        }
+        if self.order.len() >= MOST {
+            self.lost = true;
+            return false;
+        }
+        self.positions.insert(name.clone(), self.order.len());
+        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true });
+        true
+    }
+}
+
+impl Followed {
+    /// Its row, for another program.
+    pub(super) fn row(&self) -> FollowedRow {
+        let names = self.names.lock();
+        let row = |one: &FollowedName| (NameRow::of(one.name.to_bytes()), one.shown.map(|at| at.0));
+        FollowedRow {
+            at: self.at.load(SeqCst),
+            lost: names.lost,
+            names: names.order.iter().map(row).collect(),
+        }
+    }
+
+    /// Names that `row` describes; None: a name is none.
+    pub(super) fn of_row(row: &FollowedRow) -> Option<Self> {
+        let mut names = FollowedNames::default();
+        for (name, shown) in &row.names {
+            let name: Arc<CStr> = name.name()?.into();
+            names.add(&name);
+            let one = names.get(&name)?;
+            (one.shown, one.asked) = (shown.map(BranchIx), false);
+        }
+        names.lost = row.lost;
+        let any = AtomicBool::new(row.lost || !row.names.is_empty());
+        Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names) })
+    }
+
+    /// The listing goes on behind `cookie`.
+    pub(crate) fn goes_on(&self, cookie: u64) {
+        self.at.store(cookie, SeqCst);
+        if cookie == 0 && self.any.load(SeqCst) {
+            let mut names = self.names.lock();
+            if names.lost {
+                *names = FollowedNames::default();
+            }
+            names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
+        }
+    }
+
+    /// Whether `name`, read in the copy on `branch`, was shown in another one.
+    pub(crate) fn was_shown(&self, name: &CStr, branch: BranchIx) -> bool {
+        self.any.load(SeqCst)
+            && self.names.lock().get(name).and_then(|one| one.shown).is_some_and(|shown| shown != branch)
+    }
+
+    /// `name` was come across in the copy on `branch`: whether it is `shown`, or gone from there.
+    pub(crate) fn came(&self, name: &CStr, branch: BranchIx, shown: bool) {
+        if self.any.load(SeqCst)
+            && let Some(one) = self.names.lock().get(name)
+        {
+            (one.shown, one.asked) = (shown.then_some(branch), false);
+        }
+    }
+
+    /// Names after `cookie` at the end: the first name that was not shown, and its cookie.
+    ///
+    /// # Errors
+    /// There were more than can be followed.
+    pub(crate) fn next(&self, cookie: u64) -> Result<Option<(Arc<CStr>, u64)>> {
+        if !self.any.load(SeqCst) {
+            return Ok(None);
+        }
+        let names = self.names.lock();
+        if names.lost {
+            return Err(OpError::UNSURE);
+        }
+        let from = if is_tail(cookie) { cookie - TAIL + 1 } else { 0 };
+        let mut rest = (0_u64..).zip(&names.order).skip_while(|(at, _)| *at < from);
+        Ok(rest.find(|(_, one)| one.shown.is_none()).map(|(at, one)| (one.name.clone(), TAIL + at)))
+    }
+
+    /// `name` is about to leave the branch `from`; `passed` finds out whether the listing has passed by it there, up to the
+    /// given position.
+    fn follow(&self, name: &Arc<CStr>, from: BranchIx, passed: impl FnOnce(u64) -> bool) {
+        let new = self.names.lock().add(name);
+        // Later readers see that; earlier ones have published their position before they looked.
+        self.any.store(true, SeqCst);
+        if !new {
+            return;
+        }
+        let passed = passed(self.at.load(SeqCst));
+        if let Some(one) = self.names.lock().get(name)
+            && std::mem::take(&mut one.asked)
+        {
+            one.shown = passed.then_some(from);
+        }
+    }
+}
+
+/// A file is being moved: listings that begin meanwhile follow it, too.
+#[must_use = "it is followed by those only that began before, when this drops"]
+pub(crate) struct FollowedMove<'a> {
+    union: &'a Union,
+    name: InodeName,
+}
+
+impl Drop for FollowedMove<'_> {
+    fn drop(&mut self) {
+        let mut moving = self.union.moving.lock();
+        if let Some(at) = moving.iter().position(|name| name.is(&self.name.parent, &self.name.name)) {
+            moving.swap_remove(at);
+        }
+    }
+}
+
+impl Union {
+    /// The file `name` is about to leave the branch `from` for another one: listings of its directory show it once.
+    pub(crate) fn listings_follow(&self, pool: &Pool, name: &InodeName, from: BranchIx) -> FollowedMove<'_> {
+        self.moving.lock().push(name.clone());
+        let dir = &name.parent;
+        let open: Vec<Arc<DirHandle>> =
+            self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir)).map(|open| open.clone()).collect();
+        for listing in open {
+            listing
+                .followed
+                .follow(&name.name, from, |at| self.has_passed(pool, dir, (from, &name.name), at));
+        }
+        FollowedMove { union: self, name: name.clone() }
+    }
+
+    /// A directory was opened for listing: what is just being moved in it is followed.
+    pub(crate) fn follow_moving(&self, listing: &DirHandle) {
+        for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
+            listing.followed.follow(&name.name, BranchIx(0), |_| false);
+        }
+    }
+
+    /// Whether a listing that has come to `cookie` has passed by `name` in the copy on the branch `from`.
+    fn has_passed(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        (from, name): (BranchIx, &CStr),
+        cookie: u64,
+    ) -> bool {
+        if cookie <= DOT_DOT || is_tail(cookie) {
+            return is_tail(cookie);
+        }
+        // One that is short ends as such. One that is just going elsewhere has shown nothing there.
+        let Some(turn) = turn_of(pool, cookie) else { return false };
+        match turn.cmp(&pool.turn(from)) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => !Listing::comes(self, pool, dir, cookie, name).unwrap_or(true),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Open files and listings as rows of the state that one program hands to the next (`handover`).
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use fsstack_branch::admin_state::OpenFileRef;
+use fsstack_branch::error::OpError;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::Ranked;
+use fsstack_pool::{BranchIx, Handle};
+use fsstack_sys::{Call, Errno, SysError};
+use serde::{Deserialize, Serialize};
+
+use super::decision::{PathDecision, StackedReason};
+use super::followed::Followed;
+use super::listing::Listing;
+use super::listing_memory::ListingMemory;
+use super::route::{Backings, Route};
+use super::write_back_errors::ReportTo;
+use super::{Access, DirHandle, FileHandle, OpenFile, Sync};
+use crate::ops::lock::LockOwner;
+use crate::settings::Settings;
+use crate::tree::inode::Inode;
+use crate::tree::inode::handed::{FdRow, NameRow, Unusable};
+
+/// The open file of an inode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OpenFileRow {
+    /// The branch's slot.
+    pub(crate) branch: u16,
+    pub(crate) fd: FdRow,
+    access: Access,
+    /// The inode whose open file it is, by its place in the list, and the number of handles.
+    pub(crate) of: Option<(usize, usize)>,
+    decided: Option<Route>,
+    because: Option<DecisionRow>,
+    backing: Option<u32>,
+    writers: Vec<u32>,
+    strips: u32,
+    immutable: bool,
+    append_only: bool,
+    touched: bool,
+    unsynced: bool,
+    errors: ErrorsRow,
+    pub(crate) lock_owners: Vec<LockOwnerRow>,
+    has_atime_reader: bool,
+    is_noatime: bool,
+}
+
+/// Why it goes as it goes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct DecisionRow {
+    route: Route,
+    set: String,
+    rule: Option<NameRow>,
+    reason: Option<StackedReason>,
+}
+
+/// Write-back errors that handles have not got yet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ErrorsRow {
+    pub(super) reported: u64,
+    /// Branch and errno of the last one.
+    pub(super) last: Option<(u16, i32)>,
+    pub(super) answered: Vec<(u64, u64)>,
+}
+
+impl ErrorsRow {
+    pub(super) fn of(reported: u64, last: Option<OpError>, answered: &HashMap<Handle, u64>) -> Self {
+        let last = last.map(|error| match error {
+            OpError::Branch { branch, sys } => (branch.0, sys.errno.raw_os_error()),
+            OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => {
+                (u16::MAX, error.errno().raw_os_error())
+            }
+        });
+        Self { reported, last, answered: answered.iter().map(|(handle, count)| (handle.0, *count)).collect() }
+    }
+
+    pub(super) fn last(&self) -> Option<OpError> {
+        let (branch, errno) = self.last?;
+        let sys = SysError::new(Call::Fsync, Errno::from_raw_os_error(errno));
+        Some(OpError::Branch { branch: BranchIx(branch), sys })
+    }
+}
+
+/// An owner of locks on the branch's file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LockOwnerRow {
+    pub(crate) owner: u64,
+    pub(crate) fd: FdRow,
+    pub(crate) by: Vec<u64>,
+}
+
+/// A handle on an open file; both are places in the lists of all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FileHandleRow {
+    pub(crate) handle: u64,
+    pub(crate) inode: usize,
+    pub(crate) file: usize,
+    route: Route,
+    writer: Option<u32>,
+    sync: Option<Sync>,
+    since: u64,
+    mappable: bool,
+    noatime: bool,
+    appends: bool,
+}
+
+/// A handle on a directory. Its listing goes on where the next request says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DirHandleRow {
+    pub(crate) handle: u64,
+    pub(crate) inode: usize,
+    losses: u32,
+    listing: ListingRow,
+    followed: FollowedRow,
+}
+
+/// State of a listing that its cookies do not say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ListingRow {
+    pub(super) noatime: bool,
+    pub(super) short: bool,
+    pub(super) own: Vec<u64>,
+}
+
+/// Names that moved while they were listed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct FollowedRow {
+    pub(super) at: u64,
+    pub(super) lost: bool,
+    /// In the order in which they are shown at the end, each with the branch that it was shown on.
+    pub(super) names: Vec<(NameRow, Option<u16>)>,
+}
+
+/// Gives the number of a descriptor that is handed over.
+pub(crate) type Note<'a> = dyn FnMut(BorrowedFd<'_>) -> std::io::Result<i32> + 'a;
+/// Takes a descriptor that was handed over.
+pub(crate) type Take<'a> = dyn FnMut(i32) -> Result<OwnedFd, Unusable> + 'a;
+
+impl OpenFile {
+    /// Its row, of which `of` is a part.
+    ///
+    /// # Errors
+    /// It is being moved, or no descriptor is left.
+    pub(crate) fn row(
+        &self,
+        of: Option<(usize, usize)>,
+        note: &mut Note<'_>,
+    ) -> std::io::Result<OpenFileRow> {
+        let busy = || std::io::Error::from(std::io::ErrorKind::ResourceBusy);
+        let placed = self.placed.try_read_recursive().ok_or_else(busy)?;
+        let current = placed.branch.mount_generation();
+        let row = |fd: i32, generation: u32| FdRow { fd, is_current: generation == current };
+        let mut lock_owners = Vec::new();
+        for (owner, lock) in self.lock_owners.lock().iter() {
+            let (fd, generation, by) = lock.parts();
+            lock_owners.push(LockOwnerRow { owner: *owner, fd: row(note(fd)?, generation), by });
+        }
+        let (has_atime_reader, is_noatime) = self.noatime.row();
+        let (decided, because, backing, writers) = {
+            let io_mode = self.io_mode.lock();
+            let because = io_mode.because.as_ref().map(DecisionRow::of);
+            (io_mode.decided, because, io_mode.backing, io_mode.writers.to_vec())
+        };
+        Ok(OpenFileRow {
+            branch: placed.branch.ix.0,
+            fd: row(note(placed.fd.as_fd())?, placed.fd.mount_generation),
+            access: placed.access,
+            of,
+            decided,
+            because,
+            backing,
+            writers,
+            strips: self.strips.load(SeqCst),
+            immutable: self.immutable.load(Relaxed),
+            append_only: self.append_only.load(Relaxed),
+            touched: self.touched.load(Relaxed),
+            unsynced: self.has_unsynced(),
+            errors: self.write_back_errors.row(),
+            lock_owners,
+            has_atime_reader,
+            is_noatime,
+        })
+    }
+
+    /// The open file that `row` describes, on `branch`.
+    ///
+    /// # Errors
+    /// A descriptor is not there.
+    pub(crate) fn of_row(
+        row: &OpenFileRow,
+        branch: OpenFileRef,
+        (settings, backings): (&Settings, Arc<dyn Backings>),
+        take: &mut Take<'_>,
+    ) -> Result<Self, Unusable> {
+        let fd = MountedFd::root(take(row.fd.fd)?, row.fd.mount_generation());
+        let file = Self::opened(branch, fd, row.access, backings);
+        {
+            let mut io_mode = file.io_mode.lock();
+            io_mode.decided = row.decided;
+            io_mode.backing = row.backing;
+            io_mode.writers = row.writers.iter().copied().collect();
+            io_mode.because = row.because.as_ref().and_then(|because| because.decision(settings));
+        }
+        file.strips.store(row.strips, SeqCst);
+        file.immutable.store(row.immutable, Relaxed);
+        file.append_only.store(row.append_only, Relaxed);
+        file.touched.store(row.touched, Relaxed);
+        if row.unsynced {
+            file.note_written();
+        }
+        file.write_back_errors.take_row(&row.errors);
+        {
+            let mut owners = file.lock_owners.lock();
+            for owner in &row.lock_owners {
+                let lock = LockOwner::of(take(owner.fd.fd)?, owner.fd.mount_generation(), &owner.by);
+                owners.insert(owner.owner, lock);
+            }
+        }
+        file.noatime.take_row(row.has_atime_reader, row.is_noatime);
+        Ok(file)
+    }
+}
+
+impl DecisionRow {
+    fn of(decision: &PathDecision) -> Self {
+        Self {
+            route: decision.route,
+            set: decision.set.to_string(),
+            rule: decision.rule.as_ref().map(|rule| NameRow::of(&rule.dir)),
+            reason: decision.reason,
+        }
+    }
+
+    fn decision(&self, settings: &Settings) -> Option<PathDecision> {
+        let dir = self.rule.as_ref().and_then(NameRow::name);
+        let rule = dir.and_then(|dir| settings.rules.find(dir.to_bytes())).cloned();
+        Some(PathDecision { route: self.route, set: self.set.parse().ok()?, rule, reason: self.reason })
+    }
+}
+
+impl FileHandle {
+    /// Its row; inode and open file have these places in the lists of all.
+    pub(crate) fn row(&self, handle: u64, inode: usize, file: usize) -> FileHandleRow {
+        FileHandleRow {
+            handle,
+            inode,
+            file,
+            route: self.route,
+            writer: self.writer,
+            sync: self.sync,
+            since: self.write_back_errors.since,
+            mappable: self.mappable,
+            noatime: self.noatime,
+            appends: self.appends,
+        }
+    }
+
+    /// The handle that `row` describes, on `file` of `inode`.
+    pub(crate) fn of_row(row: &FileHandleRow, inode: Arc<Inode>, file: Arc<OpenFile>) -> Self {
+        Self {
+            inode,
+            file,
+            route: row.route,
+            writer: row.writer,
+            sync: row.sync,
+            write_back_errors: ReportTo { handle: Handle(row.handle), since: row.since },
+            mappable: row.mappable,
+            noatime: row.noatime,
+            appends: row.appends,
+        }
+    }
+}
+
+impl DirHandle {
+    /// Its row; None while a thread lists by it.
+    pub(crate) fn row(&self, handle: u64, inode: usize) -> Option<DirHandleRow> {
+        Some(DirHandleRow {
+            handle,
+            inode,
+            losses: self.losses.load(Relaxed),
+            listing: self.listing.try_lock()?.row(),
+            followed: self.followed.row(),
+        })
+    }
+
+    /// The handle that `row` describes, on `inode`.
+    ///
+    /// # Errors
+    /// The row is none.
+    pub(crate) fn of_row(
+        row: &DirHandleRow,
+        inode: Arc<Inode>,
+        memory: &Arc<ListingMemory>,
+    ) -> Result<Self, Unusable> {
+        let followed = Followed::of_row(&row.followed)
+            .ok_or_else(|| format!("directory handle {}: its row is damaged", row.handle))?;
+        let listing = Ranked::new(Listing::of_row(&row.listing, memory));
+        Ok(Self { inode, listing, followed, losses: row.losses.into() })
+    }
+}
+
+impl Listing {
+    /// Its row, for another program.
+    fn row(&self) -> ListingRow {
+        ListingRow { noatime: self.noatime, short: self.short, own: self.own.clone() }
+    }
+
+    /// The listing that `row` describes, which goes on wherever it is asked to.
+    fn of_row(row: &ListingRow, memory: &Arc<ListingMemory>) -> Self {
+        let mut listing = Self::new(row.noatime, memory);
+        // No position: whatever is asked for next is looked for.
+        listing.position = u64::MAX;
+        (listing.short, listing.own) = (row.short, row.own.clone());
+        let _granted = listing.memory.covers(row.own.len());
+        listing
+    }
+}

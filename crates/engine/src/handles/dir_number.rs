@@ -1,0 +1,318 @@
+//! The number of a directory, and how it stays the same.
+//!
+//! It is the number of the first copy, whatever the branches' order. Of the copies without a mark, the first is the one that
+//! came to the pool first, by its birth or with its branch; of those that came together, the oldest. If the pool is exported,
+//! later copies are marked with that number when they are seen beside the first. Should the first copy go, they lead to it.
+//!
+//! A directory may be renamed out of band on some of its branches. Then one half has the first copy, and the number;
+//! the marks on the other half mean nothing, and go: each half is a directory of its own from then on.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::BranchIx;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Time};
+use smallvec::SmallVec;
+
+use crate::member::Member;
+use crate::pool::Pool;
+use crate::tree::inode::number::{self, Identity};
+use crate::tree::inode::{Inode, InodeName, mark};
+use crate::tree::resolve::DirStats;
+use crate::tree::tree_lock::TreeLock;
+use crate::union::{Union, is_astray};
+
+/// Copies of a directory: its identity by each, its branch, and the branch's inode number.
+type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;
+
+/// In nanoseconds, as [`Branch::joined`].
+fn since_1970(time: Time) -> u64 {
+    u64::try_from(time.sec)
+        .map_or(0, |sec| sec.saturating_mul(1_000_000_000).saturating_add(u64::from(time.nsec)))
+}
+
+impl Union {
+    /// The number of a directory, whose copies are all that there are.
+    pub(crate) fn dir_identity(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+    ) -> Result<Identity> {
+        let mut ids: Naturals = stats
+            .iter()
+            .map(|(at, stat)| (self.copy_identity(pool, pool.branch(*at), stat, stats), *at, stat.ino))
+            .collect();
+        let born = |at| stats.iter().find(|(on, _)| *on == at).and_then(|(_, stat)| stat.btime);
+        ids.sort_by_key(|(_, at, _)| {
+            let (branch, born) = (pool.branch(*at), born(*at));
+            (born.map_or(0, since_1970).max(branch.joined()), born, branch.id)
+        });
+        // A live directory keeps its number when the branch that it came from leaves, or an older one is added.
+        let live = self.known(parent, name).filter(|live| {
+            live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
+        });
+        let live = live.or_else(|| {
+            let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
+            ids.iter().find_map(|(id, ..)| known(id))
+        });
+        if let Some(live) = live {
+            for (at, stat) in stats.iter().filter(|(at, stat)| live.copy_ino(*at) != Some(stat.ino)) {
+                self.new_copy(pool, parent, name, live.id, *at, stat.ino);
+            }
+            return Ok(live.id);
+        }
+        if pool.is_one_plain_branch() {
+            return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
+        }
+        let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
+        let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none()).map(|((id, ..), _)| *id);
+        // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
+        // directory is alive elsewhere.
+        let id = match first.or(marks.iter().flatten().next().copied()) {
+            Some(marked)
+                if first.is_none()
+                    && (self.is_another(pool, parent, name, marked, &ids)? || self.is_free(pool, marked)) =>
+            {
+                ids.first().map(|(id, ..)| *id)
+            }
+            id => id,
+        };
+        let id = id.ok_or(OpError::MISSING)?;
+        if pool.settings.nfs_export {
+            let copies =
+                ids.iter().zip(&marks).map(|((natural, at, own), marked)| (*natural, *at, *own, *marked));
+            self.mark_copies(pool, parent, name, id, copies);
+        }
+        Ok(id)
+    }
+
+    /// Whether the number that all copies of `name` in `parent` are marked with belongs to another directory. If that is for
+    /// good their marks go.
+    ///
+    /// # Errors
+    /// That is not known.
+    fn is_another(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        marked: Identity,
+        copies: &Naturals,
+    ) -> Result<bool> {
+        // While a rename is half done it is alive under its old name.
+        let elsewhere = match self.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
+            Some((is, live)) if is.parent.id != parent.id || *is.name != *name => {
+                !self.has_left_name(pool, &live, &is)?
+            }
+            Some(_) | None => false,
+        };
+        let parted = self.is_parted(pool, parent, name, marked, copies);
+        if parted {
+            self.part(pool, parent, name, marked, copies);
+        }
+        Ok(elsewhere || parted)
+    }
+
+    /// Whether the number `marked` may become another object's at any time: the copy that gave it is gone from a branch that
+    /// answers, and without NFS clients no index guards it.
+    fn is_free(&self, pool: &Pool, marked: Identity) -> bool {
+        if pool.settings.nfs_export {
+            return false;
+        }
+        let Some((at, own)) = pool.branch_of(marked.ino).zip(number::inode_of(marked.ino)) else {
+            return false;
+        };
+        let branch = pool.branch(at);
+        branch.by_number.is_some()
+            && match self.open_raw(branch, own) {
+                Ok(None) => true,
+                Ok(Some((_, stat))) => {
+                    // It may have been marked while generations were not exact.
+                    let plain = sys::Stat { version: None, ..stat };
+                    [stat, plain].iter().all(|stat| number::identity(branch, stat) != marked)
+                }
+                Err(_) => false,
+            }
+    }
+
+    /// Whether `name`, by which the live directory `dir` was seen last, leads to none of its copies any more: it was renamed
+    /// out of band.
+    ///
+    /// # Errors
+    /// That is not known.
+    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &InodeName) -> Result<bool> {
+        for at in dir.copies() {
+            match self.stat_in(pool, &name.parent, at, &name.name) {
+                Ok(there) if dir.copy_ino(at) == Some(there.ino) => return Ok(false),
+                Err(error) if !is_astray(error) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the copy that gave the number `id` is in the pool under another path than `copies`, which are `name` in `parent`.
+    /// These are only the result of one look, maybe in the middle of a rename, a fault, or a branch's arrival. A first copy with
+    /// their path is one of them, and an unknown one is not parted.
+    fn is_parted(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        id: Identity,
+        copies: &Naturals,
+    ) -> bool {
+        let Some(first) = self.path_of_first(pool, id, copies) else { return false };
+        copies.iter().all(|(_, at, own)| {
+            self.path_of_copy(pool, parent, name, *at, *own)
+                .is_ok_and(|path| path.is_some_and(|is| is != first))
+        })
+    }
+
+    /// Place of the copy that gave the number `id`, if it is none of `copies`.
+    fn path_of_first(&self, pool: &Pool, id: Identity, copies: &Naturals) -> Option<Vec<u8>> {
+        let (at, own) = pool.branch_of(id.ino).zip(number::inode_of(id.ino))?;
+        let branch = pool.branch(at);
+        if copies.iter().any(|(_, on, ino)| (*on, *ino) == (at, own)) {
+            return None;
+        }
+        let there = match branch.by_number {
+            Some(_) => self.open_raw(branch, own),
+            None => self.where_it_was(branch, id.ino),
+        };
+        // A branch that cannot be asked is out of reach.
+        let (fd, stat) = there.ok().flatten()?;
+        // It may have been marked while generations were not exact.
+        let plain = sys::Stat { version: None, ..stat };
+        let is_it = stat.is_dir() && [stat, plain].iter().any(|stat| number::identity(branch, stat) == id);
+        if is_it { self.path_of(branch, fd.as_fd()).ok().flatten() } else { None }
+    }
+
+    /// Where `name` in `parent` is on the branch `at`, if it still is the directory with the inode number `own` there.
+    fn path_of_copy(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+        own: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        let (branch, dir) = (pool.branch(at), self.dirfd(pool, parent, at)?);
+        let fd = branch.ask(|| sys::at::open_dir(dir.as_fd(), name, branch.mounts))?;
+        let is_it = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?.ino == own;
+        if is_it { self.path_of(branch, fd.as_fd()) } else { Ok(None) }
+    }
+
+    /// Removes the marks of these copies, which carry the number `id` and are not of that directory any more.
+    fn part(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, id: Identity, copies: &Naturals) {
+        if !pool.settings.nfs_export || TreeLock::is_held_here() {
+            return;
+        }
+        // No rename is half done that these are one half of.
+        let Ok(_tree_lock) = self.tree_lock.read(pool) else { return };
+        for (_, at, own) in copies {
+            let branch = pool.branch(*at);
+            let is_it = self.stat_in(pool, parent, *at, name).is_ok_and(|stat| stat.ino == *own);
+            if !is_it || !branch.is_writable() || !self.is_parted(pool, parent, name, id, copies) {
+                return;
+            }
+            let Ok(fd) = self.dirfd(pool, parent, *at) else { return };
+            let gone = branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR));
+            if gone.is_ok() {
+                self.index.forget(id, Some(number::number(branch, branch.dev(), *own)));
+                tracing::info!(?name, branch = %branch.path.display(), "directory renamed out of band on some of its branches; it is two directories now");
+            }
+        }
+    }
+
+    /// The marks of these copies, as far as they count. A copy with a number of its own (`identify.rs`) is no later copy.
+    fn copy_marks(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+        ids: &mut Naturals,
+    ) -> Result<SmallVec<[Option<Identity>; 2]>> {
+        let mut marks = SmallVec::new();
+        for (id, at, own) in ids {
+            let branch = pool.branch(*at);
+            let fd = self.dirfd(pool, parent, *at)?;
+            let mark = branch.ask(|| mark::of(branch, On::Name(fd.as_fd(), name), mark::DIR, *own))?;
+            let stat = stats.iter().find(|(on, _)| *on == *at).map(|(_, stat)| stat);
+            let other = stat.map(|stat| number::another(number::identity(branch, stat)));
+            let mark = match mark {
+                Some(mark) if other == Some(mark) => {
+                    *id = mark;
+                    None
+                }
+                mark => mark,
+            };
+            marks.push(mark);
+            if mark.is_none() && !pool.settings.nfs_export {
+                break; // the one that counts
+            }
+        }
+        Ok(marks)
+    }
+
+    /// Keeps NFS handles of the directory `id` valid when its first copy is lost: all others are marked
+    /// and in the index.
+    fn mark_copies(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        id: Identity,
+        copies: impl Iterator<Item = (Identity, BranchIx, u64, Option<Identity>)>,
+    ) {
+        for (_, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
+            let branch = pool.branch(at);
+            self.index.note_dir(branch, id, number::number(branch, branch.dev(), own));
+            if marked != Some(id)
+                && branch.is_writable()
+                && let Ok(fd) = self.dirfd(pool, parent, at)
+            {
+                put(branch, On::Name(fd.as_fd(), name), id, own);
+            }
+        }
+    }
+
+    /// Records that the directory `id` has the copy `name` in `parent` on the branch `at`, too.
+    pub(crate) fn new_copy(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        id: Identity,
+        at: BranchIx,
+        own: u64,
+    ) {
+        if pool.settings.nfs_export
+            && let Ok(fd) = self.dirfd(pool, parent, at)
+        {
+            self.note_copy(pool.branch(at), On::Name(fd.as_fd(), name), id, own);
+        }
+    }
+
+    /// Like [`Self::new_copy`], which `on` stands for. Known ones are skipped.
+    pub(crate) fn note_copy(&self, branch: &Member, on: On<'_>, id: Identity, own: u64) {
+        let natural = number::number(branch, branch.dev(), own);
+        if self.index.note_dir(branch, id, natural)
+            && branch.is_writable()
+            && branch.ask(|| mark::read(on, mark::DIR, own)).is_ok_and(|marked| marked != Some(id))
+        {
+            put(branch, on, id, own);
+        }
+    }
+}
+
+/// Marks a copy on `branch`. One that cannot be marked stays unmarked.
+fn put(branch: &Member, on: On<'_>, id: Identity, own: u64) {
+    let _put = branch.ask(|| mark::put(on, mark::DIR, id, own));
+}

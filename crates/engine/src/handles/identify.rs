@@ -1,0 +1,215 @@
+//! The pool's identity of an object on a branch.
+//!
+//! Mostly branch and inode number are the identity. A file that was moved here keeps its former one, which the index or its
+//! mark tells. The branch that it was moved from may use its inode number again: the new object gets another number in the
+//! pool while the moved one lives.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::Ino;
+use fsstack_sys::Stat;
+use fsstack_sys::xattr::On;
+
+use crate::identity::index::{IndexEntry, birth};
+use crate::member::Member;
+use crate::pool::Pool;
+use crate::tree::inode::mark;
+use crate::tree::inode::number::{self, Identity};
+use crate::tree::resolve::DirStats;
+use crate::union::Union;
+
+impl Union {
+    /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
+    /// see [`Union::dir_identity`].
+    pub(crate) fn identity(&self, pool: &Pool, branch: &Member, stat: &Stat) -> Identity {
+        let natural = number::identity(branch, stat);
+        if let Some((ino, generation)) = stat.alias {
+            let id = Identity { ino: Ino(ino), generation };
+            if self.index.known(natural.ino, birth(stat)) != Some(id) {
+                self.index.learn_file(id, natural.ino, birth(stat));
+            }
+            return id;
+        }
+        // The ordinary case: nothing like it was ever moved.
+        if self.index.knows_nothing_of(natural.ino) || stat.is_dir() {
+            return natural;
+        }
+        if let Some(id) = self.index.known(natural.ino, birth(stat)) {
+            return id;
+        }
+        // It may have just failed: then the object is checked again, with its mark.
+        if branch.asks_marks()
+            && let Ok(Some((_, again))) = self.open_raw(branch, stat.ino)
+            && let Some((ino, generation)) = again.alias.filter(|_| birth(&again) == birth(stat))
+        {
+            let id = Identity { ino: Ino(ino), generation };
+            self.index.learn_file(id, natural.ino, birth(stat));
+            return id;
+        }
+        if !self.is_taken(pool, natural, &[]) {
+            return natural;
+        }
+        let other = number::another(natural);
+        self.index.note_file(branch, other, natural.ino, birth(stat));
+        self.mark_other(branch, stat, mark::FILE, other);
+        other
+    }
+
+    /// Like [`Self::identity`], for the object of `on`, which was just made on `branch` and is unknown.
+    pub(crate) fn new_identity(&self, pool: &Pool, branch: &Member, stat: &Stat, on: On<'_>) -> Identity {
+        self.other_for_new(pool, branch, stat, on).unwrap_or_else(|| self.identity(pool, branch, stat))
+    }
+
+    /// Another number for a new object while not all marks are known: its own may be that of a moved object that is not found
+    /// yet. It keeps that number. None: it needs none, or cannot be marked.
+    pub(crate) fn other_for_new(
+        &self,
+        pool: &Pool,
+        branch: &Member,
+        stat: &Stat,
+        on: On<'_>,
+    ) -> Option<Identity> {
+        if !self.index.may_lack(pool) {
+            return None;
+        }
+        let natural = number::identity(branch, stat);
+        let other = number::another(natural);
+        let which = if stat.is_dir() { mark::DIR } else { mark::FILE };
+        if stat.is_dir() {
+            self.index.note_dir(branch, other, natural.ino);
+        } else {
+            self.index.note_new(branch, other, natural.ino, birth(stat));
+        }
+        // The calling thread may have requested it.
+        let marked = branch.ask(|| mark::put(on, which, other, stat.ino));
+        if marked.is_err() {
+            self.index.forget(other, Some(natural.ino));
+        }
+        marked.is_ok().then_some(other)
+    }
+
+    /// Like [`Self::identity`], for a directory whose copies are `siblings`.
+    pub(crate) fn copy_identity(
+        &self,
+        pool: &Pool,
+        branch: &Member,
+        stat: &Stat,
+        siblings: &DirStats,
+    ) -> Identity {
+        let natural = number::identity(branch, stat);
+        if self.index.knows_nothing_of(natural.ino) {
+            return natural;
+        }
+        let copies: Vec<Ino> =
+            siblings.iter().map(|(at, stat)| number::number(pool.branch(*at), stat.dev, stat.ino)).collect();
+        if !self.is_taken(pool, natural, &copies) {
+            return natural;
+        }
+        let other = number::another(natural);
+        // Without NFS clients no request comes by the number alone.
+        if pool.settings.nfs_export && self.index.note_dir(branch, other, natural.ino) {
+            self.mark_other(branch, stat, mark::DIR, other);
+        }
+        other
+    }
+
+    /// The object of `stat` on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is rebuilt
+    /// from the marks, and the object that it is distinguished from may be gone by then.
+    fn mark_other(&self, branch: &Member, stat: &Stat, which: &CStr, other: Identity) {
+        if branch.is_writable()
+            && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
+            && birth(&there) == birth(stat)
+            && branch
+                .ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino))
+                .is_ok_and(|marked| marked.is_none())
+        {
+            let _put = branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino));
+        }
+    }
+
+    /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
+    fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
+        self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
+            (id.generation != natural.generation || self.has_left(pool, natural))
+                && naturals.iter().all(|at| !own.contains(at))
+                && naturals.iter().any(|at| self.lives_at(pool, id, *at))
+        })
+    }
+
+    /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one
+    /// known by this number was moved away. While it is being moved it is that one.
+    fn has_left(&self, pool: &Pool, natural: Identity) -> bool {
+        if natural.generation != 0 {
+            return false;
+        }
+        let lives = self.inodes.get(natural.ino).filter(|live| live.id == natural);
+        lives.is_none_or(|live| live.branch() != pool.branch_of(natural.ino))
+    }
+
+    /// Whether the object `id` is where its number would be `natural`. If that cannot be known, true.
+    fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
+        let (Some(at), Some(inode)) = (pool.branch_of(natural), number::inode_of(natural)) else {
+            return !self.index.is_of_a_gone_branch(natural);
+        };
+        let branch = pool.branch(at);
+        if branch.by_number.is_none() {
+            return true;
+        }
+        match self.open_raw(branch, inode) {
+            Ok(None) => false,
+            Ok(Some((fd, stat))) if stat.is_dir() => {
+                let marked = branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::DIR, stat.ino));
+                marked.is_ok_and(|marked| marked.is_some_and(|marked| marked.ino == id.ino))
+                    || marked.is_err()
+            }
+            Ok(Some((_, stat))) => {
+                stat.alias == Some((id.ino.0, id.generation))
+                    || self.index.known(natural, birth(&stat)) == Some(id)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// `d_ino` of an entry that a listing of `dir` gives the inode number of, if that is enough.
+    pub(crate) fn plain_number(&self, branch: &Member, inode: u64) -> Option<Ino> {
+        let natural = number::number(branch, branch.dev(), inode);
+        let plain = !branch.asks_marks() && self.index.knows_nothing_of(natural);
+        plain.then_some(natural)
+    }
+
+    /// A name of the object `id` was removed: after the last, the index forgets it.
+    pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
+        for IndexEntry { id: known, naturals, .. } in self.index.places(id.ino) {
+            if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
+                self.index.forget(id, None);
+            }
+        }
+    }
+
+    /// Marks the file behind `fd` on `branch`, which has no name yet, as the object `id`.
+    ///
+    /// # Errors
+    /// EIO if neither mark nor index would have it.
+    pub(crate) fn mark_moved(
+        &self,
+        branch: &Member,
+        fd: impl AsFd,
+        stat: &Stat,
+        id: Identity,
+    ) -> Result<Ino> {
+        let natural = number::number(branch, stat.dev, stat.ino);
+        // The branch names the index that has its marks before there is one.
+        // An index that fails is made anew: once more.
+        let noted = (0..2).any(|_| self.index.note_file(branch, id, natural, birth(stat)));
+        let marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino)).is_ok();
+        let lasts = marked || self.index.lasts() || !self.index.exports();
+        if noted && lasts {
+            return Ok(natural);
+        }
+        tracing::warn!(branch = %branch.path.display(), "relocation to this branch refused: the file's inode number could not be recorded");
+        self.index.forget(id, Some(natural));
+        Err(OpError::UNSURE)
+    }
+}

@@ -1,0 +1,44 @@
+//! Health and content of the index, for status and checks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Index, Store};
+use crate::member::Member;
+use crate::tree::inode::number::Identity;
+
+/// Health and size of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHealth {
+    /// Number of objects in the index.
+    pub objects: u64,
+    /// True if all marks of all branches are in it.
+    pub complete: bool,
+    /// True if it outlives the daemon.
+    pub durable: bool,
+}
+
+impl fmt::Display for IndexHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complete = if self.complete { "complete" } else { "being completed" };
+        let kept = if self.durable { "" } else { ", until the pool is unmounted" };
+        write!(f, "{complete}, {} objects{kept}", self.objects)
+    }
+}
+
+impl Index {
+    /// Returns the health of the index over `branches`.
+    pub(crate) fn health(&self, branches: &[Arc<Member>]) -> IndexHealth {
+        let store = self.shared.store.load();
+        IndexHealth {
+            objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
+            complete: branches.iter().all(|branch| branch.marks.are_known()),
+            durable: store.as_ref().map_or(self.shared.file.is_some(), |store| store.durable),
+        }
+    }
+
+    /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
+    pub(crate) fn some(&self, from: u64, count: usize) -> Vec<Identity> {
+        self.shared.with(|store: &Store| store.some(from, count)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,460 @@
+//! The index: where objects are whose number does not lead to them. These are files that were moved to another branch,
+//! and directories with further copies. Each has its number in a mark on the branch (`inode/mark.rs`). The index leads
+//! from the number to the object, and from the object to its number without a read of the mark.
+//!
+//! It is a database in the pool's state directory, made with its first entry. A moved file's entry is on disk before
+//! the file gets its name on the new branch. A directory's is on disk within a second; after a crash the branches are
+//! scanned for directories.
+//!
+//! The index is rebuilt from the marks when it is lost, damaged, of another pool, or an earlier copy. Equal session ids
+//! in the index and on a branch prove that it has all marks of the branch (`signed.rs`). Until all marks of a branch
+//! are known, each object there is asked for its mark, and a number that leads nowhere is an I/O error, never "gone". A
+//! new object then gets a number that no object had (`identify.rs`): its own may belong to an object that is not found
+//! yet. The same holds for a branch that is away if the index was lost meanwhile: the others remember it (`roots.rs`).
+//!
+//! An entry of the index counts only when the object is there: an entry left by an object that was removed out of band means
+//! nothing.
+
+mod away;
+#[cfg(test)]
+mod damage;
+mod dir_path;
+mod file;
+mod filter;
+mod health;
+mod members;
+mod names;
+mod pages;
+mod roots;
+mod scan;
+mod signed;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use fsstack_pool::Ino;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
+
+use crate::identity::poolid::PoolId;
+use crate::member::Member;
+use crate::settings::Settings;
+use crate::tree::inode::number::{self, Identity};
+pub use away::AwayBranch;
+pub(crate) use dir_path::DirPath;
+use filter::Filter;
+pub use health::IndexHealth;
+pub(crate) use names::{KeptBy, Name};
+use roots::Members;
+use scan::Jobs;
+pub(crate) use scan::open_path;
+use signed::{ALL, FILES, signed_by};
+pub(crate) use store::IndexEntry;
+use store::{EntryKind, Store, StoreError, StoreWhen};
+
+/// Where the objects with one number are, as the index has it.
+pub(crate) type Places = SmallVec<[IndexEntry; 1]>;
+
+/// State of a branch's marks.
+#[derive(Debug, Default)]
+pub(crate) struct BranchMarks {
+    /// Not all marks of files are in the index: each file is asked.
+    pub(crate) ask_files: AtomicBool,
+    /// Not all marks of directories are in the index.
+    pub(crate) ask_dirs: AtomicBool,
+    /// The branch bears the index's session: objects there may be marked.
+    signed: AtomicBool,
+}
+
+/// The index; its thread ends with it.
+#[derive(Debug)]
+pub(crate) struct Index {
+    shared: Arc<SharedIndex>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct SharedIndex {
+    /// The file; None: in memory only.
+    file: Option<PathBuf>,
+    exports: bool,
+    pool: Option<PoolId>,
+    /// Branches that this pool has or had: for an index that is made anew.
+    members: Mutex<Members>,
+    /// The branches' roots do not have the latest members yet.
+    roots_due: AtomicBool,
+    /// A branch that is away may have files' marks that are not in the index.
+    lacks_away: AtomicBool,
+    store: ArcSwapOption<Store>,
+    /// Held while the index is made or rebuilt.
+    making: Mutex<()>,
+    filter: Filter,
+    branches: Mutex<Vec<Weak<Member>>>,
+    jobs: Mutex<Jobs>,
+    wake: Condvar,
+    /// Held shared by threads that rename something, until they have reported it; exclusively to declare a branch scanned.
+    /// Order: before `making`.
+    renames: RwLock<()>,
+    /// Some changes are not on disk yet.
+    dirty: AtomicBool,
+}
+
+impl Index {
+    /// Opens the index of the pool `id`, as it was left.
+    pub(crate) fn open(id: Option<PoolId>, settings: &Settings) -> Self {
+        let folder = settings.state_dir.as_ref().zip(id).map(|(dir, id)| dir.join(id.to_string()));
+        let (file, store) = folder.map_or((None, None), |folder| file::open(&folder, settings.nfs_export));
+        let filter = Filter::default();
+        if store.is_some() {
+            filter.open();
+        }
+        let shared = SharedIndex {
+            file,
+            exports: settings.nfs_export,
+            pool: id,
+            members: Mutex::default(),
+            roots_due: AtomicBool::new(false),
+            lacks_away: AtomicBool::new(false),
+            store: ArcSwapOption::new(store.map(Arc::new)),
+            making: Mutex::default(),
+            filter,
+            branches: Mutex::default(),
+            jobs: Mutex::default(),
+            wake: Condvar::new(),
+            renames: RwLock::default(),
+            dirty: AtomicBool::new(false),
+        };
+        let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
+        if index.shared.store.load().is_some() {
+            index.start();
+        }
+        index
+    }
+
+    /// Takes `branch` in, which joins the pool: scans it unless the index has all of its marks.
+    pub(crate) fn join(&self, branch: &Arc<Member>) {
+        let shared = &self.shared;
+        shared.branches.lock().push(Arc::downgrade(branch));
+        self.note_member(branch);
+        let by = match signed_by(branch) {
+            Ok(Some(by)) => by,
+            // Unsigned: no file there is marked. Directories may be, as pools that are not exported mark them without
+            // signing.
+            Ok(None) if !shared.exports => return,
+            Ok(None) => {
+                shared.has_no_file(branch);
+                branch.marks.ask_dirs.store(true, Relaxed);
+                return self.scan(branch);
+            }
+            Err(error) => {
+                tracing::warn!(%error, branch = %branch.path.display(), "index: cannot read whether the branch has marks; each file is asked");
+                branch.marks.ask_files.store(true, Relaxed);
+                branch.marks.ask_dirs.store(shared.exports, Relaxed);
+                return self.scan(branch);
+            }
+        };
+        let level = shared.level_of(branch, by);
+        branch.marks.ask_files.store(level < FILES, Relaxed);
+        branch.marks.ask_dirs.store(level < ALL && shared.exports, Relaxed);
+        if level > shared.most() {
+            // From now on directories are marked without an entry in the index.
+            shared.cover(branch);
+        }
+        if level < shared.most() {
+            self.scan(branch);
+        }
+    }
+
+    fn scan(&self, branch: &Arc<Member>) {
+        if self.shared.existing().is_some() {
+            self.shared.jobs.lock().add(branch, Vec::new());
+            self.start();
+        }
+    }
+
+    /// Starts or wakes the thread that scans branches and writes deferred changes.
+    fn start(&self) {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            // Often called by a thread that serves a request, whose identity and scheduling the new one must not keep.
+            let builder = std::thread::Builder::new().name("index".into());
+            let started = fsstack_branch::thread::start(builder, move || shared.work());
+            match started {
+                Ok(handle) => *thread = Some(handle),
+                Err(error) => tracing::error!(%error, "index: cannot start its thread; it stays incomplete"),
+            }
+        }
+        self.shared.wake.notify_one();
+    }
+
+    /// True if the index surely has nothing about the number `ino`.
+    pub(crate) fn knows_nothing_of(&self, ino: Ino) -> bool {
+        !self.shared.filter.may_have(ino)
+    }
+
+    /// Returns the identity in force of the file born at `birth` that would have the number `natural`, if the index has
+    /// it.
+    pub(crate) fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
+        self.shared.with(|store| store.known(natural, birth)).flatten()
+    }
+
+    /// Returns where the objects with the number `ino` are.
+    pub(crate) fn places(&self, ino: Ino) -> Places {
+        if self.knows_nothing_of(ino) {
+            return Places::new();
+        }
+        self.shared.with(|store| store.places(ino)).unwrap_or_default()
+    }
+
+    /// Records that the file `id` gets a copy on `branch` that would have the number `natural`. On disk when this
+    /// returns. False: it could not be recorded.
+    pub(crate) fn note_file(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) -> bool {
+        let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
+        // Last: the branch must bear the session of the index that has the entry, or of a later one.
+        self.shared.cover(branch);
+        self.start();
+        noted
+    }
+
+    /// Like [`Self::note_file`], for an object that was just made and is about to be marked: on disk within a second. (After
+    /// a crash before that, it is found by its mark.)
+    pub(crate) fn note_new(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) {
+        self.shared.cover(branch);
+        self.learn_file(id, natural, birth);
+    }
+
+    /// True if entries outlive the daemon.
+    pub(crate) fn lasts(&self) -> bool {
+        self.shared.store.load().as_ref().is_some_and(|store| store.durable)
+    }
+
+    /// True if the pool is exported: clients hold numbers, which must stay valid whatever happens.
+    pub(crate) fn exports(&self) -> bool {
+        self.shared.exports
+    }
+
+    /// Like [`Self::note_file`], for an entry that a mark can give again: on disk within a second.
+    pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
+        self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
+        self.start();
+    }
+
+    /// Records that the directory `id` has a copy on `branch` that would have the number `natural` and is about to be
+    /// marked. False: there was nothing to record.
+    pub(crate) fn note_dir(&self, branch: &Member, id: Identity, natural: Ino) -> bool {
+        if !self.shared.exports || id.ino == natural {
+            return false;
+        }
+        self.shared.cover(branch);
+        let known =
+            self.places(id.ino).iter().any(|known| known.id == id && known.naturals.contains(&natural));
+        if !known {
+            self.shared.put(StoreWhen::Soon, EntryKind::Dir, &[(id, natural, 0)]);
+            self.start();
+        }
+        !known
+    }
+
+    /// Removes the entry of the object `id`; with `natural`, that place only.
+    pub(crate) fn forget(&self, id: Identity, natural: Option<Ino>) {
+        if !self.knows_nothing_of(id.ino) {
+            self.shared.with(|store| store.forget(id, natural));
+            self.shared.dirty.store(true, Relaxed);
+        }
+    }
+
+    /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
+    /// before.
+    pub(crate) fn renaming(&self) -> RwLockReadGuard<'_, ()> {
+        self.shared.renames.read()
+    }
+
+    /// Has a renamed directory of `branch` scanned again under its new `path`, if the branch is being scanned: the scan
+    /// may have missed its content.
+    pub(crate) fn renamed(&self, branch: &Arc<Member>, path: impl Fn() -> Option<Vec<u8>>) {
+        if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
+            self.shared.jobs.lock().add(branch, path().unwrap_or_default());
+            self.start();
+        }
+    }
+}
+
+impl BranchMarks {
+    /// True if all marks are in the index: a number that it does not have is of nothing on this branch.
+    pub(crate) fn are_known(&self) -> bool {
+        !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Index {
+    /// Closes the index at unmount: all is on disk, and the next mount may rely on it.
+    pub(crate) fn close(&self) {
+        self.shared.jobs.lock().stop();
+        self.shared.wake.notify_all();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ended = thread.join();
+        }
+        self.set_closed(true);
+    }
+}
+
+impl Index {
+    /// Brings all to disk for another program, which may rely on it as on an index that was closed; [`Self::go_on`] if this one goes
+    /// on instead. Nothing is renamed or moved meanwhile.
+    pub(crate) fn rest(&self) {
+        self.shared.tend();
+        self.set_closed(true);
+    }
+
+    /// The index is at work again.
+    pub(crate) fn go_on(&self) {
+        if self.shared.exports {
+            self.set_closed(false);
+        }
+    }
+
+    fn set_closed(&self, closed: bool) {
+        if let Some(store) = self.shared.store.load().as_ref()
+            && let Err(error) = store.set_closed(closed)
+        {
+            tracing::warn!(%error, "index: clean close failed; the next mount scans the branches");
+        }
+    }
+}
+
+impl SharedIndex {
+    /// Runs `ask` on the index, if there is one. An index that fails is rebuilt.
+    fn with<T>(&self, ask: impl FnOnce(&Store) -> Result<T, StoreError>) -> Option<T> {
+        let store = self.store.load_full()?;
+        ask(&store).inspect_err(|error| self.start_over(&store, error)).ok()
+    }
+
+    fn put(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> bool {
+        // The filter first: a query in between asks the database, which answers as before.
+        for (id, natural, _) in rows {
+            self.filter.put(id.ino);
+            self.filter.put(*natural);
+        }
+        if when == StoreWhen::Soon {
+            self.dirty.store(true, Relaxed);
+        }
+        self.existing().is_some() && self.with(|store| store.note(when, sort, rows)).is_some()
+    }
+
+    /// Returns the index, and makes it if there is none.
+    fn existing(&self) -> Option<Arc<Store>> {
+        if let Some(store) = self.store.load_full() {
+            return Some(store);
+        }
+        let _create_guard = self.making.lock();
+        if self.store.load().is_none() {
+            self.make();
+        }
+        self.store.load_full()
+    }
+
+    fn make(&self) {
+        self.make_in(self.file.as_deref());
+    }
+
+    fn make_in(&self, file: Option<&Path>) {
+        let id = PoolId::fresh().0;
+        let made = match file {
+            None => Store::make(None, id),
+            Some(file) => file::make(file, id).or_else(|error| {
+                tracing::error!(%error, file = %file.display(), "index cannot be stored in state-dir; it is lost at unmount");
+                Store::make(None, id)
+            }),
+        };
+        match made {
+            Ok(store) => self.store.store(Some(Arc::new(store))),
+            Err(error) => tracing::error!(%error, "no index: moved files and file handles may not be found"),
+        }
+    }
+
+    fn is_current(&self, store: &Arc<Store>) -> bool {
+        self.store.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, store))
+    }
+
+    /// Replaces the index that has `failed`, and has it rebuilt from the marks.
+    fn start_over(&self, failed: &Arc<Store>, error: &StoreError) {
+        let making = self.making.lock();
+        if !self.is_current(failed) {
+            return; // another thread has done it
+        }
+        tracing::error!(%error, "index failed; rebuilding it from the marks on the branches");
+        let branches: Vec<_> = self.branches.lock().iter().filter_map(Weak::upgrade).collect();
+        for branch in &branches {
+            branch.marks.ask_files.store(true, Relaxed);
+            branch.marks.ask_dirs.store(self.exports, Relaxed);
+        }
+        self.store.store(None);
+        branches.iter().for_each(|branch| branch.marks.signed.store(false, Relaxed));
+        if error.is_damage() {
+            self.make();
+        } else {
+            // Its disk may be full for a moment. The next mount uses the file for branches that still bear its session.
+            self.make_in(None);
+        }
+        self.note_members();
+        for branch in &branches {
+            self.jobs.lock().add(branch, Vec::new());
+        }
+        drop(making);
+        self.wake.notify_one();
+    }
+
+    /// Runs the index's thread until the index is closed.
+    fn work(&self) {
+        if let Some(store) = self.store.load_full() {
+            match store.numbers(|ino| self.filter.put(ino)) {
+                Ok(()) => self.filter.close(),
+                Err(error) => self.start_over(&store, &error),
+            }
+        }
+        loop {
+            self.tend();
+            let job = {
+                let mut jobs = self.jobs.lock();
+                if !jobs.stopped() && jobs.is_empty() {
+                    self.wake.wait_until(&mut jobs, Instant::now() + Duration::from_secs(1));
+                }
+                if jobs.stopped() {
+                    break;
+                }
+                jobs.take()
+            };
+            if let Some(job) = job {
+                self.run(job);
+            }
+        }
+    }
+
+    /// Writes what was deferred.
+    fn tend(&self) {
+        // The roots come last: a branch may hang.
+        if self.dirty.swap(false, Relaxed) {
+            self.with(Store::flush);
+        }
+        if self.roots_due.swap(false, Relaxed) {
+            self.write_roots();
+        }
+    }
+}
+
+/// The birth of an object, as the index remembers it: the same whether generations are exact or not.
+pub(crate) fn birth(stat: &fsstack_sys::Stat) -> u32 {
+    number::generation(&fsstack_sys::Stat { version: None, ..*stat })
+}

@@ -1,0 +1,199 @@
+//! Moves that no write asked for: a job has files leave a branch (`jobs`).
+//!
+//! The move is the one of `relocate.rs`. What differs: the file need not be open, and the directory's times stay, as the pool's
+//! directory does not change.
+//!
+//! A file that nobody has open is opened for its move, so that every request that begins from then on meets the open file: it
+//! shares its place, or calls the move off. Requests that began before have met a closed file, and act on the branch's own; so
+//! the mover waits until they have ended (`Union::requests_ended`). For many files it waits once. After the move the file stays
+//! open until the requests under way have ended: one that met it on the old branch asks again where a file is open.
+//!
+//! A symbolic link, fifo, socket or device has no content, and no request opens it. It is held open by its name, and its move
+//! is ordered before the requests are waited for: a request for it calls the move off (`ops/pin.rs`).
+
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::BranchIx;
+use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::{self as sys, Kind, OFlags};
+use parking_lot::Mutex;
+
+use crate::files::departure::{Departure, DepartureOutcome};
+use crate::files::{Access, MoveRequest, OpenFile};
+use crate::moves::movers::OrderedMove;
+use crate::moves::moving::Names;
+use crate::pool::Pool;
+use crate::settings::Relocation;
+use crate::tree::inode::Inode;
+use crate::union::Union;
+
+/// Reason of a move.
+#[derive(Debug)]
+pub(crate) enum MoveCause {
+    /// A write found the branch full.
+    Full {
+        /// Bytes that the target needs besides those of the file.
+        more: u64,
+    },
+    /// A job has it leave.
+    Job(Arc<JobMove>),
+}
+
+impl MoveCause {
+    pub(crate) fn more(&self) -> u64 {
+        match self {
+            Self::Full { more } => *more,
+            Self::Job(_) => 0,
+        }
+    }
+
+    pub(crate) fn job(&self) -> Option<&JobMove> {
+        match self {
+            Self::Full { .. } => None,
+            Self::Job(job) => Some(job),
+        }
+    }
+
+    /// How the content is copied.
+    pub(crate) fn how(&self, pools: &Relocation) -> Relocation {
+        let speed = self.job().and_then(|job| job.speed).or(pools.speed);
+        Relocation { speed, ..pools.clone() }
+    }
+}
+
+/// A job's wish for one move, and what became of it.
+#[derive(Debug)]
+pub(crate) struct JobMove {
+    /// Branches that may take the file.
+    pub(crate) targets: Arc<[BranchIx]>,
+    pub(crate) speed: Option<NonZeroU64>,
+    /// All names of the file that were found.
+    pub(crate) names: Names,
+    result: Mutex<Option<Result<(), &'static str>>>,
+}
+
+impl JobMove {
+    pub(crate) fn takes(&self, branch: BranchIx) -> bool {
+        self.targets.contains(&branch)
+    }
+
+    pub(crate) fn is_done(&self) {
+        *self.result.lock() = Some(Ok(()));
+    }
+
+    pub(crate) fn stays(&self, why: &'static str) {
+        *self.result.lock() = Some(Err(why));
+    }
+}
+
+/// A file that is held open for its move.
+pub(crate) struct HeldFile {
+    inode: Arc<Inode>,
+    file: Arc<OpenFile>,
+    /// The move that was ordered already.
+    departure: Option<Arc<Departure>>,
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        if let Some(departure) = &self.departure {
+            departure.call_off(DepartureOutcome::TryAgain);
+        }
+        if let Some(last) = self.inode.close_handle() {
+            OpenFile::dispose(last);
+        }
+    }
+}
+
+impl Union {
+    /// Holds the file `inode`, which is on the branch `from`, for [`Self::move_held`].
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn hold_for_move(&self, inode: &Arc<Inode>, from: BranchIx) -> Result<HeldFile> {
+        let pool = self.pool.load();
+        let is_content = inode.kind == Kind::File;
+        let open = || match is_content {
+            true => self.open_on_branch(&pool, inode, false, OFlags::RDONLY),
+            false => self.open_by_name(&pool, inode),
+        };
+        let file = inode.open_with(|file| self.freshen(inode, file), open)?;
+        let mut held = HeldFile { inode: inode.clone(), file, departure: None };
+        if is_content {
+            held.file.make_readable()?;
+        } else if let MoveRequest::Ordered(departure) = held.file.leave(from)? {
+            held.departure = Some(departure);
+        }
+        Ok(held)
+    }
+
+    fn open_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Arc<OpenFile>> {
+        let (at, fd, stat) = self.open_inode(pool, inode, OFlags::PATH)?;
+        let branch = pool.branch(at).acquire()?;
+        Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.backings.clone())))
+    }
+
+    /// Moves the held file off the branch `from`; the requests that began before it was held have ended. `tell` is given the
+    /// move, to be called off.
+    ///
+    /// # Errors
+    /// Why it stays; None: it is not as it was a moment ago.
+    pub(crate) fn move_held(
+        &self,
+        held: &mut HeldFile,
+        from: BranchIx,
+        (targets, speed, names): (&Arc<[BranchIx]>, Option<NonZeroU64>, Names),
+        tell: impl FnOnce(&Arc<Departure>),
+    ) -> Result<(), Option<&'static str>> {
+        let departure = match held.departure.take() {
+            Some(departure) => departure,
+            None => match held.file.leave(from) {
+                Ok(MoveRequest::Ordered(departure)) => departure,
+                Ok(MoveRequest::Gone | MoveRequest::UnderWay(_)) => return Err(None),
+                Err(_) => return Err(Some("its branch, or a thread that uses the file, does not answer")),
+            },
+        };
+        tell(&departure);
+        let job = Arc::new(JobMove { targets: targets.clone(), speed, names, result: Mutex::default() });
+        let cause = MoveCause::Job(job.clone());
+        self.have_moved(OrderedMove::new(&held.inode, &held.file, departure.clone(), from, cause));
+        let outcome = departure.wait(|| self.start_movers(from));
+        let result = *job.result.lock();
+        match (result, outcome) {
+            (Some(result), _) => result.map_err(Some),
+            (None, DepartureOutcome::Unknown) => {
+                Err(Some("a branch does not answer in the middle of its move"))
+            }
+            (None, _) => Err(None),
+        }
+    }
+}
+
+/// Times of a directory on a branch, to be set again.
+pub(crate) fn times_of(branch: &Branch, dir: &DirFd) -> Option<Times> {
+    let stat = branch.ask(|| sys::at::stat_fd(dir.as_fd())).ok()?;
+    Some(Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) })
+}
+
+/// Sets them; times that cannot be set are no reason to fail.
+pub(crate) fn set_times(branch: &Branch, dir: &DirFd, times: Option<Times>) {
+    if let Some(times) = times
+        && let Err(error) = branch.ask(|| sys::at::utimens_fd(dir.as_fd(), times))
+    {
+        tracing::debug!(%error, "a directory shows the time of a move");
+    }
+}
+
+/// Meaning of `error` for an object that is to move, in words.
+pub(crate) fn in_words(error: OpError) -> &'static str {
+    if error.is_fault() {
+        "a branch that may have it does not answer"
+    } else {
+        "its branch refuses to open it"
+    }
+}

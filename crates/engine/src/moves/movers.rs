@@ -1,0 +1,192 @@
+//! Threads that move files off full branches, and off those that a job empties.
+//!
+//! A move may take as long as the file is large, and longer where `relocate-speed` is set: no thread that answers the
+//! kernel makes one. A few movers work at a time for each branch that files leave; further moves wait in a queue, and those
+//! that requested them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use fsstack_branch::thread;
+use fsstack_pool::BranchIx;
+use fsstack_sys::Stat;
+use parking_lot::Mutex;
+
+use crate::files::OpenFile;
+use crate::files::departure::{Departure, DepartureOutcome};
+use crate::moves::job_move::MoveCause;
+use crate::moves::moving::Names;
+use crate::tree::inode::Inode;
+use crate::union::Union;
+
+/// Moves off one branch at a time.
+const AT_ONCE: usize = 2;
+/// How long movers are waited for when the daemon ends.
+const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A file that is to leave its branch.
+#[derive(Debug)]
+pub(crate) struct OrderedMove {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) file: Arc<OpenFile>,
+    pub(crate) departure: Arc<Departure>,
+    pub(crate) full: BranchIx,
+    pub(crate) cause: MoveCause,
+    /// The inode counts a handle for the move: the file stays open until the move is over, even after its last close.
+    kept: AtomicBool,
+}
+
+impl OrderedMove {
+    pub(crate) fn new(
+        inode: &Arc<Inode>,
+        file: &Arc<OpenFile>,
+        departure: Arc<Departure>,
+        full: BranchIx,
+        cause: MoveCause,
+    ) -> Self {
+        let kept = AtomicBool::new(inode.keep_open(file));
+        Self { inode: inode.clone(), file: file.clone(), departure, full, cause, kept }
+    }
+
+    /// The names that move: all that the job has found, if the file has as many links, else its only one.
+    pub(crate) fn names(&self, stat: &Stat) -> Option<Names> {
+        match self.cause.job().filter(|job| stat.nlink > 1 && job.names.len() == stat.nlink as usize) {
+            Some(job) => Some(job.names.clone()),
+            None => self.inode.name().map(|name| Names::from_iter([name])),
+        }
+    }
+
+    fn let_go(&self) {
+        if self.kept.swap(false, SeqCst)
+            && let Some(last) = self.inode.close_handle()
+        {
+            OpenFile::dispose(last);
+        }
+    }
+}
+
+impl Drop for OrderedMove {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// The moves under way, and those that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Movers(Mutex<MoversState>);
+
+#[derive(Debug, Default)]
+struct MoversState {
+    lanes: HashMap<BranchIx, BranchMoves>,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct BranchMoves {
+    at_work: Vec<Arc<Departure>>,
+    queue: VecDeque<Arc<OrderedMove>>,
+}
+
+impl BranchMoves {
+    /// The next one of the queue, if another mover may work. Those that were called off are left out.
+    fn next(&mut self) -> Option<Arc<OrderedMove>> {
+        self.queue.retain(|order| order.departure.goes_on());
+        if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
+            return None;
+        }
+        let next = self.queue.pop_front()?;
+        self.at_work.push(next.departure.clone());
+        Some(next)
+    }
+
+    fn is_done(&mut self, departure: &Arc<Departure>) {
+        self.at_work.retain(|other| !Arc::ptr_eq(other, departure));
+    }
+}
+
+impl Movers {
+    /// Whether no file is being moved, and none waits to be.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.0.lock().lanes.values().all(|lane| lane.at_work.is_empty() && lane.queue.is_empty())
+    }
+
+    /// Nothing moves any more: what is under way is called off, and waited for unless it hangs.
+    pub(crate) fn end(&self) {
+        let began = Instant::now();
+        loop {
+            {
+                let mut state = self.0.lock();
+                state.ended = true;
+                for lane in state.lanes.values_mut() {
+                    lane.at_work.iter().for_each(|departure| departure.call_off(DepartureOutcome::Stays));
+                    lane.queue.drain(..).for_each(|order| order.departure.call_off(DepartureOutcome::Stays));
+                    lane.at_work.retain(|departure| !departure.is_stuck());
+                }
+                if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
+                    return;
+                }
+            }
+            if began.elapsed() > QUEUED_MOVE_TIMEOUT {
+                return tracing::warn!(
+                    "relocation still running at the daemon's end; the next mount clears the partial copy"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Union {
+    /// Has a mover carry `order` out; without a host for movers the calling thread does.
+    pub(crate) fn have_moved(&self, order: OrderedMove) {
+        if self.events.union().is_none() {
+            return self.carry_out(&order);
+        }
+        let full = order.full;
+        {
+            let mut state = self.movers.0.lock();
+            if state.ended {
+                return order.departure.call_off(DepartureOutcome::Stays);
+            }
+            state.lanes.entry(full).or_default().queue.push_back(Arc::new(order));
+        }
+        self.start_movers(full);
+    }
+
+    /// Starts as many movers as there may be for those who wait to leave `full`.
+    pub(crate) fn start_movers(&self, full: BranchIx) {
+        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
+        while let Some(order) = next() {
+            let Some(me) = self.events.union() else { return };
+            let mover = std::thread::Builder::new().name("mover".into());
+            let first = order.clone();
+            if let Err(error) = thread::start(mover, move || me.move_queued(first)) {
+                tracing::warn!(%error, "relocation: cannot start a thread; the writer's own thread moves the file");
+                self.move_queued(order);
+            }
+        }
+    }
+
+    fn move_queued(&self, first: Arc<OrderedMove>) {
+        let mut next = Some(first);
+        while let Some(order) = next {
+            self.carry_out(&order);
+            next = self.next_after(&order);
+        }
+    }
+
+    fn next_after(&self, done: &OrderedMove) -> Option<Arc<OrderedMove>> {
+        let mut state = self.movers.0.lock();
+        let lane = state.lanes.get_mut(&done.full)?;
+        lane.is_done(&done.departure);
+        lane.next()
+    }
+
+    fn carry_out(&self, order: &OrderedMove) {
+        let outcome = if order.departure.begin() { self.move_file(order) } else { DepartureOutcome::Stays };
+        order.let_go();
+        order.departure.end(outcome);
+    }
+}

@@ -1,0 +1,102 @@
+//! A file on its way to another branch: how it was when it was looked at, and whether it is so still.
+//!
+//! It is not changed through the pool meanwhile (`OpenFile::settled`); it may be changed out of band, or by another client
+//! of the branch's server. Their writes after the copy would be lost with the old name.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_sys::{self as sys, Stat, Time};
+use smallvec::SmallVec;
+
+use crate::moves::transfer;
+use crate::tree::inode::{Inode, InodeName};
+
+/// Names of a file, one or more.
+pub(crate) type Names = SmallVec<[InodeName; 1]>;
+
+/// A file that is being moved.
+pub(crate) struct Move<'a> {
+    pub(crate) inode: &'a Arc<Inode>,
+    /// All its names, one or more.
+    pub(crate) names: Names,
+    pub(crate) from: Arc<Branch>,
+    pub(crate) source: BorrowedFd<'a>,
+    /// How it was before it was copied.
+    pub(crate) stat: Stat,
+    /// Last reported time of change of the copied content.
+    modified: Cell<Time>,
+}
+
+impl<'a> Move<'a> {
+    pub(crate) fn new(
+        inode: &'a Arc<Inode>,
+        names: Names,
+        from: Arc<Branch>,
+        source: BorrowedFd<'a>,
+        stat: Stat,
+    ) -> Self {
+        Self { inode, names, from, source, stat, modified: Cell::new(stat.mtime) }
+    }
+
+    /// It is a file with content, not a symbolic link, fifo, socket or device.
+    pub(crate) fn is_content(&self) -> bool {
+        self.stat.is_file()
+    }
+
+    /// It has several hard links, which move together.
+    pub(crate) fn is_group(&self) -> bool {
+        self.names.len() > 1
+    }
+
+    /// The first of its names.
+    pub(crate) fn name(&self) -> &InodeName {
+        &self.names[0]
+    }
+
+    /// The object under `name` on the branch that it comes from. The branch's server is asked: another client may have
+    /// written to it.
+    pub(crate) fn look(&self, old_dir: &DirFd, name: &CStr) -> Result<Stat> {
+        let stat = if self.from.is_remote() { sys::at::stat_by_name_now } else { sys::at::stat };
+        self.from.ask(|| stat(old_dir.as_fd(), name))
+    }
+
+    /// Whether a name still means the file that was copied, unchanged: not replaced, linked or written to out of band.
+    pub(crate) fn is(&self, there: &Stat) -> bool {
+        let same = there.ino == self.stat.ino && there.nlink == self.stat.nlink;
+        // A server may tell other times of change for old writes.
+        let unchanged = self.from.is_remote() || there.ctime == self.stat.ctime;
+        same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
+    }
+
+    /// It is as it was when `copy` was begun. The caller has a place inside of both branches.
+    ///
+    /// # Errors
+    /// ESTALE if it is not.
+    pub(crate) fn check(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        if !self.from.is_remote() {
+            return Ok(()); // seen by its name
+        }
+        let now = || self.from.ask_inside(|| sys::at::stat_now(self.source));
+        let is_whole = |stat: &Stat| stat.size == self.stat.size;
+        let reported = now()?;
+        if is_whole(&reported) && reported.mtime == self.modified.get() {
+            return Ok(());
+        }
+        // What others serve may tell new times for old writes: the content says which it is.
+        let is_same = || {
+            sys::file::drop_cached(self.source)?;
+            transfer::is_same(self.source, copy)
+        };
+        let same = is_whole(&reported)
+            && self.from.ask_inside(is_same)?
+            && now().is_ok_and(|now| is_whole(&now) && now.mtime == reported.mtime);
+        self.modified.set(reported.mtime);
+        if same { Ok(()) } else { Err(OpError::STALE) }
+    }
+}

@@ -1,0 +1,316 @@
+//! Moving an open file to a roomier branch, under its writers.
+//!
+//! A call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively for a moment and
+//! notes there that the file is to leave (`files/departure.rs`): from then on readers go on, and changes of the file wait. A mover
+//! (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again for the last comparison and the exchange
+//! of the names. Rename, link and unlink of an open file hold it shared and cancel the move: the writer tries again.
+//!
+//! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and synced; an intent
+//! on the target branch says what is to be done; then it gets the name, the directory is synced, the old name goes, the intent
+//! goes. Killed before the name: the old copy stands, and the new one is gone or is cleared by the next mount. Killed after: both
+//! are whole, and the next mount removes the old one.
+//!
+//! If the target goes out of reach, the file stays, and no other target is tried until this one is cleaned (`intent.rs`).
+//! A branch that refused a file is not tried again for it at once (`refusals.rs`). Not moved: a file with several links, or one
+//! that the kernel reads, writes or may have mapped by passthrough; no mapping is made later, as passthrough opens have ended.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::health::reply_takeover;
+use fsstack_branch::metrics::BranchCounter;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_pool::{BranchIx, BranchMode, Ranking};
+use fsstack_sys::{self as sys, Errno};
+
+use crate::files::departure::{Departure, DepartureOutcome};
+use crate::files::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
+use crate::identity::index::birth;
+use crate::member::Member;
+use crate::moves::clone_metadata::clone_metadata;
+use crate::moves::job_move::{JobMove, MoveCause};
+use crate::moves::movers::OrderedMove;
+use crate::moves::moving::Move;
+use crate::moves::naming::{NewCopy, OldName, Unmoved};
+use crate::moves::reasons::{HIDES, why_failed, why_not};
+use crate::moves::special;
+use crate::pool::Pool;
+use crate::recovery::blank::blank;
+use crate::tree::inode::{Inode, InodeName, number};
+use crate::union::Union;
+
+impl Union {
+    /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.
+    ///
+    /// # Errors
+    /// ENOSPC if it cannot be moved or no branch has room for it; what was tried is undone.
+    pub(crate) fn relocate(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        file: &Arc<OpenFile>,
+        full: BranchIx,
+        more: u64,
+    ) -> Result<()> {
+        pool.branch(full).distrust_space();
+        if !pool.settings.relocate {
+            return Err(Errno::NOSPC.into());
+        }
+        let departure = match file.leave(full)? {
+            MoveRequest::Gone => return Ok(()), // another writer had it moved
+            MoveRequest::UnderWay(departure) => departure,
+            MoveRequest::Ordered(departure) => {
+                let cause = MoveCause::Full { more };
+                self.have_moved(OrderedMove::new(inode, file, departure.clone(), full, cause));
+                departure
+            }
+        };
+        match reply_takeover::aside(|| departure.wait(|| self.start_movers(full))) {
+            DepartureOutcome::TryAgain => Ok(()),
+            DepartureOutcome::Stays => Err(Errno::NOSPC.into()),
+            DepartureOutcome::Unknown => Err(OpError::UNSURE),
+        }
+    }
+
+    /// Moves the file to a branch that has room, on the calling thread.
+    pub(crate) fn move_file(&self, order: &OrderedMove) -> DepartureOutcome {
+        match (self.try_to_move(order), order.cause.job()) {
+            (Ok(()), None) => DepartureOutcome::TryAgain,
+            (Err(_), None) => DepartureOutcome::Stays,
+            // Other waiters wait for another reason.
+            (moved, Some(job)) => {
+                if moved.is_ok() {
+                    job.is_done();
+                }
+                DepartureOutcome::TryAgain
+            }
+        }
+    }
+
+    fn try_to_move(&self, order: &OrderedMove) -> Result<()> {
+        let OrderedMove { inode, file, departure, cause, .. } = order;
+        let pool = &*self.pool.load_full();
+        let (was, from, source) = file.source()?;
+        let moving = self.begin(pool, order, from, source.as_fd())?;
+        let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
+        let ranking = self.targets(pool, &moving, need, cause.job());
+        let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
+            (true, false) => "the policy for moves takes none of the branches that have room for it",
+            _ => "no other branch has room for the whole of it",
+        };
+        for at in ranking.order {
+            let room = pool.branch(at).space().map_or(0, |space| space.available);
+            if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
+                why = known;
+                continue;
+            }
+            let began = Instant::now();
+            let Ok(mount_root) = pool.branch(at).acquire() else { continue };
+            match self.move_to(pool, &moving, pool.branch(at), order, || alone(&moving, file, was, departure))
+            {
+                Ok((fd, mut placed)) => {
+                    let (from, to) = (moving.from.path.display(), pool.branch(at).path.display());
+                    match cause {
+                        MoveCause::Full { .. } => {
+                            tracing::info!(name = ?moving.name().name, %from, %to, "file relocated to a roomier branch");
+                        }
+                        MoveCause::Job(_) => {
+                            tracing::debug!(name = ?moving.name().name, %from, %to, "moved by a job")
+                        }
+                    }
+                    moving.from.metrics.add(BranchCounter::MovedAway, 1);
+                    pool.branch(at).metrics.add(BranchCounter::MovedHere, 1);
+                    let access = if moving.is_content() { Access::Write } else { Access::Name };
+                    if moving.is_content() {
+                        ask_for_late_errors(file, &moving);
+                        file.is_synced();
+                    }
+                    let gone = placed.arrive(mount_root, fd, access);
+                    if moving.is_content() {
+                        file.set_noatime_again(&placed);
+                    }
+                    drop(placed); // a close may hang
+                    moving.from.clone().dispose(was.mount_generation, (gone, source));
+                    return Ok(());
+                }
+                Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off
+                Err(unmoved) => {
+                    let (Unmoved::Undone(error) | Unmoved::Left(error)) = unmoved;
+                    let left = matches!(unmoved, Unmoved::Left(_));
+                    tracing::warn!(%error, name = ?moving.name().name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
+                    why = why_failed(error, why);
+                    self.refusals.add((inode.id.ino, at), room, began, why);
+                    // A file that has changed would differ on another branch, too.
+                    if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(self.not_moved(order, why))
+    }
+
+    /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there.
+    ///
+    /// # Errors
+    /// ENOSPC if it may not.
+    fn begin<'a>(
+        &self,
+        pool: &Pool,
+        order: &'a OrderedMove,
+        from: Arc<Branch>,
+        fd: BorrowedFd<'a>,
+    ) -> Result<Move<'a>> {
+        let (inode, file) = (&order.inode, &order.file);
+        let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
+        // Where flags cannot be asked for there are none.
+        let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
+        let names = order.names(&stat).ok_or("it has no name").and_then(|names| {
+            let mapped = || (inode.was_past() && file.may_be_mapped(&from, fd)).then_some(MAPPED);
+            let why = why_not(file, &stat, flags, names.len())
+                .or_else(mapped)
+                .or_else(|| names.iter().find_map(|name| self.why_not_from(pool, name, from.ix)));
+            why.map_or(Ok(names), Err)
+        });
+        let names = names.map_err(|why| self.not_moved(order, why))?;
+        if from.is_remote() && stat.is_file() {
+            let stored = file.store_all(&from, fd);
+            stored.map_err(|_| self.not_moved(order, "what was written to it before may not be stored"))?;
+            stat = from.ask(|| sys::at::stat_now(fd))?;
+        }
+        Ok(Move::new(inode, names, from, fd, stat))
+    }
+
+    /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from, and of a
+    /// job's only those.
+    fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
+        pool.branches.iter().for_each(|branch| branch.distrust_space());
+        self.ranking(pool, &moving.name().parent, &pool.settings.relocation.policy, |branch, space| {
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+            branch.ix != moving.from.ix
+                && job.map_or_else(|| branch.dev() != moving.from.dev(), |job| job.takes(branch.ix))
+                && branch.mode() == BranchMode::ReadWrite
+                && branch.is_writable()
+                && space.available >= need.saturating_add(floor)
+        })
+    }
+
+    /// Reason that a file of this name does not leave the branch `full`: hidden files would show, since the first
+    /// branch in order that has the name wins.
+    pub(crate) fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
+        match self.find_all(pool, &name.parent, &name.name, Some(full)) {
+            Ok(others) if others.is_empty() => None,
+            Ok(_) => Some(HIDES),
+            Err(_) => Some("a branch cannot be asked for its name"),
+        }
+    }
+
+    fn not_moved(&self, order: &OrderedMove, why: &'static str) -> OpError {
+        if let Some(job) = order.cause.job() {
+            job.stays(why);
+        } else if order.file.set_why(why) {
+            let name = order.inode.name().map(|name| name.name);
+            tracing::warn!(?name, why, "branch full and the file not moved; its writer gets ENOSPC");
+        }
+        Errno::NOSPC.into()
+    }
+
+    /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
+    fn move_to<'f>(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        to: &Member,
+        order: &OrderedMove,
+        alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
+    ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
+        let departure = &*order.departure;
+        let dirs = moving.names.iter().map(|name| self.skeleton(pool, &name.parent, to.ix));
+        let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
+        let (fd, staged) = match moving.is_content() {
+            true => to.ask(|| blank(to, &dirs[0], &moving.stat))?,
+            false => special::make(&moving.from, moving.source, &moving.stat, to)?,
+        };
+        let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
+        let id = moving.inode.id;
+        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
+            // Its identity is on disk, on the copy and in the index, before the copy has a name.
+            let natural = self.mark_moved(to, &new.fd, &made, id)?;
+            copy_across(pool, moving, &new, order)
+                .and_then(|()| alone())
+                .map_err(Unmoved::from)
+                .and_then(|alone| {
+                    let named = self.exchange_names(pool, moving, &new, made.ino);
+                    Ok((named.inspect_err(|_| departure.copy_again())?, alone))
+                })
+                .inspect_err(|unmoved| {
+                    // A copy that may be there keeps its former identity: it may become the file. (Not where it could not be
+                    // distinguished from a later object with its inode number.)
+                    if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
+                        self.index.forget(id, Some(natural));
+                    }
+                })
+        });
+        let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;
+        if done.as_ref().is_ok_and(|(old, _)| is_gone(old)) {
+            let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
+            self.index.forget(id, Some(before));
+        }
+        if done.is_err()
+            && let Some(staged) = &new.staged
+        {
+            staged.discard(to);
+        }
+        done.map(|(_, alone)| (new.fd, alone))
+    }
+}
+
+/// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
+/// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
+fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, order: &OrderedMove) -> Result<()> {
+    if !moving.is_content() {
+        return Ok(()); // made like it
+    }
+    let departure = &*order.departure;
+    let (from, to): (&Branch, &Branch) = (&moving.from, new.to);
+    let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
+    let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
+    let (how, goes_on) = (order.cause.how(&pool.settings.relocation), || departure.goes_on());
+    to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, &how, &goes_on))?;
+    moving.check(new.fd.as_fd())
+}
+
+/// Locks the place of the copied file, if the move is still wanted.
+///
+/// # Errors
+/// EIO if another holder of the file is stuck in its branch; ESTALE if the file has changed; EINTR if the move was
+/// cancelled.
+fn alone<'f>(
+    moving: &Move<'_>,
+    file: &'f OpenFile,
+    was: FdOrigin,
+    departure: &Departure,
+) -> Result<ExclusiveFile<'f>> {
+    let placed = file.hold_exclusively()?;
+    let now = placed.was();
+    let is_other = (now.branch, now.mount_generation) != (was.branch, was.mount_generation);
+    if is_other || why_not(file, &moving.stat, 0, moving.names.len()).is_some() {
+        return Err(OpError::STALE);
+    }
+    if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
+}
+
+/// Write-back errors of the old copy that no handle got yet go to all handles of the file: the new copy may lack those bytes.
+fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
+    let (from, old) = (&moving.from, moving.source);
+    let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
+    let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));
+    if let Err(error) = late {
+        tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
+    }
+}

@@ -1,0 +1,67 @@
+//! Empty files that get their name later.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+
+use fsstack_branch::caller::as_owner;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::member::Member;
+use crate::recovery::record;
+use crate::recovery::recover::{self, AtWork};
+
+/// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
+pub(crate) struct StagedCopy(pub(crate) AtWork);
+
+impl StagedCopy {
+    pub(crate) fn name(&self, to: &Member, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
+        let folder = recover::folder(to)?;
+        let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
+        match rename(RenameFlags::NOREPLACE) {
+            // No such notion there, and no links: looked at right before is the most there is.
+            Err(error) if error.errno == Errno::INVAL => match sys::at::stat(dir.as_fd(), name) {
+                Ok(_) => Err(SysError { errno: Errno::EXIST, ..error }),
+                Err(missing) if missing.errno == Errno::NOENT => rename(RenameFlags::empty()),
+                Err(error) => Err(error),
+            },
+            named => named,
+        }
+    }
+
+    pub(crate) fn discard(&self, to: &Member) {
+        if let Ok(folder) = recover::folder(to)
+            && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
+        {
+            tracing::debug!(%error, "nothing to clear");
+        }
+        recover::leave(to);
+    }
+}
+
+/// An empty file below `dir` on the branch `to`, which has no name there yet: for a copy of the file with the attributes `stat`.
+pub(crate) fn blank(
+    to: &Member,
+    dir: &DirFd,
+    stat: &Stat,
+) -> Result<(MountedFd, Option<StagedCopy>), SysError> {
+    let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600);
+    // The owner's quota decides on a file more, too. (A server would ask whether the owner may write to the directory.)
+    match if to.is_remote() { tmpfile() } else { as_owner(stat, tmpfile) } {
+        Err(error)
+            if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
+        made => return made.map(|fd| (dir.opened(fd), None)),
+    }
+    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let root = to.root(); // the folder is below this one, or below a later one
+    let (_, (name, fd)) = recover::in_folder(to, |folder| {
+        // A new name at each try: the one before may be another host's to clear.
+        let name = to.stage(c".part");
+        let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
+        // Another host's mount leaves it alone.
+        record::hold_new(&fd, folder, &name).map(|()| (name, fd))
+    })?;
+    Ok((root.opened(fd), Some(StagedCopy(name))))
+}

@@ -1,0 +1,10 @@
+//! Records of what is under way, in the hidden folders of the branches, and the mount that finds them.
+
+pub(crate) mod blank;
+pub(crate) mod branch_recovery;
+pub(crate) mod give_up;
+pub(crate) mod intent;
+pub(crate) mod journal;
+pub(crate) mod record;
+pub(crate) mod recover;
+pub(crate) mod settle;

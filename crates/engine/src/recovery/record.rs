@@ -1,0 +1,304 @@
+//! Records: files in the hidden folder of a branch that say what is under way, for the mount that finds them.
+//!
+//! A record begins with a head in clear: a magic number, the format of its body, and the body's length. Last comes a checksum
+//! of all that, which does not depend on the format. So each version can tell a record that was cut short, which was never
+//! acted on and is cleared, from a whole one of a format that it does not know, which stays.
+//!
+//! A record is on disk before it is acted on. It changes by a rename over it, so that there is never a second one. A process
+//! at work with a record holds a lock on it (`F_OFD_SETLK`): another host's mount leaves it alone.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use fsstack_branch::branch::Branch;
+use fsstack_pool::Ino;
+use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
+use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
+
+use crate::recovery::recover::{fresh_name, in_folder, leave, sync_dir};
+use crate::recovery::{intent, journal};
+use crate::tree::inode::number::{hash_name, mix};
+
+/// A record is no longer than this; a path that makes it longer is not recorded.
+const LONGEST: u64 = 1 << 20;
+const MAGIC: &[u8; 4] = b"fsst";
+/// Magic number, format, length of the body.
+const HEAD: usize = 4 + 2 + 4;
+const SUM: usize = 8;
+/// How the name ends of a record that is about to replace another.
+const ASIDE: &CStr = c".part";
+
+/// Common parts of records of one sort.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RecordKind {
+    /// How their names end.
+    pub(crate) suffix: &'static CStr,
+    /// The format of their bodies. A change of the body takes another number.
+    pub(crate) format: u16,
+}
+
+const SORTS: [&RecordKind; 2] = [&intent::SORT, &journal::SORT];
+
+/// A record that is on a branch, and in use by this process.
+#[must_use = "it is acted on by the next mount unless it is done with"]
+pub(crate) struct Written {
+    name: CString,
+    /// Holds the lock.
+    _file: OwnedFd,
+}
+
+/// A file of the hidden folder that has the name of a record.
+#[derive(Debug)]
+pub(crate) enum FoundRecord {
+    /// A whole one, locked until this drops.
+    Whole(&'static RecordKind, Vec<u8>, #[expect(dead_code, reason = "holds the lock")] OwnedFd),
+    /// It was truncated, so it was never acted on.
+    Torn,
+    /// Another version wrote it.
+    Unknown,
+    /// A living process is at work with it.
+    InUse,
+}
+
+/// Content of a record's bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Parsed<'a> {
+    Body(&'a [u8]),
+    Torn,
+    Unknown,
+}
+
+impl RecordKind {
+    fn of(name: &CStr) -> Option<&'static Self> {
+        SORTS.into_iter().find(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
+    }
+
+    fn encode(&self, body: &[u8]) -> Result<Vec<u8>, SysError> {
+        let too_long = SysError { call: Call::Write, errno: Errno::FBIG };
+        let len = u32::try_from(body.len()).map_err(|_| too_long)?;
+        let mut record = MAGIC.to_vec();
+        record.extend_from_slice(&self.format.to_le_bytes());
+        record.extend_from_slice(&len.to_le_bytes());
+        record.extend_from_slice(body);
+        record.extend_from_slice(&checksum(&record).to_le_bytes());
+        if record.len() as u64 > LONGEST { Err(too_long) } else { Ok(record) }
+    }
+
+    fn parse<'a>(&self, record: &'a [u8]) -> Parsed<'a> {
+        let begun = record.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if MAGIC.starts_with(&record[..begun]) {
+            return Parsed::Torn; // not even the head was written
+        }
+        let Some(rest) = record.strip_prefix(MAGIC) else { return Parsed::Unknown };
+        let Some((format, rest)) = rest.split_first_chunk::<2>() else { return Parsed::Torn };
+        let Some((len, rest)) = rest.split_first_chunk::<4>() else { return Parsed::Torn };
+        let Some((body, sum)) = rest.split_last_chunk::<SUM>() else { return Parsed::Torn };
+        let is_whole = body.len() as u64 == u64::from(u32::from_le_bytes(*len))
+            && u64::from_le_bytes(*sum) == checksum(&record[..HEAD + body.len()]);
+        match is_whole {
+            false => Parsed::Torn,
+            true if u16::from_le_bytes(*format) != self.format => Parsed::Unknown,
+            true => Parsed::Body(body),
+        }
+    }
+}
+
+fn checksum(record: &[u8]) -> u64 {
+    mix(hash_name(Ino(u64::from(u32::from_le_bytes(*MAGIC))), record))
+}
+
+/// Puts a record into the branch's hidden folder, on disk.
+pub(crate) fn write(on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<Written, SysError> {
+    write_as(on, sort, fresh_name(sort.suffix), body)
+}
+
+/// Like [`write`], under a name that no other record has.
+pub(crate) fn write_as(
+    on: &Branch,
+    sort: &RecordKind,
+    name: CString,
+    body: &[u8],
+) -> Result<Written, SysError> {
+    let record = sort.encode(body)?;
+    let (folder, file) = in_folder(on, |folder| create(on, folder, &name))?;
+    let stored = store(&file, &record).and_then(|()| {
+        sync_dir(folder.as_fd())?;
+        sync_dir(on.root().as_fd())
+    });
+    let written = Written { name, _file: file };
+    // One that is not surely on disk must not be acted on by a later mount.
+    match stored {
+        Ok(()) => Ok(written),
+        Err(error) => {
+            written.done(on);
+            Err(error)
+        }
+    }
+}
+
+/// Puts another record in the place of the one called `name`, in one step: after a power cut one of them is there.
+pub(crate) fn replace(
+    on: &Branch,
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+    sort: &RecordKind,
+    body: &[u8],
+) -> Result<(), SysError> {
+    let record = sort.encode(body)?;
+    let aside = fresh_name(ASIDE);
+    let file = create(on, folder, &aside)?;
+    let replaced = store(&file, &record)
+        .and_then(|()| sys::at::rename(folder, &aside, folder, name, sys::at::RenameFlags::empty()));
+    if replaced.is_err() {
+        let _left = sys::at::unlink(folder, &aside); // for the next mount, if it must be
+    }
+    replaced.and_then(|()| sync_dir(folder))
+}
+
+fn create(on: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
+    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let file = sys::at::open(folder, name, how, 0o600, on.mounts)?;
+    hold_new(&file, folder, name).map(|()| file)
+}
+
+/// Takes the lock of [`try_hold`] on `file`, which was just made as `name` in `dir`.
+///
+/// # Errors
+/// ENOENT if the mount of another host found it before it was locked, and has cleared it, or is about to: it is to be made again.
+pub(crate) fn hold_new(file: &OwnedFd, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+    let gone = SysError { call: Call::Open, errno: Errno::NOENT };
+    if !try_hold(file) {
+        return Err(gone);
+    }
+    let is_it = sys::at::stat(dir, name)?.ino == sys::at::stat_fd(file.as_fd())?.ino;
+    if is_it { Ok(()) } else { Err(gone) }
+}
+
+fn store(file: &OwnedFd, record: &[u8]) -> Result<(), SysError> {
+    crate::moves::transfer::write_all(file.as_fd(), record, 0)?;
+    sys::file::fsync(file.as_fd())
+}
+
+/// Takes the lock that says that `file` is in use, until its descriptor is closed. False: another process has it. (A file system
+/// without locks is used by this host alone.)
+pub(crate) fn try_hold(file: &OwnedFd) -> bool {
+    !lock(file, LockType::Write).is_err_and(|error| matches!(error.errno, Errno::AGAIN | Errno::ACCESS))
+}
+
+/// Releases the lock of [`try_hold`]: programs use the file from now on.
+pub(crate) fn let_go(file: &impl AsFd) {
+    if let Err(error) = lock(file, LockType::Unlock) {
+        tracing::debug!(%error, "nothing to unlock");
+    }
+}
+
+fn lock(file: &impl AsFd, kind: LockType) -> Result<(), SysError> {
+    locks::try_lock(file.as_fd(), Lock { start: 0, end: TO_THE_END, kind, pid: 0 })
+}
+
+impl Written {
+    /// Another record takes its place, to be acted on later.
+    ///
+    /// # Errors
+    /// This one stays.
+    pub(crate) fn replace(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
+        let folder =
+            sys::at::open_dir(on.root().as_fd(), crate::recovery::recover::folder_name(on), on.mounts)?;
+        replace(on, folder.as_fd(), &self.name, sort, body)
+    }
+
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Its change is over, done or undone.
+    pub(crate) fn done(self, on: &Branch) {
+        let removed =
+            sys::at::open_dir(on.root().as_fd(), crate::recovery::recover::folder_name(on), on.mounts)
+                .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.name));
+        if let Err(error) = removed {
+            tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
+        }
+        leave(on);
+    }
+}
+
+/// Opens the record `name` in the hidden `folder` and takes its lock. None: it is no record.
+pub(crate) fn take(
+    branch: &Branch,
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<Option<FoundRecord>, SysError> {
+    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
+    let Some((file, record)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
+    if !try_hold(&file) {
+        return Ok(Some(FoundRecord::InUse));
+    }
+    Ok(Some(match sort.parse(&record) {
+        Parsed::Body(body) => FoundRecord::Whole(sort, body.to_vec(), file),
+        Parsed::Torn => FoundRecord::Torn,
+        Parsed::Unknown => FoundRecord::Unknown,
+    }))
+}
+
+/// The body of the record `name`, if it is a whole one, even while a process is at work with it.
+pub(crate) fn peek(
+    branch: &Branch,
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<Option<(&'static RecordKind, Vec<u8>)>, SysError> {
+    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
+    let Some((_, record)) = read(branch, folder, name, OFlags::RDONLY)? else { return Ok(None) };
+    match sort.parse(&record) {
+        Parsed::Body(body) => Ok(Some((sort, body.to_vec()))),
+        Parsed::Torn | Parsed::Unknown => Ok(None),
+    }
+}
+
+fn read(
+    branch: &Branch,
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+    how: OFlags,
+) -> Result<Option<(OwnedFd, Vec<u8>)>, SysError> {
+    // Opening another user's fifo of that name must not block.
+    let file = sys::at::open(folder, name, how | OFlags::NONBLOCK, 0, branch.mounts)?;
+    let stat = sys::at::stat_fd(file.as_fd())?;
+    if !stat.is_file() {
+        return Ok(None);
+    }
+    let mut record = vec![0; usize::try_from(stat.size.min(LONGEST)).unwrap_or(0)];
+    let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
+    record.truncate(len);
+    Ok(Some((file, record)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THIS: RecordKind = RecordKind { suffix: c".this", format: 3 };
+
+    #[test]
+    fn a_record_that_is_cut_or_torn_anywhere_is_torn() {
+        let whole = THIS.encode(b"what is under way").unwrap();
+        assert_eq!(THIS.parse(&whole), Parsed::Body(b"what is under way"));
+        for at in 0..whole.len() {
+            assert_eq!(THIS.parse(&whole[..at]), Parsed::Torn, "cut at {at}");
+            let mut torn = whole.clone();
+            torn[at..].fill(0);
+            assert_eq!(THIS.parse(&torn), Parsed::Torn, "zeros from {at}");
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            assert!(!matches!(THIS.parse(&flipped), Parsed::Body(_)), "another byte at {at}");
+        }
+    }
+
+    #[test]
+    fn a_whole_record_of_another_format_is_unknown_and_a_torn_one_is_torn() {
+        let other = RecordKind { suffix: c".this", format: 4 }.encode(b"of tomorrow").unwrap();
+        assert_eq!(THIS.parse(&other), Parsed::Unknown);
+        assert_eq!(THIS.parse(&other[..other.len() - 1]), Parsed::Torn);
+        assert_eq!(THIS.parse(b"fsn2 as it was before the head"), Parsed::Unknown);
+    }
+}

@@ -1,0 +1,483 @@
+//! The hidden folder of a branch: unfinished objects are there, and the next mount clears leftovers of interrupted operations.
+//!
+//! It holds copies and directories that have no name yet, and the records of moves (`intent.rs`) and of renames on several
+//! branches (`journal.rs`). A branch that was out of reach is cleared when it is back, before it takes requests.
+//!
+//! A branch may be another pool, which keeps the folder's name for itself. So each pool tells its level, and a pool above
+//! it takes the next name for its own folder there, and hides that too.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, is_branch_fault};
+use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
+use parking_lot::Mutex;
+
+use crate::member::Member;
+use crate::ops::rmdir::is_dot;
+use crate::pool::Pool;
+use crate::recovery::intent;
+use crate::recovery::journal;
+use crate::recovery::record::{self, FoundRecord, RecordKind};
+use crate::recovery::settle::{self, Occasion, SettledRename};
+
+/// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
+/// the branch: 0 is no pool.
+const FOLDERS: [&CStr; 4] =
+    [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
+/// Suffix of the directory of a bulk copy in the folder.
+pub(crate) const COPY: &CStr = c".copy";
+
+/// Lock file in a bulk copy's directory: locked as long as the copy lasts.
+pub(crate) const LOCK: &CStr = c".lock";
+
+/// A name in a branch's hidden folder that the daemon works with: no leftover while this exists.
+#[derive(Debug)]
+pub(crate) struct AtWork {
+    name: CString,
+    all: StagedNames,
+}
+
+/// Those of a branch.
+pub(crate) type StagedNames = Arc<Mutex<HashSet<CString>>>;
+
+impl std::ops::Deref for AtWork {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        &self.name
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
+}
+
+impl Member {
+    /// A name for an object that stays in the hidden folder for longer than the tree lock is held.
+    pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
+        let name = fresh_name(suffix);
+        self.staged.lock().insert(name.clone());
+        AtWork { name, all: self.staged.clone() }
+    }
+}
+
+/// The name of the hidden folder on `branch`.
+pub(crate) fn folder_name(branch: &Branch) -> &'static CStr {
+    FOLDERS[usize::from(branch.level).min(FOLDERS.len() - 1)]
+}
+
+impl Pool {
+    /// How many pools are stacked here, this one among them.
+    pub(crate) fn level(&self) -> u8 {
+        self.branches.iter().map(|branch| branch.level).max().unwrap_or(0).saturating_add(1)
+    }
+
+    /// The names of the pool's hidden folders, in the root of a branch.
+    pub(crate) fn hidden_folders(&self) -> &'static [&'static CStr] {
+        &FOLDERS[..usize::from(self.level()).min(FOLDERS.len())]
+    }
+
+    /// Whether `name` in the pool's root is the pool's own: a hidden folder, or the control file.
+    pub(crate) fn hides(&self, name: &CStr) -> bool {
+        self.hidden_folders().contains(&name) || self.settings.control_file.has(name)
+    }
+}
+
+/// Runs `make` in the branch's hidden folder, and returns the folder. The folder is made if it is missing. Its last user
+/// removes it when it is empty, so it may be gone again before anything is in it.
+pub(crate) fn in_folder<T>(
+    branch: &Branch,
+    make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
+) -> Result<(OwnedFd, T), SysError> {
+    let made = unless_removed(|| {
+        let folder = folder(branch)?;
+        make(folder.as_fd()).map(|made| (folder, made))
+    });
+    made.inspect_err(|_| leave(branch))
+}
+
+/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`], or if another host's mount has
+/// cleared its content: ENOENT, and ESTALE for a descriptor on a remote branch.
+pub(crate) fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>) -> Result<T, SysError> {
+    for _ in 1..16 {
+        match attempt() {
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::STALE) => {}
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// Removes the hidden folder if nothing is in it.
+pub(crate) fn leave(branch: &Branch) {
+    let _busy = sys::at::rmdir(branch.root().as_fd(), folder_name(branch));
+}
+
+/// The branch's hidden folder, made if it is not there.
+pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
+    match sys::at::mkdir(branch.root().as_fd(), folder_name(branch), 0o700) {
+        Err(error) if error.errno != Errno::EXIST => return Err(error),
+        _ => {}
+    }
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
+    check_own(&folder)?;
+    Ok(folder)
+}
+
+/// Users with write access to a branch's root may have made the folder first: records in theirs are ignored.
+fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
+    if is_own(folder)? { Ok(()) } else { Err(SysError { call: Call::Open, errno: Errno::PERM }) }
+}
+
+fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
+    let stat = sys::at::stat_fd(folder.as_fd())?;
+    let strange = sys::identity::is_root() && stat.uid != 0;
+    Ok(!strange && stat.mode & 0o022 == 0)
+}
+
+/// The branch's hidden folder. `None` if another user's object has its name.
+///
+/// # Errors
+/// ENOENT if it is not there; another if that cannot be known.
+pub(crate) fn own_folder(branch: &Branch) -> Result<Option<OwnedFd>, SysError> {
+    match sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts) {
+        Err(error) if matches!(error.errno, Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
+        folder => folder.and_then(|folder| is_own(&folder).map(|own| own.then_some(folder))),
+    }
+}
+
+/// A name that is free.
+pub(crate) fn fresh_name(suffix: &CStr) -> CString {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new().hash_one(std::time::Instant::now());
+    let mut name = format!("{random:016x}").into_bytes();
+    name.extend_from_slice(suffix.to_bytes());
+    CString::new(name).unwrap_or_default()
+}
+
+/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
+pub(crate) fn clear_added(pool: &Pool, added: &Member) {
+    if added.check_subvolumes().is_err() {
+        return;
+    }
+    let (pool, lacking) = without_lacking(pool, Some(added.ix));
+    if added.is_writable() {
+        let occasion = Occasion { joining: Some(added.id), lacking: &lacking };
+        report(added, clear_on(&pool, added, occasion));
+    }
+    // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
+    // not, nor those of moves from it.
+    let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
+    clear_others(&pool, added, &others, journal::is_settled_without);
+}
+
+/// The pool without the branches that lack parts or do not answer, and the ids of these: a name that such a branch does not find
+/// may still exist. The branch `joining` takes no requests yet, and is not asked.
+pub(crate) fn without_lacking(pool: &Pool, joining: Option<BranchIx>) -> (Pool, Vec<BranchId>) {
+    let (mut whole, mut lacking) = (pool.clone(), Vec::new());
+    for branch in pool.branches.iter().filter(|branch| Some(branch.ix) != joining) {
+        if branch.ask(|| branch.check_subvolumes()).is_err() {
+            whole = whole.without(branch.ix);
+            lacking.push(branch.id);
+        }
+    }
+    (whole, lacking)
+}
+
+/// Interrupted changes that concern a branch that is back.
+#[derive(Debug)]
+pub(crate) struct Interrupted {
+    here: bool,
+    /// The others that have records about it.
+    others: Vec<BranchIx>,
+}
+
+impl Interrupted {
+    /// Records on `back`, which takes no requests yet, and records of the other branches about it. A branch that does not answer
+    /// is left out: its records are settled when it is back itself. None: nothing was interrupted.
+    pub(crate) fn of(pool: &Pool, back: &Member) -> Option<Self> {
+        let here = match names_in_folder(back) {
+            Ok(names) => !names.is_empty(),
+            Err(error) => error.errno != Errno::NOENT,
+        };
+        let others = pool.branches.iter().filter(|other| other.ix != back.ix);
+        let others = others.filter(|other| {
+            let about = other.ask(|| records_about(other, back.id, journal::is_about));
+            about.is_ok_and(|records| !records.is_empty())
+        });
+        let others: Vec<BranchIx> = others.map(|other| other.ix).collect();
+        (here || !others.is_empty()).then_some(Self { here, others })
+    }
+
+    /// Like [`clear_added`], while the branches `lacking` are away. Returns whether anything was changed. The caller holds the
+    /// tree lock exclusively, so no record is in use.
+    pub(crate) fn clear(&self, pool: &Pool, back: &Member, lacking: &[BranchId]) -> bool {
+        let occasion = Occasion { joining: Some(back.id), lacking };
+        let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
+        clear_others(pool, back, &self.others, journal::is_about) || here
+    }
+}
+
+/// Whether the record of a change of names is about a branch.
+pub(crate) type About = fn(&[u8], BranchId) -> bool;
+
+/// Clears the records of `others` about `branch`: whether anything was changed.
+fn clear_others(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) -> bool {
+    let mut changed = false;
+    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
+        if other.is_writable() {
+            let cleared = other.ask_long(|| finish_about(pool, other, branch.id, about));
+            changed |= report(other, cleared);
+        }
+    }
+    changed
+}
+
+/// True if anything was changed, or may have been.
+fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
+    match cleared.map_err(E::into) {
+        Err(error) if error.is_missing() => false,
+        Err(error) => {
+            tracing::warn!(%error, branch = %branch.path.display(), "hidden folder: cannot clear it; the next mount tries again");
+            true
+        }
+        Ok(changed) => changed,
+    }
+}
+
+/// Finishes the moves onto `branch` that come from `away`, and the changes of names that concern it. Returns whether any
+/// could be finished.
+fn finish_about(pool: &Pool, branch: &Member, away: BranchId, about: About) -> Result<bool, SysError> {
+    let records = records_about(branch, away, about)?;
+    let mut changed = false;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
+    for name in records {
+        changed |=
+            one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Occasion::joins(away)))?;
+    }
+    leave(branch);
+    Ok(changed)
+}
+
+/// The records of `branch` about the branch `away`.
+pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
+    let mut names = names_in_folder(branch)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
+    let mut failed = None;
+    names.retain(|name| match record::peek(branch, folder.as_fd(), name) {
+        Ok(Some((sort, body))) => {
+            if *sort == journal::SORT {
+                about(&body, away)
+            } else {
+                intent::is_about(&body, away)
+            }
+        }
+        Ok(None) => false,
+        Err(error) if error.errno == Errno::NOENT => false, // settled meanwhile
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    failed.map_or(Ok(names), Err)
+}
+
+/// Finishes or clears leftovers of moves onto the pool's branches. Branches that are read-only or incomplete are left alone.
+pub(crate) fn clear(pool: &Pool) {
+    let (pool, lacking) = without_lacking(pool, None);
+    let occasion = Occasion { joining: None, lacking: &lacking };
+    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+        report(branch, clear_on(&pool, branch, occasion));
+    }
+}
+
+/// The names in the branch's hidden folder, without those that the daemon works with.
+fn names_in_folder(branch: &Member) -> Result<Vec<CString>, SysError> {
+    let mut names = names_in(branch, branch.root().as_fd(), folder_name(branch))?;
+    let staged = branch.staged.lock();
+    names.retain(|name| !staged.contains(name));
+    Ok(names)
+}
+
+fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<CString>, SysError> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY;
+    let folder = sys::at::open(above, name, how, 0, branch.mounts)?;
+    check_own(&folder)?;
+    let mut names = Vec::new();
+    let mut entries = Dirents::new(folder, 4096);
+    while let Some(entry) = entries.next()? {
+        if !is_dot(entry.name) {
+            names.push(CString::from(entry.name));
+        }
+    }
+    Ok(names)
+}
+
+/// True if anything could be cleared.
+fn clear_on(pool: &Pool, branch: &Member, occasion: Occasion<'_>) -> Result<bool, SysError> {
+    let names = names_in_folder(branch)?;
+    let mut changed = false;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
+    for name in names {
+        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, occasion))?;
+    }
+    match sys::at::rmdir(branch.root().as_fd(), folder_name(branch)) {
+        Err(error) if error.errno == Errno::NOTEMPTY => Ok(changed),
+        removed => removed.map(|()| changed),
+    }
+}
+
+/// An error with one leftover does not stop the others, unless it is the branch's.
+fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
+    match cleared {
+        Err(error) if !is_branch_fault(error.errno) => {
+            tracing::warn!(%error, ?name, branch = %branch.path.display(), "hidden folder: cannot settle this entry; the next mount tries again");
+            Ok(false)
+        }
+        cleared => cleared,
+    }
+}
+
+/// Settles and removes one entry of the hidden `folder`. False: the entry waits for a mount with its branch, or does not
+/// concern this mount.
+fn clear_entry(
+    pool: &Pool,
+    branch: &Member,
+    folder: &OwnedFd,
+    name: &CStr,
+    occasion: Occasion<'_>,
+) -> Result<bool, SysError> {
+    let path = branch.path.display();
+    // The lock is held until the record is gone.
+    let found = record::take(branch, folder.as_fd(), name)?;
+    match &found {
+        Some(FoundRecord::Whole(sort, body, _))
+            if !clear_record(pool, branch, folder, (name, sort, body), occasion)? =>
+        {
+            return Ok(false);
+        }
+        Some(FoundRecord::Torn) => {
+            tracing::info!(?name, branch = %path, "incomplete record removed: its change had not begun");
+        }
+        Some(FoundRecord::Unknown) => {
+            tracing::warn!(?name, branch = %path, "record of an interrupted change kept: another version of fsstack wrote it; mount the pool with that version");
+            return Ok(false);
+        }
+        Some(FoundRecord::InUse) => {
+            tracing::info!(?name, branch = %path, "record of a change left alone: another process is at work on it");
+            return Ok(false);
+        }
+        None if is_in_use(branch, folder, name)? => {
+            tracing::info!(?name, branch = %path, "hidden folder: entry left alone: another process is at work on it");
+            return Ok(false);
+        }
+        Some(FoundRecord::Whole(..)) | None => {}
+    }
+    match sys::at::unlink(folder.as_fd(), name) {
+        // A skeleton that did not get its name.
+        Err(error) if error.errno == Errno::ISDIR => match name.to_bytes().ends_with(COPY.to_bytes()) {
+            true => clear_dir(branch, folder.as_fd(), name)?,
+            false => sys::at::rmdir(folder.as_fd(), name)?,
+        },
+        removed => removed?,
+    }
+    // A record that comes back after a power cut would be acted on again, whatever has happened meanwhile.
+    if found.is_some() {
+        sync_dir(folder.as_fd())?;
+    }
+    Ok(true)
+}
+
+/// True if a living process, possibly of another host, works with `name` in the hidden `folder`: a file, or the directory
+/// of a bulk copy.
+fn is_in_use(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<bool, SysError> {
+    // A device is not opened: that may do something.
+    if !matches!(sys::at::stat(folder.as_fd(), name)?.kind(), Kind::File | Kind::Dir) {
+        return Ok(false);
+    }
+    let how = OFlags::RDWR | OFlags::NONBLOCK;
+    let opened = match name.to_bytes().ends_with(COPY.to_bytes()) {
+        true => sys::at::open_dir(folder.as_fd(), name, branch.mounts)
+            .and_then(|dir| sys::at::open(dir.as_fd(), LOCK, how, 0, branch.mounts)),
+        false => sys::at::open(folder.as_fd(), name, how, 0, branch.mounts),
+    };
+    match opened {
+        // Not lockable: a directory, or a fifo of another program.
+        Err(error) if !is_branch_fault(error.errno) => Ok(false),
+        opened => opened.map(|file| !record::try_hold(&file)),
+    }
+}
+
+/// Removes the directory `name` of a bulk copy in the hidden `folder`, and the files in it.
+pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+    let names = names_in(branch, folder, name)?;
+    let dir = sys::at::open_dir(folder, name, branch.mounts)?;
+    for left in names {
+        sys::at::unlink(dir.as_fd(), &left)?;
+    }
+    sys::at::rmdir(folder, name)
+}
+
+/// Settles a record. False: it stays.
+fn clear_record(
+    pool: &Pool,
+    branch: &Member,
+    folder: &OwnedFd,
+    (name, sort, body): (&CStr, &RecordKind, &[u8]),
+    occasion: Occasion<'_>,
+) -> Result<bool, SysError> {
+    if *sort == intent::SORT {
+        match intent::settle(pool, branch, name, body, occasion)? {
+            intent::SettledMove::Whole => {
+                pool.taken_back.remove(name);
+                return Ok(true);
+            }
+            intent::SettledMove::Later(decided) => {
+                if let Some(decided) = decided {
+                    record::replace(branch, folder.as_fd(), name, sort, &decided)?;
+                }
+                return Ok(false);
+            }
+        }
+    }
+    match settle::settle(pool, body)? {
+        SettledRename::Whole => Ok(true),
+        SettledRename::Left(left) => {
+            let left = left.encode();
+            if left != body {
+                record::replace(branch, folder.as_fd(), name, sort, &left)?;
+            }
+            Ok(false)
+        }
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
+    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    sys::file::fsync(dir.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_another_thread_removed_is_made_again() {
+        for errno in [Errno::NOENT, Errno::STALE] {
+            let mut answers = vec![Ok("made"), Err(errno), Err(errno)];
+            let attempt = || answers.pop().unwrap().map_err(|errno| SysError { call: Call::Mkdir, errno });
+            assert_eq!(unless_removed(attempt).unwrap(), "made");
+        }
+        let refused = SysError { call: Call::Mkdir, errno: Errno::IO };
+        assert_eq!(unless_removed(|| Err::<(), _>(refused)).unwrap_err(), refused);
+    }
+}

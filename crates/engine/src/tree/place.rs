@@ -1,0 +1,182 @@
+//! Where something new is put: the ranking of the branches, tried in turn.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
+use fsstack_sys as sys;
+
+use crate::pool::Pool;
+use crate::tree::inode::Inode;
+use crate::tree::inode::number::mix;
+use crate::union::Union;
+
+impl Union {
+    /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.
+    ///
+    /// # Errors
+    /// If every branch refused for a reason of its own (full, read-only, out of order, cannot be given the directory), the
+    /// most telling of those reasons. Any other error of a branch ends the search and is returned as it is.
+    pub(crate) fn place<T>(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        mut make: impl FnMut(BranchIx) -> Result<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let rank_now = || self.ranking(pool, parent, &pool.settings.create, |_, _| true);
+        let mut ranking = rank_now();
+        if ranking.order.is_empty() {
+            // All of them are asked, not just the first that has more than it had.
+            let mut gained = false;
+            for branch in &pool.branches {
+                gained |= branch.recount(began);
+            }
+            if gained {
+                ranking = rank_now();
+            }
+        }
+        // A branch that may hang comes last: its space is out of date, and a thread stuck there tries no other. (Each is
+        // checked once: it may begin to hang, or end, while they are put in order.)
+        ranking.order.sort_by_cached_key(|at| pool.branch(*at).stalls());
+        let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
+        let mut fixed = None;
+        for at in &ranking.order {
+            let lacked = !parent.is_on(*at);
+            match make(*at) {
+                Err(error) if error.is_about_the_branch() => {
+                    pool.branch(*at).distrust_space();
+                    let full = error.errno() != sys::Errno::ROFS;
+                    refused.push((*at, if full { Rejection::TooFull } else { Rejection::ReadOnly }));
+                }
+                // The directory, or one above it, may not be added to (`chattr +i`, `+a`), which branches that have it say
+                // for themselves.
+                Err(error) if lacked && error.is_unfit() => refused.push((*at, Rejection::Unfit)),
+                Err(error) if lacked && error.errno() == sys::Errno::PERM => fixed = Some(error),
+                // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
+                // and its answer was lost: there would be two of them.
+                Err(error)
+                    if error.is_fault()
+                        && ranking.order.len() > 1
+                        && surely_made_nothing(pool, *at, error) =>
+                {
+                    tracing::warn!(%error, branch = %pool.branch(*at).path.display(), "create failed on this branch; trying the next");
+                    refused.push((*at, Rejection::Unreachable));
+                }
+                settled => return settled.inspect(|_| pool.branch(*at).note_made()),
+            }
+        }
+        Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| no_branch(pool, &refused)))
+    }
+
+    /// Order in which the policies of `chain` try the branches for something in `parent`. Branches that `fits` refuses are
+    /// left out.
+    pub(crate) fn ranking(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        chain: &Chain,
+        fits: impl Fn(&Branch, &Space) -> bool,
+    ) -> Ranking {
+        rank(chain, &self.candidates(pool, parent, chain, fits), &mut random)
+    }
+
+    /// Facts about each branch that `fits` accepts, by which `chain` places something in `parent`.
+    pub(crate) fn candidates(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        chain: &Chain,
+        fits: impl Fn(&Branch, &Space) -> bool,
+    ) -> Vec<Candidate> {
+        let newest = chain.needs_mtime();
+        let depth = if chain.needs_depth() { ancestors(parent) } else { Vec::new() };
+        pool.branches
+            .iter()
+            .filter_map(|branch| {
+                let space = branch.space();
+                let reachable = space.is_ok();
+                let space = space.unwrap_or_default();
+                if !fits(branch, &space) {
+                    return None;
+                }
+                let holds_parent = parent.is_on(branch.ix);
+                Some(Candidate {
+                    branch: branch.ix,
+                    mode: branch.mode(),
+                    mounted_read_only: branch.is_mounted_read_only(),
+                    reachable,
+                    holds_parent,
+                    deepest: depth
+                        .iter()
+                        .position(|dir| dir.is_on(branch.ix))
+                        .map_or(0, |up| depth.len() - up),
+                    parent_mtime: (newest && holds_parent)
+                        .then(|| self.mtime_on(pool, parent, branch.ix))
+                        .flatten(),
+                    space,
+                    floor: branch.floor().unwrap_or(pool.settings.floor),
+                    min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
+                })
+            })
+            .collect()
+    }
+
+    fn mtime_on(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Option<(i64, u32)> {
+        let fd = self.dirfd(pool, dir, at).ok()?;
+        let stat = pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
+        Some((stat.mtime.sec, stat.mtime.nsec))
+    }
+}
+
+/// The directory and its ancestors, up to the root.
+pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
+    let mut all = vec![dir.clone()];
+    while let Some(name) = all.last().and_then(|last| last.name()) {
+        all.push(name.parent);
+    }
+    all
+}
+
+/// Whether the branch `at`, which answered with a fault, has surely made nothing: it was not asked, nobody was there to
+/// ask, or it is a disk of this machine, which has no answer to lose.
+fn surely_made_nothing(pool: &Pool, at: BranchIx, error: OpError) -> bool {
+    let branch = pool.branch(at);
+    let unasked = match error {
+        // The kernel says so of a FUSE server that is gone; a volume's client of what is under way to its bricks too.
+        OpError::Branch { sys, .. } if sys.errno == sys::Errno::NOTCONN => !branch.has_subvolumes(),
+        OpError::Branch { sys, .. } => sys.call == sys::Call::Access,
+        OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => false,
+    };
+    unasked || !branch.is_remote()
+}
+
+/// The most telling reason, and one log line with each branch's own.
+fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
+    let verdict = fsstack_pool::verdict(refused);
+    let reasons: Vec<String> =
+        refused.iter().map(|(at, why)| format!("{}: {why}", pool.branch(*at).path.display())).collect();
+    tracing::warn!(reasons = %reasons.join("; "), "create refused: no branch can take a new file");
+    OpError::NoBranch(verdict)
+}
+
+/// Enough chance for spreading files: not for secrets.
+pub(crate) fn random() -> u64 {
+    use std::cell::Cell;
+    thread_local! {
+        static STATE: Cell<u64> = const { Cell::new(0) };
+    }
+    STATE.with(|state| {
+        let mut next = state.get();
+        if next == 0 {
+            use std::hash::{BuildHasher, RandomState};
+            next = RandomState::new().hash_one(std::thread::current().id());
+        }
+        next = next.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state.set(next);
+        mix(next)
+    })
+}
