@@ -142,7 +142,7 @@ mod tests {
                 "crates/engine/src/admin/watch.rs",
                 "//! See `watch.rs`, `engine/admin/watch.rs` and `gone.rs`.\nlet x = \"`no.rs`\";\n",
             ),
-            source("docs/a.md", "`crates/engine/src/admin/watch.rs::read`, `src/watch.rs`, `atch.rs`\n"),
+            source("docs/a.md", "`crates/engine/src/admin/watch.rs::read`, `admin/watch.rs`, `atch.rs`\n"),
         ];
         let expected =
             ["crates/engine/src/admin/watch.rs: `gone.rs` is no file", "docs/a.md: `atch.rs` is no file"];
