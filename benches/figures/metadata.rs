@@ -82,6 +82,12 @@ pub(crate) fn contenders() -> Vec<Contender> {
     vec![
         Contender::new("dev", Server::Fsstack, &[room, CACHES_ON, &["transport=dev"]]),
         Contender::new("ring", Server::Fsstack, &[room, CACHES_ON, &["transport=ring"]]),
+        Contender::new("dev-xattr-off", Server::Fsstack, &[room, CACHES_ON, &["transport=dev", "xattr=off"]]),
+        Contender::new(
+            "ring-xattr-off",
+            Server::Fsstack,
+            &[room, CACHES_ON, &["transport=ring", "xattr=off"]],
+        ),
         Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[mergerfs]),
         Contender::new("mhddfs", Server::Rival(Union::Mhddfs), &[mhddfs]),
         Contender::new("null", Server::Null, &[]),
@@ -155,6 +161,8 @@ fn measure(
             table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
         }
         table.compare("ring", &["null"], "ring to null");
+        table.compare("dev-xattr-off", &["dev"], "dev, xattr=off to on");
+        table.compare("ring-xattr-off", &["ring"], "ring, xattr=off to on");
         table.notes.extend(here.iter().map(Contender::described));
         table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
         let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use fsstack_fuse::{OpenTransport, Outcome, Plan, Scheduling, Serve, Transport};
+use fsstack_pool::settings::Xattrs;
 use fsstack_sys::process::{self, Fork};
 use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs};
 use rustix::io::Errno;
@@ -92,6 +93,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
         ring,
         forward_locks: false,
         export: false,
+        xattrs: Xattrs::On,
     }
 }
 

@@ -24,6 +24,7 @@ max-threads=\t'Maximum worker threads. One or two a CPU start with the daemon, m
 max-write=\t'Largest request, from 4K to 64M; the kernel may lower it.'
 statfs=\t'Whether free space counts every branch, or only branches that take new files; mergerfs\'s "base" is "all", its "full" (only branches that hold the path) is refused.'
 locks=\t'Whether flock and POSIX locks hold within this mount only, or are also taken on the branch, visible to other users of it.'
+xattr=\t'Whether files have extended attributes; "off" saves a request at each first write and two a file in ls -l, and shows an object with an ACL with a mode that grants no more.'
 nfs-export\t'Let an NFS server export the pool: file handles stay valid over restarts of server and pool.'
 nfs-identity=\t'For nfs-ganesha: mount the pool as a block device with this UUID (fuseblk on a small loop device), so that the server\'s handles survive remounts; with nfs-export.'
 allow_other\t'Let users other than the mounting one enter.'

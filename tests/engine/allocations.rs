@@ -6,6 +6,7 @@ use std::time::Duration;
 use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::{Adapter, Outcome, Serve, Timeouts};
+use fsstack_pool::settings::Xattrs;
 use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::allocations;
 use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
@@ -37,7 +38,7 @@ fn lookups_and_attributes_take_no_memory() {
     let second = Duration::from_secs(1);
     let timeouts =
         Timeouts { entry: second, attr: second, negative: Duration::ZERO, watched: (second, second) };
-    let adapter = Adapter::new(union.clone(), timeouts, ABI);
+    let adapter = Adapter::new(union.clone(), timeouts, ABI, Xattrs::On);
     let film = union.lookup(Ino::ROOT, buf("film").as_name()).unwrap().ino;
     let missing = Outcome::Refused(fsstack_sys::Errno::NOENT.raw_os_error());
     for (what, nodeid, op, wanted) in [

@@ -9,6 +9,7 @@ use fsstack_engine::settings::Settings;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::{Adapter, Outcome, Serve, Timeouts};
 use fsstack_lab::needs::Skip;
+use fsstack_pool::settings::Xattrs;
 use fsstack_pool::{BranchMode, BranchSpec, Ino};
 use fsstack_sys::Errno;
 use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
@@ -145,7 +146,7 @@ fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
         negative: Duration::ZERO,
         watched: (Duration::ZERO, Duration::ZERO),
     };
-    let adapter = Adapter::new(union.clone(), timeouts, abi);
+    let adapter = Adapter::new(union.clone(), timeouts, abi, Xattrs::On);
     // For a branch outside the pool.
     let other = if branch.get() == 1 { 2 } else { 1 };
     for pid in [0, std::process::id(), 2] {

@@ -64,4 +64,5 @@ mod traits;
 mod transports;
 mod unknown_names;
 mod upgrade;
+mod without_xattrs;
 mod write_paths;

@@ -36,6 +36,8 @@ impl Operator for Parrot {
             open_files: OpenFiles::default(),
             tables: Tables::default(),
             jobs: Vec::new(),
+            pool_id: None,
+            index: String::new(),
             descriptors: Descriptors::default(),
         }
     }

@@ -13,7 +13,7 @@ use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
-use fsstack_pool::settings::{Locks, OutOfBand, PageCache, WritePath};
+use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, WritePath, Xattrs};
 use fsstack_pool::{Chain, Floor, Printable, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -39,6 +39,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
     transport(&raw, &mut problems);
+    xattrs(&mut raw, &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
     believe(&mut raw);
@@ -123,6 +124,21 @@ fn transport(raw: &RawOptions, problems: &mut Problems) {
             raw.spelled("locks")
         ));
     }
+}
+
+/// The control file's keys are extended attributes.
+fn xattrs(raw: &mut RawOptions, problems: &mut Problems) {
+    if raw.options.xattrs == Xattrs::On || raw.options.engine.control_file == ControlFile::Off {
+        return;
+    }
+    if raw.is_given("mergerfs-control") {
+        problems.usage(format!(
+            "{} and {}: its keys are extended attributes; leave one of them out",
+            raw.spelled("xattr"),
+            raw.spelled("mergerfs-control")
+        ));
+    }
+    raw.options.engine.control_file = ControlFile::Off;
 }
 
 /// Combines all spellings into one policy and one floor.

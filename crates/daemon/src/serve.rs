@@ -249,6 +249,7 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
         ring: transport == Transport::Ring,
         forward_locks: settings.options.engine.locks == Locks::Branch,
         export: settings.options.engine.nfs_export,
+        xattrs: settings.options.xattrs,
     }
 }
 
@@ -345,7 +346,7 @@ pub(crate) fn open_transport(
         return Err(LaunchError::mount(text));
     }
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
-    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(options), abi));
+    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(options), abi, options.xattrs));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let (threads, scheduling) = (options.max_threads.map(NonZeroUsize::get), options.scheduling);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });

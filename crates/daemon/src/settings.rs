@@ -6,7 +6,7 @@ use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::BranchSpec;
-use fsstack_pool::settings::{OutOfBand, Require, Seccomp};
+use fsstack_pool::settings::{OutOfBand, Require, Seccomp, Xattrs};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -32,6 +32,8 @@ pub struct Options {
     pub watched_timeouts: (Duration, Duration),
     /// Handling of out-of-band changes.
     pub out_of_band: OutOfBand,
+    /// Whether files have extended attributes.
+    pub xattrs: Xattrs,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// How the worker threads are scheduled.
@@ -76,6 +78,7 @@ impl Options {
             negative_timeout: Duration::ZERO,
             watched_timeouts: (Duration::ZERO, Duration::ZERO),
             out_of_band: OutOfBand::default(),
+            xattrs: Xattrs::default(),
             transport: Transport::default(),
             scheduling: Scheduling::default(),
             seccomp: Seccomp::default(),

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fsstack_pool::settings::Xattrs;
 use fsstack_sys::mounts;
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::mount::MountFlags;
@@ -45,6 +46,8 @@ pub struct Plan {
     pub forward_locks: bool,
     /// Request lookups by number, which NFS servers need.
     pub export: bool,
+    /// Whether files have extended attributes, and so ACLs.
+    pub xattrs: Xattrs,
 }
 
 /// Features that the kernel granted.

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use fsstack_pool::settings::Xattrs;
 use fuser::{Filesystem, InitFlags, KernelConfig, Request};
 use parking_lot::Mutex;
 
@@ -38,7 +39,6 @@ const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_HAS_IOCTL_DIR,
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_SETXATTR_EXT,
 ];
 
@@ -50,6 +50,7 @@ const BY_OPTION: &[InitFlags] = &[
     InitFlags::FUSE_POSIX_LOCKS,
     InitFlags::FUSE_FLOCK_LOCKS,
     InitFlags::FUSE_EXPORT_SUPPORT,
+    InitFlags::FUSE_POSIX_ACL,
 ];
 
 /// All flags of the answer to INIT that this program can serve.
@@ -74,6 +75,9 @@ impl Negotiation {
         }
         if plan.export {
             wanted |= InitFlags::FUSE_EXPORT_SUPPORT;
+        }
+        if plan.xattrs == Xattrs::On {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         let granted: Arc<Mutex<Granted>> = Arc::default();
         (Self { wanted, max_write: plan.max_write, granted: granted.clone() }, granted)

@@ -55,6 +55,19 @@ pub enum Locks {
     Branch,
 }
 
+/// Whether files have extended attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Xattrs {
+    /// Those that the branch keeps, and the pool's own.
+    #[default]
+    #[strum(to_string = "on", serialize = "passthrough")]
+    On,
+    /// None: after the first refusal the kernel asks for no attribute again.
+    #[strum(to_string = "off", serialize = "noattr", serialize = "nosys")]
+    Off,
+}
+
 /// mergerfs's control file in the pool's root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]

@@ -50,6 +50,12 @@ pub struct Status {
     /// Running jobs.
     #[serde(default)]
     pub jobs: Vec<JobStatus>,
+    /// The pool's own id, stored with its branches, in the form of a UUID; none without privileges.
+    #[serde(default)]
+    pub pool_id: Option<String>,
+    /// State of the index of moved files and directories.
+    #[serde(default)]
+    pub index: String,
 }
 
 /// A directory whose files have a write path of their own.

@@ -51,6 +51,8 @@ impl Served {
             },
             descriptors: Descriptors { open, limit },
             jobs: self.jobs_at_work(),
+            pool_id: self.union.id().map(|id| id.to_string()),
+            index: self.union.index_health().to_string(),
         }
     }
 }

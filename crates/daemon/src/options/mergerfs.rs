@@ -161,7 +161,6 @@ pub(super) const NO_MEANING: &[Row] = &[
         &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
         "the kernel sends the caller's groups",
     ),
-    no_meaning(&["xattr"], "xattrs always reach the branch"),
     no_meaning(&["readahead"], "set it on the branches' own devices"),
     no_meaning(&["proxy-ioprio"], "passthrough keeps the caller's I/O priority by itself"),
     no_meaning(&["log.metrics"], "metrics= serves metrics, and fsstack metrics prints them"),

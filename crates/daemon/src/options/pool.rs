@@ -267,6 +267,14 @@ pub(super) const VIEW: &[Row] = &[
     )
     .settled(|now| now.engine.locks.to_string()),
     option(
+        &["xattr"],
+        Takes::Choice(&["on", "off", "passthrough", "noattr", "nosys"]),
+        "on",
+        "Whether files have extended attributes; \"off\" saves a request at each first write and two a file in ls -l, and shows an object with an ACL with a mode that grants no more.",
+        |raw, typed| typed.read(&mut raw.options.xattrs),
+    )
+    .settled(|now| now.xattrs.to_string()),
+    option(
         &["nfs-export"],
         Takes::Switch,
         "false",

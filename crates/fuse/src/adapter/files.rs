@@ -9,7 +9,6 @@ use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Answer, Request, abi};
 
 use super::{Adapter, Served, caller, entry_name, errno, full, room};
-use crate::convert;
 
 impl Adapter {
     pub(super) fn open(&self, request: &Request<'_>, flags: u32, answer: &mut Answer<'_>) -> Served {
@@ -29,7 +28,7 @@ impl Adapter {
         let (parent, name) = (Ino(request.header.nodeid), entry_name(creation.name)?);
         let caller = caller(request, creation.umask);
         let made = self.union.create(parent, name, creation.mode, flags, caller).map_err(errno)?;
-        full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
+        full(answer.created(&self.entry(&made.entry), open_out(&made.opened)))
     }
 
     pub(super) fn tmpfile(
@@ -42,7 +41,7 @@ impl Adapter {
         let caller = caller(request, creation.umask);
         let parent = Ino(request.header.nodeid);
         let made = self.union.tmpfile(parent, creation.mode, flags, caller).map_err(errno)?;
-        full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
+        full(answer.created(&self.entry(&made.entry), open_out(&made.opened)))
     }
 
     /// `by_caller`: the data goes to a caller unchanged. Otherwise it fills the page cache, where a short read means

@@ -2,7 +2,9 @@
 
 mod control_file;
 mod files;
+mod listing;
 mod names;
+mod narrowed;
 mod undelivered;
 mod xattr;
 
@@ -11,9 +13,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use fsstack_engine::answer::{Attr, Listed};
-use fsstack_engine::ops::{Change, KeptListing, Sink};
+use fsstack_engine::answer::{Attr, Entry};
+use fsstack_engine::ops::{Change, KeptListing};
 use fsstack_engine::{Caller, OpError, Union};
+use fsstack_pool::settings::Xattrs;
 use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::process::is_program;
 use fsstack_sys::{Errno, OFlags};
@@ -23,6 +26,7 @@ pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
 use crate::transport::interrupts::Interrupts;
+use narrowed::Modes;
 
 /// Timeouts of the kernel's caches.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +80,7 @@ pub struct Adapter {
     union: Arc<Union>,
     timeouts: ArcSwap<Timeouts>,
     abi: Abi,
+    xattrs: Xattrs,
     interrupts: Interrupts,
     control_file: OnceLock<ControlFile>,
 }
@@ -144,11 +149,12 @@ impl Serve for Adapter {
 
 impl Adapter {
     /// Makes an adapter to `union`; `abi` is what the kernel granted.
-    pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
+    pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi, xattrs: Xattrs) -> Self {
         Self {
             union,
             timeouts: ArcSwap::from_pointee(timeouts),
             abi,
+            xattrs,
             interrupts: Interrupts::default(),
             control_file: OnceLock::new(),
         }
@@ -232,6 +238,15 @@ impl Adapter {
                 self.union.releasedir(Handle(fh));
                 Ok(())
             }
+            // The kernel sends no request of this kind again.
+            Operation::Setxattr { .. }
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Removexattr { .. }
+                if self.xattrs == Xattrs::Off =>
+            {
+                Err(Errno::NOSYS)
+            }
             Operation::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill_sgid = setxattr_flags & wire::abi::SETXATTR_ACL_KILL_SGID != 0;
                 let caller = caller(request, 0);
@@ -265,12 +280,12 @@ impl Adapter {
     }
 
     fn getattr(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
-        let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
+        let attr = self.modes().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
         full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
     }
 
     fn statx(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
-        let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
+        let attr = self.modes().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
         full(answer.statx(&convert::statx(&attr), self.attr_valid(&attr)))
     }
 
@@ -288,7 +303,18 @@ impl Adapter {
         let ino = Ino(request.header.nodeid);
         let attr =
             self.union.setattr(ino, change.fh.map(Handle), wanted, caller(request, 0)).map_err(errno)?;
+        let attr = self.modes().attr(attr);
         full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
+    }
+
+    /// Returns the maker of the modes in replies.
+    fn modes(&self) -> Modes<'_> {
+        Modes::new(&self.union, self.xattrs)
+    }
+
+    /// Converts an entry for a reply.
+    fn entry(&self, entry: &Entry) -> wire::Entry {
+        convert::entry(&self.modes().entry(*entry), &self.timeouts())
     }
 
     fn attr_valid(&self, attr: &Attr) -> Duration {
@@ -307,44 +333,6 @@ impl Adapter {
             namelen: of.name_max,
             frsize: of.block_size,
         }))
-    }
-
-    fn readdir(&self, fh: u64, cookie: u64, size: u32, plus: bool, answer: &mut Answer<'_>) -> Served {
-        let (union, timeouts) = (&self.union, &self.timeouts());
-        answer
-            .dirents(size, |writer| {
-                let mut rows = Rows { writer, timeouts, plus, closed: false };
-                // Attributes close to their expiry are sent again.
-                let fresh = timeouts.attr.min(timeouts.entry) / 2;
-                union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
-            })
-            .map_err(errno)
-    }
-}
-
-/// Writer of a listing's rows into the reply.
-struct Rows<'a, 'w, 'b> {
-    writer: &'w mut wire::DirentWriter<'b>,
-    timeouts: &'a Timeouts,
-    plus: bool,
-    closed: bool,
-}
-
-impl Sink for Rows<'_, '_, '_> {
-    fn fits(&self, name: usize) -> bool {
-        // A plain row is smaller than one with attributes; all rows of a reply are checked by the same size.
-        !self.closed && if self.plus { self.writer.plus_fits(name) } else { self.writer.plain_fits(name) }
-    }
-
-    fn put(&mut self, listed: &Listed<'_>, entry: Option<&fsstack_engine::answer::Entry>) {
-        let name = listed.name.to_bytes();
-        let written = if self.plus {
-            let entry = entry.map(|entry| convert::entry(entry, self.timeouts));
-            self.writer.plus(entry.as_ref(), listed.ino.0, listed.cookie, listed.dtype, name)
-        } else {
-            self.writer.plain(listed.ino.0, listed.cookie, listed.dtype, name)
-        };
-        self.closed = !written;
     }
 }
 

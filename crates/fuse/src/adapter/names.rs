@@ -10,7 +10,6 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
 use super::{Adapter, Served, caller, entry_name, errno, full};
-use crate::convert;
 
 impl Adapter {
     pub(super) fn lookup(&self, request: &Request<'_>, name: &CStr, answer: &mut Answer<'_>) -> Served {
@@ -22,7 +21,7 @@ impl Adapter {
             _ => self.union.lookup(parent, entry_name(name)?),
         };
         match found {
-            Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts()))),
+            Ok(entry) => full(answer.entry(&self.entry(&entry))),
             Err(error) if matches!(name.to_bytes(), b"." | b"..") => Err(unopened(error)),
             Err(error) if error.is_missing_for_sure() && !self.timeouts().negative.is_zero() => {
                 full(answer.missing(self.timeouts().negative))
@@ -43,7 +42,7 @@ impl Adapter {
         };
         let parent = Ino(request.header.nodeid);
         let made = self.union.make(parent, entry_name(name)?, new, caller(request, umask)).map_err(errno)?;
-        full(answer.entry(&convert::entry(&made, &self.timeouts())))
+        full(answer.entry(&self.entry(&made)))
     }
 
     pub(super) fn rename(&self, from: (Ino, &CStr), to: (Ino, &CStr), flags: u32) -> Served {
@@ -54,7 +53,7 @@ impl Adapter {
 
     pub(super) fn link(&self, old: Ino, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
         let linked = self.union.link(old, parent, entry_name(name)?).map_err(errno)?;
-        full(answer.entry(&convert::entry(&linked, &self.timeouts())))
+        full(answer.entry(&self.entry(&linked)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Checks whether an export keeps file handles valid, and lists the holders of the pool. A branch that hangs, or a stopped
 //! daemon, does not keep other findings from being shown.
 
-use super::{Mounted, attribute, handles, id};
+use super::{Mounted, Stored, handles, stored};
 use crate::command::Failed;
 use crate::command::pool::Pool;
 use crate::command::show::{self, Style};
@@ -26,7 +26,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     let exported = mounted(pool, &mut add);
     // A request to a daemon that never replies would keep the process from ending.
     if exported.is_some() {
-        stored(&mount_point, &mut add);
+        check_stored(pool, &mut add);
     }
     branches(pool, &mut add);
     exports(&mount_point, &mut add);
@@ -79,29 +79,27 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
 const SHORT_LIVED: &str = "until the pool is unmounted";
 
 /// Checks the state that the pool has stored.
-fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
-    let asked = mount_point.to_owned();
-    let told = unless_it_hangs(HUNG_AFTER, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
-    let Some((id, index)) = told else {
-        return add(Level::Fail, "pool", "it does not answer: its daemon is stopped".into());
+fn check_stored(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
+    let Stored { id, index } = match stored(pool) {
+        Ok(stored) => stored,
+        Err(failed) => return add(Level::Fail, "pool", failed.to_string()),
     };
     match id {
         Ok(id) => add(Level::Ok, "fsid", id.to_string()),
         Err(failed) => add(Level::Fail, "fsid", failed.to_string()),
     }
-    match index {
-        Ok(told) if told.ends_with(SHORT_LIVED) => add(
+    if index.ends_with(SHORT_LIVED) {
+        let text =
+            format!("{index}: what only it finds is out of reach then; the log says why it cannot be kept");
+        return add(Level::Warn, "index", text);
+    }
+    match index.starts_with("complete") {
+        true => add(Level::Ok, "index", index),
+        false => add(
             Level::Warn,
             "index",
-            format!("{told}: what only it finds is out of reach then; the log says why it cannot be kept"),
+            format!("{index}: what only it finds cannot be opened until it is complete"),
         ),
-        Ok(told) if told.starts_with("complete") => add(Level::Ok, "index", told),
-        Ok(told) => add(
-            Level::Warn,
-            "index",
-            format!("{told}: what only it finds cannot be opened until it is complete"),
-        ),
-        Err(error) => add(Level::Fail, "index", error.to_string()),
     }
 }
 

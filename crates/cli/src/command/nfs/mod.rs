@@ -58,7 +58,7 @@ impl Mounted {
 fn described(pool: &Pool, clients: &Clients, writers: Writers) -> Result<ExportShown, Failed> {
     let mounted = Mounted::of(pool)?;
     let mount_point = pool.entry.mount_point();
-    let export = Export { mount_point: &mount_point, id: id(&mount_point)?, writers };
+    let export = Export { mount_point: &mount_point, id: stored(pool)?.id?, writers };
     Ok(ExportShown {
         mount_point: pool.shown(),
         nfs_export: mounted.exported,
@@ -156,14 +156,18 @@ fn file_of(pool: &Pool) -> PathBuf {
     Path::new(ETC).join(format!("exports.d/fsstack-{}.exports", pool.entry.id))
 }
 
-fn id(mount_point: &Path) -> Result<PoolId, Failed> {
-    let failed = |error: io::Error| Failed::system(Printable::path(mount_point), &error);
-    let answer_of = attribute(mount_point, "user.fsstack.id").map_err(failed)?;
-    answer_of.parse().map_err(|why| Failed::Refused(format!("{}: {why}", Printable::path(mount_point))))
+/// State that keeps handles valid.
+struct Stored {
+    id: Result<PoolId, Failed>,
+    index: String,
 }
 
-fn attribute(path: &Path, name: &str) -> io::Result<String> {
-    let mut value = [0; 256];
-    let len = rustix::fs::getxattr(path, name, &mut value)?;
-    Ok(String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned())
+fn stored(pool: &Pool) -> Result<Stored, Failed> {
+    let status = pool.client().status()?;
+    let unknown = || Failed::Refused(format!("{}: the pool has no id; mount it as root", pool.shown()));
+    let id = status
+        .pool_id
+        .ok_or_else(unknown)
+        .and_then(|id| id.parse().map_err(|why| Failed::Refused(format!("{}: {why}", pool.shown()))));
+    Ok(Stored { id, index: status.index })
 }

@@ -144,8 +144,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn moment() -> Moment {
-        let branch = |path: &str, state: &str| BranchStatus {
+    fn branch(path: &str, state: &str) -> BranchStatus {
+        BranchStatus {
             path: path.into(),
             id: 1,
             mode: "RW".into(),
@@ -167,7 +167,10 @@ mod tests {
             written_bytes: 0,
             moved_away: 0,
             moved_here: 0,
-        };
+        }
+    }
+
+    fn moment() -> Moment {
         let disk = DiskLoad {
             read_bytes: 2_097_152.0,
             reads: 512.0,
@@ -177,6 +180,8 @@ mod tests {
         };
         Moment {
             status: Status {
+                pool_id: None,
+                index: String::new(),
                 id: "mnt".into(),
                 mount_point: "/mnt".into(),
                 pid: 5,
