@@ -37,6 +37,13 @@ enum MetadataAct {
     ListNames,
 }
 
+impl MetadataAct {
+    /// True if it reads or writes what a file or a directory contains, which the file system that does nothing lacks.
+    fn has_content(self) -> bool {
+        matches!(self, Self::Write | Self::Read | Self::ListAll | Self::ListNames)
+    }
+}
+
 const ACTS: &[(MetadataAct, &str)] = &[
     (MetadataAct::Create, "create (O_CREAT, O_EXCL) + close"),
     (MetadataAct::Missing, "stat of a missing name"),
@@ -205,7 +212,7 @@ pub(crate) fn rounds_beside(
         for (act, label) in ACTS {
             for turn in 0..teams.len() {
                 let (of, team) = &teams[(turn + round) % teams.len()];
-                if of.server == Server::Null && !matches!(act, MetadataAct::Missing | MetadataAct::Uncached) {
+                if of.server == Server::Null && act.has_content() {
                     continue;
                 }
                 settle(of)?;

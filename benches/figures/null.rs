@@ -1,8 +1,9 @@
 //! A file system that does nothing, behind the pool's transports: the cost of kernel, transport and machine before any
 //! branch is called.
 //!
-//! Names that begin with `c` are directories, with `u` files; all others are missing. This program serves it when it is
-//! run under the lab's name for a mount helper, as a daemon in its own session.
+//! Names that begin with `c` are directories, with `u` files; all others are missing until the kernel has made them, which
+//! it remembers by itself. This program serves it when it is run under the lab's name for a mount helper, as a daemon in
+//! its own session.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fsstack_fuse::{OpenTransport, Outcome, Plan, Scheduling, Serve, Transport};
 use fsstack_pool::settings::Xattrs;
 use fsstack_sys::process::{self, Fork};
-use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs};
+use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs, abi};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -123,18 +124,19 @@ impl Serve for Null {
                 return Outcome::Silent;
             }
             Operation::Lookup { name } => match named(nodeid, name.to_bytes()) {
-                Some(ino) => answer.entry(&Entry {
-                    nodeid: ino,
-                    generation: 0,
-                    entry_valid: KEPT,
-                    attr_valid: KEPT,
-                    attr: attr(ino),
-                }),
+                Some(ino) => answer.entry(&entry(ino)),
                 None => answer.missing(KEPT),
             },
+            Operation::Create(made) => {
+                answer.created(&entry(number(nodeid, made.name.to_bytes(), IS_FILE)), OPENED)
+            }
+            Operation::Mkdir { name, .. } => answer.entry(&entry(number(nodeid, name.to_bytes(), 0))),
+            Operation::Unlink { .. } | Operation::Rmdir { .. } | Operation::Rename { .. } => Ok(()),
+            // As for most files of a pool: the kernel asks for a capability before a first write.
+            Operation::Getxattr { .. } => return Outcome::Refused(Errno::NODATA.raw_os_error()),
             Operation::Getattr { .. } => answer.attr(&attr(nodeid), KEPT),
             Operation::Statfs => answer.statfs(&Statfs::default()),
-            Operation::Open { .. } => answer.opened(Opened::default()),
+            Operation::Open { .. } => answer.opened(OPENED),
             Operation::Release { .. } => Ok(()),
             _ => return Outcome::Refused(Errno::NOSYS.raw_os_error()),
         };
@@ -155,16 +157,28 @@ impl Serve for Null {
     }
 }
 
-/// The number of `name` in the directory `parent`, FNV-1a over both (Fowler, Noll, Vo), with its type.
+/// Answer to an open. As in a pool, closing sends no FLUSH.
+const OPENED: Opened = Opened { fh: 0, open_flags: abi::FOPEN_NOFLUSH, backing_id: 0 };
+
+fn entry(ino: u64) -> Entry {
+    Entry { nodeid: ino, generation: 0, entry_valid: KEPT, attr_valid: KEPT, attr: attr(ino) }
+}
+
+/// The number of `name` in the directory `parent`; None if it is missing.
 fn named(parent: u64, name: &[u8]) -> Option<u64> {
     let kind = match name.first()? {
         b'c' => 0,
         b'u' => IS_FILE,
         _ => return None,
     };
+    Some(number(parent, name, kind))
+}
+
+/// The number of `name` in the directory `parent`, FNV-1a over both (Fowler, Noll, Vo), with its type.
+fn number(parent: u64, name: &[u8], kind: u64) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = parent.to_ne_bytes().iter().chain(name).fold(0xcbf2_9ce4_8422_2325, step);
-    Some((hash & (IS_FILE - 1)) | 2 | kind)
+    (hash & (IS_FILE - 1)) | 2 | kind
 }
 
 fn attr(ino: u64) -> Attr {
