@@ -31,6 +31,7 @@ mod handles_of_dirs;
 mod handles_reused;
 mod hung_branches;
 mod inode_flags;
+mod keep;
 mod large;
 mod late_errors;
 mod lifetime;

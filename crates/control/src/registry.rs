@@ -92,9 +92,13 @@ pub struct RegistryEntry {
 impl RegistryEntry {
     /// The entry of the calling process.
     pub fn of_this_process(mount_point: &Path, branches: Vec<RegistryBranch>) -> io::Result<Self> {
-        let pid = std::process::id();
+        Self::of_process(std::process::id(), mount_point, branches)
+    }
+
+    /// The entry of process `pid`, which lives as long as the pool.
+    pub fn of_process(pid: u32, mount_point: &Path, branches: Vec<RegistryBranch>) -> io::Result<Self> {
         let started =
-            start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when this process started"))?;
+            start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when the process started"))?;
         Ok(Self {
             id: String::new(),
             pid,

@@ -22,6 +22,7 @@ impl Copying for Lines {
 impl Operator for Parrot {
     fn status(&self) -> Status {
         Status {
+            restart: "off".into(),
             id: "parrot".into(),
             mount_point: "/mnt".into(),
             pid: 1,

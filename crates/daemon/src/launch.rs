@@ -2,10 +2,12 @@
 
 use crate::background::Ready;
 use crate::confine::give_up_rights;
+use crate::keeper;
 use crate::log::{self, LogTarget};
 use crate::problem::Failure;
-use crate::serve::{hold_signals, serve};
+use crate::serve::serve;
 use crate::settings::Settings;
+use crate::signals::hold_signals;
 use fsstack_control::registry::{self, RegistryBranch, RegistryEntry};
 use fsstack_pool::Printable;
 
@@ -36,6 +38,7 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     // Before any thread: all of them leave the signals to the one that waits for them.
     let signals = hold_signals().map_err(|error| LaunchError::system(format!("signals: {error}")))?;
     give_up_rights().map_err(|error| LaunchError::system(format!("capabilities: {error}")))?;
+    let kept = keeper::begin(&settings)?;
     let log = log::start(&settings.options.log)
         .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
     // Where the log is the helper's own stderr, its lines say these things already.
@@ -45,8 +48,8 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     }
     settings.remarks.iter().for_each(|remark| tracing::info!("{remark}"));
     let mount_point = Printable::path(&settings.mount_point).to_string();
-    let listed = list(&settings);
-    let served = serve(&settings, &ready, signals, &log, listed.as_ref());
+    let listed = list(&settings, keeper::known_by(kept.as_ref()));
+    let served = serve(&settings, &ready, signals, &log, (listed.as_ref(), kept));
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
         Err(error) if !helper_prints => tracing::error!("{error}"),
@@ -58,11 +61,11 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
 }
 
 /// A pool that cannot be listed is served all the same: the list guards against mistakes only.
-fn list(settings: &Settings) -> Option<registry::Registration> {
+fn list(settings: &Settings, pid: u32) -> Option<registry::Registration> {
     let place = settings.registry.as_deref()?;
     let branches =
         settings.branches.iter().map(|branch| RegistryBranch::new(branch.id, &branch.spec.path)).collect();
-    let written = RegistryEntry::of_this_process(&settings.mount_point, branches)
+    let written = RegistryEntry::of_process(pid, &settings.mount_point, branches)
         .and_then(|entry| registry::write(place, &entry));
     written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
 }

@@ -7,6 +7,7 @@ mod confine;
 mod gather;
 mod handover;
 mod identity;
+mod keeper;
 mod launch;
 mod operate;
 mod optlist;
@@ -18,6 +19,7 @@ mod remount;
 mod resolve;
 mod restrictions;
 mod serve;
+mod signals;
 mod values;
 mod world;
 
@@ -44,7 +46,7 @@ use std::io::{self, Write};
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let mut arguments = arguments.into_iter().peekable();
     let first = arguments.peek().map(OsString::as_os_str);
-    if first.is_some_and(|first| first == adopt::ADOPT || first == adopt::CHECK) {
+    if first.is_some_and(|first| first == adopt::ADOPT || first == adopt::CHECK || first == keeper::REVIVE) {
         return go_on(arguments);
     }
     match parse(arguments) {
@@ -55,10 +57,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Takes a mounted pool over, or checks whether it could.
+/// Takes a mounted pool over, or checks whether it could, or goes on after a daemon's death.
 fn go_on(mut arguments: impl Iterator<Item = OsString>) -> u8 {
     let done = match arguments.next() {
         Some(first) if first == adopt::CHECK => adopt::check(&arguments.next().unwrap_or_default()),
+        Some(first) if first == keeper::REVIVE => keeper::run(arguments),
         _ => adopt::run(arguments),
     };
     match done {

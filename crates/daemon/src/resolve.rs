@@ -13,7 +13,7 @@ use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
-use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, WritePath, Xattrs};
+use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, Restart, WritePath, Xattrs};
 use fsstack_pool::{Chain, Floor, Printable, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -40,6 +40,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     export(&raw, world, &mut problems);
     transport(&raw, &mut problems);
     xattrs(&mut raw, &mut problems);
+    restart(&raw, world, mount_point.as_deref(), &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
     believe(&mut raw);
@@ -111,6 +112,39 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
         problems.usage(format!(
             "{}: means something only where the pool is exported; add nfs-export",
             raw.spelled("nfs-identity")
+        ));
+    }
+}
+
+/// Refuses what cannot be found again: only at /dev/fuse, by root, and with locks that are the kernel's, it is.
+fn restart(raw: &RawOptions, world: &World, mount_point: Option<&Path>, problems: &mut Problems) {
+    if raw.options.restart == Restart::Off {
+        return;
+    }
+    let restart = raw.spelled("restart");
+    if raw.options.transport == Transport::Ring {
+        problems.usage(format!(
+            "{} and {restart}: the kernel does not give requests in a ring to another daemon; use transport=dev",
+            raw.spelled("transport")
+        ));
+    }
+    if raw.options.engine.locks == Locks::Branch {
+        problems.usage(format!(
+            "{} and {restart}: who has which lock on a branch is forgotten with the daemon; use locks=local",
+            raw.spelled("locks")
+        ));
+    }
+    if let (LogTarget::File(file), Some(pool)) = (&raw.options.log.target, mount_point)
+        && file.starts_with(pool)
+    {
+        problems.usage(format!(
+            "{} and {restart}: it lies in the pool itself, which nobody serves when the daemon is dead; name another file",
+            raw.spelled("log")
+        ));
+    }
+    if world.privilege == Privilege::User {
+        problems.usage(format!(
+            "{restart}: finding files again by their numbers needs root; leave it out, or mount as root"
         ));
     }
 }

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -11,15 +9,17 @@ use fsstack_control::{ListenAt, Listeners, Server};
 use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::files::noatime::NoatimeScope;
 use fsstack_engine::files::route::{Backings, NoBackings};
+use fsstack_engine::kept::Kept;
 use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::mount::mount;
+use fsstack_fuse::notify::send_again;
 use fsstack_fuse::transport::device::DeviceBackings;
-use fsstack_fuse::unmount::{Unmount, Unmounter};
-use fsstack_fuse::{Adapter, Closer, LockWait, Mounted, OpenTransport, Pauser, Plan, Transport};
+use fsstack_fuse::{Adapter, LockWait, Mounted, OpenTransport, Pauser, Plan, Transport};
+use fsstack_pool::settings::Restart;
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
-use fsstack_sys::process::{Signal, SignalFd, block_signals};
+use fsstack_sys::process::SignalFd;
 use fsstack_wire::Abi;
 
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ use crate::background::Ready;
 use crate::confine::keep_to_known_calls;
 use crate::handover::{Handover, own_program};
 use crate::identity::Device;
+use crate::keeper;
 use crate::launch::LaunchError;
 use crate::log::{LogHandle, LogLevel};
 use crate::operate::{Leaving, Served, control_file};
@@ -35,22 +36,13 @@ use crate::outside;
 use crate::remembered::Remembered;
 use crate::restrictions;
 use crate::settings::{AccessTimes, MountFlags, Privilege, Settings};
+use crate::signals::{End, Taker, listen};
 use crate::world::World;
-use fsstack_control::holders;
 use fsstack_control::local_locks;
 use fsstack_control::registry::Registration;
 
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
 const LISTING_ENTRIES: usize = 4 << 20;
-
-/// Signals that the daemon answers to.
-const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
-
-/// Blocks the daemon's signals in this thread and all that it starts from now on, and makes them events.
-pub(crate) fn hold_signals() -> io::Result<SignalFd> {
-    block_signals(&SIGNALS)?;
-    SignalFd::new(&SIGNALS)
-}
 
 /// Mounts the pool and serves it until it is unmounted.
 pub(crate) fn serve(
@@ -58,7 +50,7 @@ pub(crate) fn serve(
     ready: &Ready,
     signals: SignalFd,
     log: &LogHandle,
-    listed: Option<&Registration>,
+    (listed, kept): (Option<&Registration>, Option<Arc<Kept>>),
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
     let program = own_program();
@@ -78,6 +70,7 @@ pub(crate) fn serve(
     let beginning = Beginning {
         waits: Vec::new(),
         uptime: Duration::ZERO,
+        kept: kept.clone(),
         take_over: &mut |_| Ok(()),
         handover: &handover,
     };
@@ -87,6 +80,7 @@ pub(crate) fn serve(
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.union.resume_drains();
             answers(settings)?;
+            served.is_to_be_kept();
             *served.handover.calls.lock() = keep_to_known_calls(settings);
             ready.announce();
             Remembered::in_dir(settings.options.engine.state_dir.as_deref())
@@ -102,6 +96,7 @@ pub(crate) fn serve(
         tracing::error!(%error, "failed mount still there; use umount -l");
     }
     mounted.ended();
+    keeper::is_over(kept.as_ref());
     ended
 }
 
@@ -212,8 +207,8 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
 }
 
 fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
-    if settings.options.engine.locks == Locks::Branch {
-        return Ok(Transport::Dev); // the ring beside it was refused
+    if settings.options.engine.locks == Locks::Branch || settings.options.restart == Restart::Keep {
+        return Ok(Transport::Dev); // the ring beside them was refused
     }
     settings
         .options
@@ -314,6 +309,8 @@ pub(crate) struct Beginning<'a> {
     pub(crate) waits: Vec<LockWait>,
     /// Time since the mount.
     pub(crate) uptime: Duration,
+    /// Memory that outlives the daemon.
+    pub(crate) kept: Option<Arc<Kept>>,
     /// Fills the tables, before the first request.
     pub(crate) take_over: &'a mut dyn FnMut(&Arc<Union>) -> Result<(), String>,
     /// Makes what the next handover needs.
@@ -333,6 +330,7 @@ pub(crate) fn open_transport(
     let options = &settings.options;
     let backings = backings(settings, &pool, mounted)?;
     let union = Arc::new(Union::new(pool, backings));
+    keep_in(beginning.kept, &union, mounted)?;
     let files = settings.flags.access_times == AccessTimes::Never;
     union.set_noatime_scope(NoatimeScope {
         files,
@@ -386,6 +384,19 @@ pub(crate) fn open_transport(
     Ok(Attended { transport, served })
 }
 
+/// Notes handles where they outlive the daemon, if that was asked for.
+fn keep_in(kept: Option<Arc<Kept>>, union: &Union, mounted: &Mounted) -> Result<(), LaunchError> {
+    let Some(kept) = kept else { return Ok(()) };
+    // None was read yet, or all were sent again already.
+    send_again(mounted.device()).map_err(|error| {
+        LaunchError::mount(format!(
+            "restart=keep: this kernel does not send requests again (Linux 6.9 and later do): {error}"
+        ))
+    })?;
+    union.keep_in(kept);
+    Ok(())
+}
+
 /// Where the kernel keeps files of branches for passthrough, as far as it does.
 fn backings(settings: &Settings, pool: &Pool, mounted: &Mounted) -> Result<Arc<dyn Backings>, LaunchError> {
     if mounted.granted.passthrough {
@@ -430,70 +441,4 @@ fn answers(settings: &Settings) -> Result<(), LaunchError> {
         let mount_point = Printable::path(&settings.mount_point);
         LaunchError::mount(format!("{mount_point}: mounted, but it does not answer: {error}"))
     })
-}
-
-/// How serving came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// The mount is gone.
-    Unmounted,
-    /// The mount is gone from the tree, but programs still use it.
-    Detached,
-}
-
-/// Removes the mount at a signal.
-struct Taker {
-    unmounter: Unmounter,
-    closer: Closer,
-    served: Arc<Served>,
-}
-
-impl Taker {
-    fn unmount(&self) -> io::Result<Unmount> {
-        self.unmounter.unmount(Some(&self.closer), timeout(&self.served.union))
-    }
-}
-
-fn listen(
-    signals: SignalFd,
-    taker: Taker,
-    end: mpsc::Sender<End>,
-    exported: Option<PathBuf>,
-) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("signals".into());
-    thread
-        .spawn(move || {
-            while signals.wait_until_one_is_there().is_ok() {
-                // While the pool goes to another program, which finds the signal as it came.
-                let handover = &taker.served.handover;
-                let _turn = handover.operators.read();
-                let Ok(signal) = signals.wait() else { break };
-                match signal {
-                    Signal::Usr1 => handover.log.level.raise(),
-                    Signal::Usr2 => handover.log.level.lower(),
-                    Signal::Hup => handover.log.reopen(),
-                    Signal::Term | Signal::Int => {
-                        handover.is_ending.store(true, SeqCst);
-                        // Looked for while it has a path.
-                        let holders = exported.as_deref().map(holders::of).unwrap_or_default();
-                        let done = taker.unmount();
-                        if !matches!(done, Ok(Unmount::Gone)) {
-                            holders.iter().for_each(|holder| tracing::warn!("pool held by {holder}"));
-                        }
-                        match done {
-                            // The worker threads see it.
-                            Ok(Unmount::Gone | Unmount::Aborted) => {}
-                            Ok(Unmount::Detached) => {
-                                let _heard = end.send(End::Detached);
-                            }
-                            Err(error) => {
-                                handover.is_ending.store(false, SeqCst);
-                                tracing::error!(%error, "pool cannot be unmounted");
-                            }
-                        }
-                    }
-                }
-            }
-        })
-        .map(drop)
 }

@@ -6,7 +6,7 @@ use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::BranchSpec;
-use fsstack_pool::settings::{OutOfBand, Require, Seccomp, Xattrs};
+use fsstack_pool::settings::{OutOfBand, Require, Restart, Seccomp, Xattrs};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -40,6 +40,8 @@ pub struct Options {
     pub scheduling: Scheduling,
     /// Handling of a system call outside the daemon's list.
     pub seccomp: Seccomp,
+    /// Consequence of the daemon's death.
+    pub restart: Restart,
     /// Maximum worker threads; None leaves it to the transport.
     pub max_threads: Option<NonZeroUsize>,
     /// The largest request in bytes.
@@ -82,6 +84,7 @@ impl Options {
             transport: Transport::default(),
             scheduling: Scheduling::default(),
             seccomp: Seccomp::default(),
+            restart: Restart::default(),
             max_threads: None,
             max_write: 0,
             nfs_identity: None,

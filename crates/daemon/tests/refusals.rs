@@ -134,7 +134,6 @@ fn leftovers_are_passed_over_with_a_notice() {
             mount.fsstack: dropcacheonclose=true: no meaning here: with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short
             mount.fsstack: cache.files=per-process: is page-cache=on for every process, not only for some; leave it out, and no second copy of data is kept in memory
             mount.fsstack: noforget: no meaning here: inode numbers do not depend on memory; to export the pool by NFS use nfs-export
-            mount.fsstack: xattr=nosys: no meaning here: xattrs always reach the branch
             mount.fsstack: readahead=1024: no meaning here: set it on the branches' own devices
             mount.fsstack: proxy-ioprio=true: no meaning here: passthrough keeps the caller's I/O priority by itself
             mount.fsstack: moveonenospc=true: not of a file that is open by passthrough, its writer gets ENOSPC; write-path=stacked has all writes go through the daemon

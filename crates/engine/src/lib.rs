@@ -12,6 +12,7 @@ pub mod handles;
 pub mod handover;
 pub mod identity;
 pub mod jobs;
+pub mod kept;
 pub mod member;
 mod moves;
 pub mod ops;

@@ -29,6 +29,7 @@ use crate::files::{DirHandle, FileHandle};
 use crate::identity::index::{Index, IndexHealth};
 use crate::identity::poolid::PoolId;
 use crate::jobs::JobList;
+use crate::kept::Kept;
 use crate::moves::movers::Movers;
 use crate::moves::refusals::Refusals;
 use crate::pool::Pool;
@@ -93,6 +94,10 @@ pub struct Union {
     /// Itself, for branches that come back.
     pub(crate) events: Arc<PoolEvents>,
     pub(crate) next_handle: AtomicU64,
+    /// Memory that outlives the daemon.
+    pub(crate) kept: OnceLock<Arc<Kept>>,
+    /// A daemon before this one has died, and fsync owes what that one had noted.
+    pub(crate) owes_sync: Mutex<bool>,
 }
 
 /// Sizes of the tables: for status, and for tests that nothing is left over.
@@ -159,6 +164,8 @@ impl Union {
             noatime_scope: OnceLock::new(),
             events,
             next_handle: AtomicU64::new(1),
+            kept: OnceLock::new(),
+            owes_sync: Mutex::new(false),
             pool: ArcSwap::from_pointee(pool),
         }
     }
@@ -274,12 +281,26 @@ impl Union {
         }
     }
 
+    /// Handles are noted in `kept` from now on, for a daemon after this one.
+    pub fn keep_in(&self, kept: Arc<Kept>) {
+        self.next_handle.fetch_max(kept.first_handle(), Relaxed);
+        self.kept.get_or_init(|| kept);
+    }
+
+    /// Memory that outlives the daemon, if there is any.
+    pub fn kept(&self) -> Option<&Arc<Kept>> {
+        self.kept.get()
+    }
+
     pub(crate) fn new_handle(&self) -> Handle {
         Handle(self.next_handle.fetch_add(1, Relaxed))
     }
 
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        self.inodes.get(ino).ok_or(OpError::STALE)
+        match self.inodes.get(ino) {
+            Some(inode) => Ok(inode),
+            None => self.found_again(ino),
+        }
     }
 
     /// The inode `ino`, which must be a directory.

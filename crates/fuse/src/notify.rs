@@ -9,6 +9,15 @@ use fsstack_pool::Ino;
 use fsstack_wire::Notice;
 use rustix::io::Errno;
 
+/// Has the kernel send all requests of the connection of `device` again that were read and not answered.
+///
+/// # Errors
+/// EINVAL: the kernel is older than Linux 6.9. The mount is gone.
+pub fn send_again(device: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::write(device, Notice::resend().as_bytes())?;
+    Ok(())
+}
+
 /// The kernel's side of a connection, with its caches.
 #[derive(Debug)]
 pub struct Kernel(OwnedFd);

@@ -15,10 +15,13 @@ use crate::mounts;
 pub const SECCOMP: &str = "FSSTACK_TEST_SECCOMP";
 
 /// Programs that the lab lets serve a mount; no other process is ever ended.
-const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs", "glusterfs"];
+const SERVERS: &[&str] = &["mount.fsstack", BUILT, FAULTY, "mergerfs", "mhddfs", "glusterfs"];
 
 /// Cargo's name of the mount helper: no crate name may hold a dot.
 const BUILT: &str = "mount-fsstack";
+
+/// The one that dies where a test says.
+const FAULTY: &str = "mount-fsstack-faulty";
 
 /// A process, with its start time, which distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,21 @@ impl Process {
         // A zombie serves nobody; where nothing reaps orphans it would stay for ever.
         let alive = !matches!(*fields.first()?, "Z" | "X");
         Some(Self { pid, started: fields.get(19)?.parse().ok()? }).filter(|_| alive)
+    }
+
+    /// The number of its parent.
+    #[must_use]
+    pub fn parent(self) -> Option<i32> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// Its first child that lives.
+    #[must_use]
+    pub fn child(self) -> Option<Self> {
+        let path = format!("/proc/{}/task/{}/children", self.pid, self.pid);
+        let children = fs::read_to_string(path).ok()?;
+        children.split_whitespace().find_map(|child| Self::of(child.parse().ok()?))
     }
 
     /// Whether it still lives.
@@ -124,9 +142,12 @@ pub fn serving(target: &Path) -> Result<Vec<Process>> {
     Ok(found)
 }
 
-/// The one process that serves `target`.
+/// The one process that serves `target`; with `restart=keep` its keeper, whose child that is.
 pub fn server_of(target: &Path) -> Result<Process> {
-    match serving(target)?.as_slice() {
+    let mut all = serving(target)?;
+    let known = all.clone();
+    all.retain(|process| !process.parent().is_some_and(|parent| known.iter().any(|one| one.pid == parent)));
+    match all.as_slice() {
         [one] => Ok(*one),
         [] => bail!("no daemon serves {}", target.display()),
         many => bail!("{} daemons serve {}", many.len(), target.display()),

@@ -142,6 +142,17 @@ pub enum Seccomp {
     Off,
 }
 
+/// Consequence of the daemon's death for the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Restart {
+    /// It ends.
+    #[default]
+    Off,
+    /// A keeper starts the daemon again.
+    Keep,
+}
+
 /// Requirement on a branch's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
@@ -180,6 +191,7 @@ mod tests {
         check::<Degraded>(&["strict", "read"]);
         check::<OutOfBand>(&["watch", "timeout", "never"]);
         check::<Seccomp>(&["on", "kill", "log", "off"]);
+        check::<Restart>(&["off", "keep"]);
         check::<Require>(&["same", "directory", "mountpoint"]);
         assert_eq!("base".parse(), Ok(StatfsMode::All));
     }

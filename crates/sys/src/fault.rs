@@ -133,7 +133,7 @@ fn by_process() -> Option<Errno> {
 }
 
 /// Ends the process like a power cut: nothing is flushed or unwound.
-fn die() -> ! {
+pub fn die() -> ! {
     // Signalling one's own process cannot fail; if it did, the abort below ends it.
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()

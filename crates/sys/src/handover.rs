@@ -109,6 +109,11 @@ impl Inherited {
         copy_of(number)
     }
 
+    /// Numbers of those that were not taken.
+    pub fn numbers(&self) -> Vec<RawFd> {
+        self.left.iter().copied().collect()
+    }
+
     /// Closes what was not taken.
     pub fn close_rest(mut self) {
         let left: Vec<RawFd> = self.left.iter().copied().collect();

@@ -10,10 +10,11 @@ use crate::abi;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice(Vec<u8>);
 
-/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, `_RETRIEVE`, `_INC_EPOCH`.
+/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, `_RETRIEVE`, `_RESEND`, `_INC_EPOCH`.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const RETRIEVE: i32 = 5;
+const RESEND: i32 = 7;
 const INC_EPOCH: i32 = 8;
 /// `FUSE_EXPIRE_ONLY`: the entry is looked up again at its next use. Kernels before 6.2 drop it at once.
 const EXPIRE_ONLY: u32 = 1;
@@ -71,6 +72,12 @@ impl Notice {
         Self::new(INC_EPOCH, &[])
     }
 
+    /// Has the kernel send all requests again that were read and not answered (Linux 6.9).
+    #[must_use]
+    pub fn resend() -> Self {
+        Self::new(RESEND, &[])
+    }
+
     /// Makes the kernel send a request, `NOTIFY_REPLY`, with the number `unique`: no bytes of the cached data of `ino`.
     #[must_use]
     pub fn request(ino: u64, unique: u64) -> Self {
@@ -104,6 +111,7 @@ mod tests {
         assert_eq!(Notice::attributes(7).as_bytes()[16..32], [[7, 0, 0, 0, 0, 0, 0, 0], [255; 8]].concat());
         assert_eq!(Notice::data(7).as_bytes().len(), 40);
         assert_eq!(Notice::all_names().as_bytes().len(), 16);
+        assert_eq!(Notice::resend().as_bytes()[..8], [16, 0, 0, 0, 7, 0, 0, 0]);
         let request = Notice::request(1, 0x99);
         assert_eq!(request.as_bytes()[..8], [48, 0, 0, 0, 5, 0, 0, 0]);
         assert_eq!(request.as_bytes()[16..32], [0x99, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);

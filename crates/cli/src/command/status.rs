@@ -29,14 +29,20 @@ pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
 
 fn human(status: &Status) -> String {
     let mut text = String::new();
-    let Status { id, mount_point, version, pid, transport, create, write_path, tables, .. } = status;
+    let Status { id, mount_point, version, pid, transport, create, write_path, tables, restart, .. } = status;
     let granted = if status.passthrough { "" } else { " (the kernel has no passthrough here)" };
     let _ = writeln!(
         text,
         "{mount_point} ({id}): fsstack {version}, process {pid}, up {}",
         age(status.uptime_seconds)
     );
-    let _ = writeln!(text, "create={create} write-path={write_path}{granted} transport={transport}");
+    let outlives = match restart.as_str() {
+        "keep" => " restart=keep",
+        "lost" => " restart=keep (its keeper has died: the pool ends with the daemon)",
+        _ => "",
+    };
+    let _ =
+        writeln!(text, "create={create} write-path={write_path}{granted} transport={transport}{outlives}");
     for rule in &status.write_rules {
         let _ = writeln!(text, "write-path={} below {}", rule.write_path, rule.subtree);
     }

@@ -30,6 +30,9 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// Transport of requests from the kernel: `ring` or `dev`.
     pub transport: String,
+    /// Consequence of the daemon's death: `off`, the pool ends; `keep`, it goes on; `lost`, it ends, as the keeper has died.
+    #[serde(default)]
+    pub restart: String,
     /// Whether the kernel granted passthrough to this mount.
     pub passthrough: bool,
     /// The placement policy.

@@ -17,6 +17,7 @@ use fsstack_control::Listeners;
 use fsstack_control::api::{Upgrade, UpgradeStage};
 use fsstack_control::registry::{DirectoryId, Registration};
 use fsstack_engine::Pool;
+use fsstack_engine::kept::{Kept, Revived};
 use fsstack_fuse::{Adopted, LockWait, Mounted};
 use fsstack_pool::Printable;
 use fsstack_pool::settings::OutOfBand;
@@ -27,9 +28,11 @@ use parking_lot::Mutex;
 use super::{Handover, PassedState, Report, VERSION, plain_arguments};
 use crate::background::take_limits;
 use crate::confine::{give_up_rights, keep_to_known_calls};
+use crate::keeper;
 use crate::log::{self, LogHandle};
-use crate::serve::{Attended, Beginning, attend, engine_settings, hold_signals, open_transport};
+use crate::serve::{Attended, Beginning, attend, engine_settings, open_transport};
 use crate::settings::{Branch, Settings};
+use crate::signals::hold_signals;
 
 /// The option before the descriptors, and how many arguments it is with them.
 pub(crate) const ADOPT: &str = "--adopt";
@@ -128,13 +131,14 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
 }
 
 /// A pool that this program serves.
-struct TakenOver {
+pub(crate) struct TakenOver {
     settings: Settings,
     listed: Option<Registration>,
     log: LogHandle,
     mounted: Mounted,
     attended: Attended,
     listeners: Listeners,
+    revived: Revived,
 }
 
 impl TakenOver {
@@ -142,7 +146,34 @@ impl TakenOver {
         let state = read(way)?;
         let both = [Some(way.state), way.back].into_iter().flatten();
         let inherited = Inherited::new(state.descriptors().into_iter().chain(both));
-        let mut inherited = inherited.map_err(|error| format!("descriptors: {error}"))?;
+        let inherited = inherited.map_err(|error| format!("descriptors: {error}"))?;
+        let taken = Self::of(&state, inherited, because, None)?;
+        let paused = handover::since_boot().saturating_sub(state.paused_at);
+        taken.attended.served.is_taken_over(paused);
+        if taken.settings.options.out_of_band == OutOfBand::Watch {
+            // Nobody watched the branches meanwhile.
+            taken.attended.served.union.invalidate_all();
+        }
+        Ok(taken)
+    }
+
+    /// The pool of a daemon that has died: what it had open is in `kept`.
+    ///
+    /// # Errors
+    /// One line: why it cannot be served.
+    pub(crate) fn revive(state: &PassedState, inherited: Inherited, kept: Arc<Kept>) -> Result<Self, String> {
+        let taken = Self::of(state, inherited, None, Some(kept))?;
+        // Names are looked up again: so their objects are known by them.
+        taken.attended.served.union.invalidate_all();
+        Ok(taken)
+    }
+
+    fn of(
+        state: &PassedState,
+        mut inherited: Inherited,
+        because: Option<String>,
+        kept: Option<Arc<Kept>>,
+    ) -> Result<Self, String> {
         std::env::set_current_dir("/").map_err(|error| format!("/: {error}"))?;
         take_limits();
         give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
@@ -150,54 +181,91 @@ impl TakenOver {
         let log = log::start(&settings.options.log).map_err(|error| format!("log: {error}"))?;
         #[cfg(feature = "fault")]
         fail_as_told(because.is_some())?;
-        let pool = open_pool(&state, &settings, &inherited)?;
+        let pool = open_pool(state, &settings, &inherited)?;
         settings.branches = branches(&pool);
-        let Copies { device, waits, listeners } = Copies::of(&state, &inherited)?;
+        let Copies { device, waits, listeners } = Copies::of(state, &inherited)?;
         let mounted = Mounted::adopt(Adopted {
             device,
             target: settings.mount_point.clone(),
             granted: state.mount.granted(),
             dev: state.mount.dev,
         });
-        let listed = settings.registry.clone().filter(|_| !state.pool_id.is_empty());
-        let listed = listed.map(|registry| Registration::adopt(registry, state.pool_id.clone()));
+        let listed = Self::listed(state, &settings);
         let handover = |pauser| Handover {
             program: path_of(&state.program),
             calls: Mutex::new(state.calls.clone()),
-            report: Mutex::new(report(&state, because.clone())),
+            report: Mutex::new(if kept.is_some() {
+                Report::default()
+            } else {
+                report(state, because.clone())
+            }),
             ..Handover::new(pauser, &mounted, &log)
         };
+        let since = if kept.is_some() {
+            handover::since_boot().saturating_sub(state.paused_at)
+        } else {
+            Duration::ZERO
+        };
+        let mut revived = Revived::default();
         let beginning = Beginning {
             waits,
-            uptime: state.uptime,
+            uptime: state.uptime + since,
+            kept: kept.clone(),
             // Whatever fails after this, the descriptors stay for the program before.
             take_over: &mut |union| {
                 let _kept = ManuallyDrop::new(union.clone());
-                union.take_over(&state.pool, &mut inherited)
+                union.take_over(&state.pool, &mut inherited)?;
+                revived = union.revive(&mut inherited);
+                Ok(())
             },
             handover: &handover,
         };
         let attended =
             open_transport(&settings, pool, &mounted, log.level.clone(), listed.as_ref(), beginning);
         let attended = attended.map_err(|error| error.text)?;
-        let paused = handover::since_boot().saturating_sub(state.paused_at);
+        // By numbers that stay when those that were left are closed.
+        attended.served.note_state();
         // Nothing is handed to a further program by mistake.
         if let Err(error) = handover::keep_none() {
             tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
         }
         inherited.close_rest();
-        attended.served.is_taken_over(paused);
-        if settings.options.out_of_band == OutOfBand::Watch {
-            // Nobody watched the branches meanwhile.
-            attended.served.union.invalidate_all();
-        }
-        Ok(Self { settings, listed, log, mounted, attended, listeners })
+        Ok(Self { settings, listed, log, mounted, attended, listeners, revived })
     }
 
-    fn attend(self, signals: process::SignalFd) -> Result<(), String> {
-        let Self { settings, listed, log, mounted, attended, listeners } = self;
+    /// The pool's name in the registry.
+    pub(crate) fn listed(state: &PassedState, settings: &Settings) -> Option<Registration> {
+        let registry = settings.registry.clone().filter(|_| !state.pool_id.is_empty());
+        registry.map(|registry| Registration::adopt(registry, state.pool_id.clone()))
+    }
+
+    /// Logs what became of the daemon before this one, `pause` milliseconds ago.
+    pub(crate) fn tell_of_death(&self, how: &str, pause: u64) {
+        let shown = Printable::path(&self.settings.mount_point).to_string();
+        let Revived { handles, lost } = self.revived;
+        tracing::error!(
+            "{shown}: the daemon {how}; restart=keep: process {} serves on, pause {pause} ms, {handles} open handles go on",
+            std::process::id()
+        );
+        if lost > 0 {
+            tracing::error!(
+                "{shown}: {lost} open handles are of files that are found no more: programs get errors by them, and open the files anew"
+            );
+        }
+        // It may die again soon.
+        self.log.flush();
+    }
+
+    /// Serves the pool to its end.
+    ///
+    /// # Errors
+    /// One line: how it ended.
+    pub(crate) fn attend(self, signals: process::SignalFd) -> Result<(), String> {
+        let Self { settings, listed, log, mounted, attended, listeners, revived: _ } = self;
+        let served = attended.served.clone();
         let mount_point = Printable::path(&settings.mount_point).to_string();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
+            served.is_to_be_kept();
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 let _installed = keep_to_known_calls(&settings);
@@ -205,6 +273,7 @@ impl TakenOver {
             Ok(())
         });
         mounted.ended();
+        keeper::is_over(served.union.kept());
         match &ended {
             Ok(()) => tracing::info!("{mount_point}: unmounted"),
             Err(error) => tracing::error!("{error}"),

@@ -36,6 +36,7 @@ use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, become_file, sealed_file};
 use parking_lot::{Mutex, RwLock};
 
+use crate::keeper::{self, Noted};
 use crate::log::{LogHandle, LogTarget};
 use crate::operate::Served;
 use crate::serve::timeout;
@@ -74,6 +75,8 @@ pub(crate) struct Handover {
     /// A signal has begun to unmount the pool. Changed with `operators` held.
     pub(crate) is_ending: AtomicBool,
     pub(crate) report: Mutex<Report>,
+    /// State for a daemon after this one, should it die.
+    pub(crate) noted: Noted,
 }
 
 /// How far the last upgrade has come.
@@ -108,6 +111,7 @@ impl Handover {
             operators: RwLock::default(),
             is_ending: AtomicBool::new(false),
             report: Mutex::default(),
+            noted: Noted::default(),
         }
     }
 }
@@ -171,6 +175,11 @@ impl Served {
         if self.handover.pauser.is_none() {
             return Err("requests come over io_uring (transport=ring), which the kernel cannot pass on: requests that wait in the \
                         ring would be lost, and their programs hang. Mount with transport=dev, or unmount to upgrade"
+                .to_owned());
+        }
+        if self.union.kept().is_some() {
+            return Err("restart=keep: the keeper has the daemon's descriptors too, and another program could not close them there: unmount to \
+                        upgrade, or mount with restart=off"
                 .to_owned());
         }
         if self.settings.lock().privilege == Privilege::User {
@@ -287,7 +296,7 @@ impl Served {
     }
 
     /// The state in a sealed file.
-    fn write_state(
+    pub(crate) fn write_state(
         &self,
         pool: PoolState,
         waits: &[LockWait],
@@ -319,11 +328,14 @@ impl Served {
     }
 }
 
-/// Arguments without those of a handover.
-fn plain_arguments() -> Vec<OsString> {
+/// Arguments without those of a handover, or of a keeper.
+pub(crate) fn plain_arguments() -> Vec<OsString> {
     let mut all: Vec<OsString> = std::env::args_os().collect();
-    if all.get(1).is_some_and(|first| first == adopt::ADOPT) {
-        all.drain(1..all.len().min(1 + adopt::ARGUMENTS));
-    }
+    let extra = match all.get(1) {
+        Some(first) if first == adopt::ADOPT => adopt::ARGUMENTS,
+        Some(first) if first == keeper::REVIVE => keeper::ARGUMENTS,
+        _ => 0,
+    };
+    all.drain(1.min(all.len())..all.len().min(1 + extra));
     all
 }

@@ -6,6 +6,7 @@
 
 use super::Served;
 use crate::branches::{self, Demand};
+use crate::keeper;
 use crate::problem::Problems;
 use crate::remembered::Remembered;
 use crate::remount::held_flags;
@@ -215,13 +216,15 @@ impl Served {
 
     /// Updates the registry, so that other pools see the present branches.
     fn relist(&self) {
+        self.note_state();
         let Some(registry) = &self.registry else { return };
         let of = |branch: &Arc<Member>| {
             RegistryBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
         };
         let mount_point = self.settings.lock().mount_point.clone();
         let entry = || {
-            RegistryEntry::of_this_process(&mount_point, self.union.pool().branches.iter().map(of).collect())
+            let branches = self.union.pool().branches.iter().map(of).collect();
+            RegistryEntry::of_process(keeper::known_by(self.union.kept()), &mount_point, branches)
         };
         let written = registry::rewrite(registry, &self.id, entry);
         if let Err(error) = written {

@@ -236,11 +236,13 @@ impl Served {
     fn set_key_of_mergerfs(&self, key: &str, value: &str) -> Result<(), Errno> {
         // Not waited for: an upgrade, which holds it, waits for this request.
         let _turn = self.handover.operators.try_read().ok_or(Errno::BUSY)?;
-        self.change_by_key(known(key).unwrap_or(key), value).map_err(|refused| {
-            let (key, value) = (Printable(key.as_bytes()), Printable(value.as_bytes()));
-            tracing::info!("control file: {key}={value} refused: {}", refused.why);
-            refused.errno
-        })
+        self.change_by_key(known(key).unwrap_or(key), value).inspect(|()| self.note_state()).map_err(
+            |refused| {
+                let (key, value) = (Printable(key.as_bytes()), Printable(value.as_bytes()));
+                tracing::info!("control file: {key}={value} refused: {}", refused.why);
+                refused.errno
+            },
+        )
     }
 
     fn change_by_key(&self, key: &str, value: &str) -> Result<(), Refused> {

@@ -75,17 +75,17 @@ impl Operator for Served {
 
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
         let _turn = self.handover.operators.read();
-        self.make_changes(request)
+        self.make_changes(request).inspect(|_| self.note_state())
     }
 
     fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
         let _turn = self.handover.operators.read();
-        self.switch_write_path(request)
+        self.switch_write_path(request).inspect(|_| self.note_state())
     }
 
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
         let _turn = self.handover.operators.read();
-        self.change_branch(request)
+        self.change_branch(request).inspect(|_| self.note_state())
     }
 
     fn handles(&self, request: &HandlesRequest) -> HandlesTried {

@@ -1,6 +1,7 @@
 //! The pool as it is now.
 
 use super::Served;
+use crate::keeper;
 use crate::values;
 use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
@@ -28,6 +29,7 @@ impl Served {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.since.elapsed().as_secs(),
             transport: self.transport.to_owned(),
+            restart: self.restart().to_owned(),
             passthrough: self.passthrough,
             create: settings.options.engine.create.to_string(),
             write_path: settings.options.engine.write_path.to_string(),
@@ -53,6 +55,17 @@ impl Served {
             jobs: self.jobs_at_work(),
             pool_id: self.union.id().map(|id| id.to_string()),
             index: self.union.index_health().to_string(),
+        }
+    }
+}
+
+impl Served {
+    /// Consequence of the daemon's death.
+    fn restart(&self) -> &'static str {
+        match self.union.kept() {
+            None => "off",
+            Some(kept) if keeper::is_kept(kept) => "keep",
+            Some(_) => "lost",
         }
     }
 }

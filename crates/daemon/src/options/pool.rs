@@ -7,7 +7,8 @@ use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Relocation;
 use fsstack_fuse::{Scheduling, Transport};
 use fsstack_pool::settings::{
-    ControlFile, Degraded, Locks, OutOfBand, PageCache, Require, Seccomp, Verify, Words as _, WritePath,
+    ControlFile, Degraded, Locks, OutOfBand, PageCache, Require, Restart, Seccomp, Verify, Words as _,
+    WritePath,
 };
 use fsstack_pool::{Printable, Size};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -394,6 +395,14 @@ pub(super) const RUNNING: &[Row] = &[
         |raw, typed| typed.read(&mut raw.options.seccomp),
     )
     .settled(|now| now.seccomp.to_string()),
+    option(
+        &["restart"],
+        Takes::Choice(Restart::VARIANTS),
+        "off",
+        "What happens when the daemon dies: with \"keep\" a second process starts it again, and programs only wait (at /dev/fuse, Linux 6.9).",
+        |raw, typed| typed.read(&mut raw.options.restart),
+    )
+    .settled(|now| now.restart.to_string()),
     option(
         &["log", "logfile", "log.file"],
         Takes::Value("syslog|stderr|FILE"),

@@ -225,6 +225,43 @@ impl OpenFile {
     }
 }
 
+impl OpenFile {
+    /// The kernel has it open so already, each with its writer; `because` is what would be decided now.
+    pub(crate) fn take_opens(
+        &self,
+        because: PathDecision,
+        opens: impl Iterator<Item = (Route, Option<u32>)>,
+    ) {
+        let mut io_mode = self.io_mode.lock();
+        for (route, writer) in opens {
+            let rank = |route: Route| match route {
+                Route::Passthrough(_) => 3,
+                Route::DirectBeside(_) => 2,
+                Route::Cached => 1,
+                Route::Direct => 0,
+            };
+            // Of all ways that are open at once, the one that the others go beside was first.
+            if io_mode.decided.is_none_or(|decided| rank(decided) < rank(route)) {
+                io_mode.decided = Some(route);
+            }
+            if let Route::Passthrough(id) | Route::DirectBeside(id) = route {
+                io_mode.backing = Some(id);
+            }
+            if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
+                io_mode.writers.push(uid);
+            }
+        }
+        let route = io_mode.decided.unwrap_or(because.route);
+        io_mode.because = Some(PathDecision { route, ..because });
+    }
+
+    /// Nothing is known of what was written before: the next sync is one.
+    pub(crate) fn owes_everything(&self) {
+        self.touched.store(true, Relaxed);
+        self.note_written();
+    }
+}
+
 impl DecisionRow {
     fn of(decision: &PathDecision) -> Self {
         Self {
@@ -271,6 +308,7 @@ impl FileHandle {
             mappable: row.mappable,
             noatime: row.noatime,
             appends: row.appends,
+            row: None,
         }
     }
 }
@@ -299,7 +337,7 @@ impl DirHandle {
         let followed = Followed::of_row(&row.followed)
             .ok_or_else(|| format!("directory handle {}: its row is damaged", row.handle))?;
         let listing = Ranked::new(Listing::of_row(&row.listing, memory));
-        Ok(Self { inode, listing, followed, losses: row.losses.into() })
+        Ok(Self { inode, listing, followed, losses: row.losses.into(), row: None })
     }
 }
 
@@ -307,6 +345,11 @@ impl Listing {
     /// Its row, for another program.
     fn row(&self) -> ListingRow {
         ListingRow { noatime: self.noatime, short: self.short, own: self.own.clone() }
+    }
+
+    /// A listing of which nothing is known, and which goes on wherever it is asked to.
+    pub(crate) fn going_on(noatime: bool, memory: &Arc<ListingMemory>) -> Self {
+        Self::of_row(&ListingRow { noatime, ..ListingRow::default() }, memory)
     }
 
     /// The listing that `row` describes, which goes on wherever it is asked to.

@@ -34,6 +34,7 @@ use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
+use crate::kept::rows::RowNumber;
 use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
 use crate::tree::inode::Inode;
@@ -90,6 +91,8 @@ pub struct OpenFile {
     why: Mutex<Option<&'static str>>,
     noatime: NoatimeState,
     backings: Arc<dyn Backings>,
+    /// Device and inode number when it was opened.
+    object: (u64, u64),
 }
 
 impl OpenFile {
@@ -105,6 +108,7 @@ impl OpenFile {
         *file.strips.get_mut() = u32::from(stat.mode & SET_ID != 0);
         *file.immutable.get_mut() = stat.is_immutable();
         *file.append_only.get_mut() = stat.is_append_only() || access == Access::Append;
+        file.object = (stat.dev, stat.ino);
         file
     }
 
@@ -127,7 +131,13 @@ impl OpenFile {
             why: Mutex::default(),
             noatime: NoatimeState::default(),
             backings,
+            object: (0, 0),
         }
+    }
+
+    /// Device and inode number of the file when it was opened.
+    pub(crate) fn object(&self) -> (u64, u64) {
+        self.object
     }
 
     /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through
@@ -391,6 +401,8 @@ pub struct FileHandle {
     pub(crate) noatime: bool,
     /// It was opened while the file was append-only.
     pub(crate) appends: bool,
+    /// Its row in what outlives the daemon.
+    pub(crate) row: Option<RowNumber>,
 }
 
 /// Durability of a write before it is answered.
@@ -426,4 +438,6 @@ pub struct DirHandle {
     pub(crate) followed: Followed,
     /// Losses of the directory that this handle has reported, or that are older than it.
     pub(crate) losses: AtomicU32,
+    /// Its row in what outlives the daemon.
+    pub(crate) row: Option<RowNumber>,
 }

@@ -115,7 +115,7 @@ impl Union {
 
     /// Branch and inode number in the number `natural`, a descriptor of the object, and its attributes.
     fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, MountedFd, Stat)> {
-        let exported = pool.settings.nfs_export;
+        let exported = self.searches(pool);
         let Some(inode) = number::inode_of(natural) else {
             let found = if exported { self.search_all(pool, natural)? } else { None };
             // It may be of an object on a branch that is not in the pool now.
@@ -328,9 +328,15 @@ impl Union {
         })
     }
 
+    /// Whether objects are searched by their numbers where no branch opens them so: for NFS servers, and for a kernel that knows
+    /// more than this daemon.
+    fn searches(&self, pool: &Pool) -> bool {
+        pool.settings.nfs_export || self.inodes.is_uncertain()
+    }
+
     /// A file by its number where none of its names is known any more, for pools that search.
     pub(crate) fn file_by_number(&self, pool: &Pool, inode: &Inode, failed: OpError) -> Result<ByNumber> {
-        if failed.errno() != Errno::STALE || !pool.settings.nfs_export {
+        if failed.errno() != Errno::STALE || !self.searches(pool) {
             return Err(failed);
         }
         match self.resolve_number(pool, inode.id.ino)? {

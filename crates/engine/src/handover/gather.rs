@@ -172,6 +172,7 @@ fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<Bra
             min_inodes: branch.min_inodes(),
             cross_mounts: branch.mounts == Mounts::Cross,
             root: descriptors.note(branch.root().as_fd())?,
+            object: (branch.dev(), branch.root_ino),
             unsynced: branch.unsynced.row(branch.mount_generation()),
         })
     };

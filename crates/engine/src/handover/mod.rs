@@ -51,6 +51,8 @@ struct BranchRow {
     cross_mounts: bool,
     /// Descriptor of its root.
     root: i32,
+    /// Device and inode number of its root.
+    object: (u64, u64),
     unsynced: UnsyncedRow,
 }
 

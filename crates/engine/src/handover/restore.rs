@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor, Printable};
 use fsstack_sys::handover::Inherited;
 use smallvec::SmallVec;
 
@@ -43,6 +43,21 @@ impl BranchRow {
     }
 }
 
+impl BranchRow {
+    /// Its root: the descriptor that was handed over, or if another one has that number by now, what is at its path.
+    fn root(&self, inherited: &Inherited) -> Result<OwnedFd, String> {
+        let is_it = |fd: &OwnedFd| {
+            fsstack_sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| (stat.dev, stat.ino) == self.object)
+        };
+        if let Some(root) = inherited.copy(self.root).ok().filter(is_it) {
+            return Ok(root);
+        }
+        let path = self.spec()?.path;
+        fsstack_sys::at::open_root(&path)
+            .map_err(|error| format!("branch {}: {error}", Printable::path(&path)))
+    }
+}
+
 impl PoolState {
     /// The branches as a SOURCE would name them, in order.
     ///
@@ -60,8 +75,7 @@ impl PoolState {
         let mut branches = Vec::with_capacity(self.branches.len());
         for row in &self.branches {
             let id = BranchId::new(row.id).ok_or("a branch has no id")?;
-            let root =
-                inherited.copy(row.root).map_err(|error| format!("descriptor {}: {error}", row.root))?;
+            let root = row.root(inherited)?;
             let spec = row.spec()?;
             branches.push(Adopted { ix: BranchIx(row.slot), id, spec, root });
         }

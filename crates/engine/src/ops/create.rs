@@ -13,6 +13,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry, Opened, Validity};
 use crate::files::{Access, OpenFile};
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::entry;
@@ -82,6 +83,7 @@ impl Union {
         let branch = pool.branch(at);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts);
+        slots::acts(0);
         let fd = dir.opened(branch.ask_as(caller, make)?);
         // Another branch may be tried next: this one must not keep the name.
         let stat = branch

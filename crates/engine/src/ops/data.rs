@@ -11,6 +11,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::route::Route;
 use crate::files::{FileHandle, OpenFile, Sync};
+use crate::kept::slots;
 use crate::settings::PageCache;
 use crate::tree::inode::Inode;
 use crate::union::Union;
@@ -92,6 +93,24 @@ impl Union {
         }
     }
 
+    /// How many bytes of `data` were appended to a file that was `before` bytes long, by a daemon that has died since.
+    ///
+    /// # Errors
+    /// EBADF if the handle is not open; EIO if something else was written there; what the branch answered.
+    pub fn written_before(&self, handle: Handle, before: u64, data: &[u8]) -> Result<usize> {
+        let open = self.file(handle)?;
+        let mut there = vec![0; data.len()];
+        let mut done = 0;
+        while done < data.len() {
+            let at = before + done as u64;
+            match open.file.ask_to_read(true, |fd| sys::file::read_at(fd, &mut there[done..], at))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        if there[..done] == data[..done] { Ok(done) } else { Err(OpError::UNSURE) }
+    }
+
     /// Page-cache write-back: writes all of `data` or fails, because the kernel ignores short counts.
     ///
     /// # Errors
@@ -140,6 +159,9 @@ impl Union {
                     if refreshes {
                         // A remote branch's client appends at the size that it has kept, until it asks the server.
                         sys::at::stat_now(fd)?;
+                    }
+                    if admin.appends && done == 0 && slots::is_noted() {
+                        slots::acts(sys::at::stat_fd(fd)?.size);
                     }
                     sys::file::write_at_flags(fd, rest, at, how)
                 })

@@ -9,6 +9,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
+use crate::kept::slots;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
@@ -45,6 +46,7 @@ impl Union {
         // With the old name removed it is a rename. (After the search for the file, if it had to be searched for.)
         let _moving = pool.moving([&parent, &parent])?;
         let _linking = branch.linking()?;
+        slots::acts(0);
         let stat = match (&open, &pin) {
             (Some(file), _) => file.ask_inside(name_it)?,
             (None, Some(pin)) => pin.ask(&pool, name_it)?,

@@ -11,6 +11,7 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;
+use crate::kept::slots;
 use crate::ops::create::take_back;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -58,6 +59,7 @@ impl Union {
             let dir = self.skeleton(&pool, &parent, at)?;
             self.sync_renamed(&pool, (&parent, name), &[at]);
             let branch = pool.branch(at);
+            slots::acts(0);
             branch.ask_as(caller, || new.make(dir.as_fd(), name))?;
             let stat = branch.ask(|| branch.stat(dir.as_fd(), name));
             // Another branch may be tried next: this one must not keep the name.

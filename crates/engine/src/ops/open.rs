@@ -17,6 +17,7 @@ use crate::files::decision::{Facts, StackedReason, stacked_route};
 use crate::files::route::Route;
 use crate::files::write_back_errors::{ReportTo, Reporter};
 use crate::files::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
 use crate::union::Union;
@@ -159,7 +160,7 @@ impl Union {
         if mappable {
             inode.opened_mappable();
         }
-        let open = FileHandle {
+        let mut open = FileHandle {
             inode,
             file: kept,
             route,
@@ -169,7 +170,10 @@ impl Union {
             mappable,
             noatime,
             appends,
+            row: None,
         };
+        open.row = self.kept().and_then(|kept| kept.note_file(handle, &open));
+        slots::acts(handle.0);
         self.files.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }
@@ -177,6 +181,9 @@ impl Union {
     /// The last use of a handle is over.
     pub fn release(&self, handle: Handle) {
         if let Some((_, open)) = self.files.remove(&handle.0) {
+            if let Some((kept, row)) = self.kept().zip(open.row) {
+                kept.drop_row(row);
+            }
             open.file.leave_io_mode(open.route, open.writer);
             if open.mappable {
                 open.inode.closed_mappable();

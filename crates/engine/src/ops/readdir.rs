@@ -14,6 +14,7 @@ use crate::answer::{Entry, Listed};
 use crate::files::DirHandle;
 use crate::files::followed::Followed;
 use crate::files::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number::number;
@@ -57,7 +58,9 @@ impl Union {
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
         let listing = Ranked::new(Listing::new(noatime, &self.listing_memory));
         let losses = AtomicU32::new(inode.losses());
-        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses });
+        let row = self.kept().and_then(|kept| kept.note_dir(handle, &inode));
+        slots::acts(handle.0);
+        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses, row });
         self.dirs.insert(handle.0, open.clone());
         self.follow_moving(&open);
         Ok(handle)
@@ -101,7 +104,10 @@ impl Union {
 
     /// The last use of a directory handle is over.
     pub fn releasedir(&self, handle: Handle) {
-        self.dirs.remove(&handle.0);
+        let closed = self.dirs.remove(&handle.0);
+        if let Some((kept, row)) = self.kept().zip(closed.and_then(|(_, open)| open.row)) {
+            kept.drop_row(row);
+        }
     }
 
     /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends. With `plus`, entries

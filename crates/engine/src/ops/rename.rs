@@ -24,6 +24,7 @@ use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
 use crate::changes::names::{End, Half, begin, finish, own_kind};
 use crate::handles::removed::NameRemoval;
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::inode::Inode;
@@ -57,6 +58,7 @@ impl Union {
             let create_guard = self.create_guard(&pool, from.dir, from.name)?;
             let too = !create_guard.keeps(to.dir, to.name);
             let _create_guard_too = if too { Some(self.create_guard(&pool, to.dir, to.name)?) } else { None };
+            slots::acts(0);
             self.exchange(&pool, from, to)?;
             self.sync_changed(&pool, from.dir)?;
             return self.sync_changed(&pool, to.dir);
@@ -73,6 +75,7 @@ impl Union {
             self.create_guard(&pool, to.dir, to.name)?
         };
         let at = self.source(&pool, from)?;
+        slots::acts(0);
         let renamed = match at {
             Some(at) => self.rename_file(&pool, from, to, at, flags),
             None => self.rename_dir(&pool, from, to, flags),

@@ -19,6 +19,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::handles::removed::NameRemoval;
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::entries::Entries;
 use crate::tree::inode::Inode;
@@ -49,6 +50,7 @@ impl Union {
         let known = self.known(&parent, name);
         let object = known.as_ref().and_then(|inode| self.object_of(&pool, inode));
         let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
+        slots::acts(0);
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
@@ -93,6 +95,7 @@ impl Union {
         let object = self.object_of(pool, &dir);
         let removal = self.removal(pool, &dir, (parent, name));
         let fd = self.dirfd(pool, parent, rmdir_guard.at)?;
+        slots::acts(0);
         match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
             // Not what it was known to be.
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),

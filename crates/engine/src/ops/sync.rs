@@ -19,6 +19,7 @@ impl Union {
     /// # Errors
     /// The branch's error, of this handle or of another one while this was open: each is reported once.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
+        self.sync_what_was_left()?;
         let open = self.file(handle)?;
         let own = open.inode.branch();
         self.sync_way(&self.pool.load(), &open.inode, own)?;
@@ -32,6 +33,7 @@ impl Union {
     /// What the first branch that failed answered; the others were asked all the same. A copy that is not there any more does
     /// not count; ESTALE if none is. EIO once for each `handle` if names were changed on a mount of a branch that is gone.
     pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
+        self.sync_what_was_left()?;
         let pool = self.pool.load();
         let dir = self.dir(ino)?;
         self.sync_way(&pool, &dir, None)?;
@@ -77,6 +79,19 @@ impl Union {
             Ok(there) => dir.copy_ino(at) != Some(there.ino),
             Err(error) => error.is_missing() || error.errno() == Errno::STALE,
         }
+    }
+
+    /// Syncs what a daemon that died had noted for later: everything, as nothing of it is known.
+    ///
+    /// # Errors
+    /// Those of [`Self::syncfs`]; the next sync tries again.
+    pub fn sync_what_was_left(&self) -> Result<()> {
+        let mut owes = self.owes_sync.lock();
+        if *owes {
+            self.syncfs()?;
+            *owes = false;
+        }
+        Ok(())
     }
 
     /// Everything written to the pool is on the branches' disks.

@@ -13,6 +13,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, SysError};
 use smallvec::SmallVec;
 
+use crate::kept::slots;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::inode::Inode;
@@ -46,6 +47,7 @@ impl Union {
         }
         let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
         let shown = known.as_ref().and_then(|inode| inode.branch());
+        slots::acts(0);
         let mut removed = false;
         let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
         let mut reported = OpError::MISSING;

@@ -160,7 +160,7 @@ fn lock_request(lk: &wire::Lk) -> Result<LockRequest, Errno> {
     Ok(LockRequest { owner: lk.owner, kind, how })
 }
 
-fn open_out(opened: &Opened) -> wire::Opened {
+pub(super) fn open_out(opened: &Opened) -> wire::Opened {
     const DIRECT: u32 = abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
     let backing = |id| i32::try_from(id).unwrap_or(0);
     let (flags, backing_id) = match opened.route {

@@ -1,10 +1,12 @@
 //! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
+mod again;
 mod control_file;
 mod files;
 mod listing;
 mod names;
 mod narrowed;
+mod timeouts;
 mod undelivered;
 mod xattr;
 
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use fsstack_engine::answer::{Attr, Entry};
+use fsstack_engine::kept::Kept;
 use fsstack_engine::ops::{Change, KeptListing};
 use fsstack_engine::{Caller, OpError, Union};
 use fsstack_pool::settings::Xattrs;
@@ -22,24 +25,13 @@ use fsstack_sys::process::is_program;
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
+pub(crate) use again::is_once;
 pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
 use crate::transport::interrupts::Interrupts;
 use narrowed::Modes;
-
-/// Timeouts of the kernel's caches.
-#[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// Names.
-    pub entry: Duration,
-    /// Attributes.
-    pub attr: Duration,
-    /// Negative entries: that a name is missing.
-    pub negative: Duration,
-    /// Timeouts of names and of missing names while all changes on all branches are watched.
-    pub watched: (Duration, Duration),
-}
+pub use timeouts::Timeouts;
 
 /// Action of a transport after the adapter has handled a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +58,10 @@ pub trait Serve: Send + Sync + fmt::Debug {
     fn will_not_wait(&self, _unique: u64) {}
     /// Requests that wait for locks, if any does.
     fn interrupts(&self) -> Option<&Interrupts> {
+        None
+    }
+    /// Memory that outlives the daemon, if there is any.
+    fn kept(&self) -> Option<&Arc<Kept>> {
         None
     }
     /// Rolls back the grants of `answer`, which the kernel has not received because another thread replied.
@@ -111,7 +107,7 @@ impl Serve for Adapter {
         }
         let served = match self.control_file.get().filter(|_| control_file::is_meant(request)) {
             Some(file) => file.serve(request, &self.timeouts(), answer),
-            None => self.dispatch(request, answer),
+            None => self.serve_noted(request, answer),
         };
         match served {
             Ok(()) => Outcome::Answered,
@@ -140,6 +136,10 @@ impl Serve for Adapter {
 
     fn interrupts(&self) -> Option<&Interrupts> {
         Some(&self.interrupts)
+    }
+
+    fn kept(&self) -> Option<&Arc<Kept>> {
+        self.union.kept()
     }
 
     fn take_back(&self, request: &Request<'_>, answer: &[u8]) {

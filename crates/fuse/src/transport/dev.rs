@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_engine::kept::slots;
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
@@ -22,6 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::ending::{Closer, Ending};
 use super::gate::{Gate, LockWait, Pauser};
+use super::once;
 use super::readers::{Readers, Waits, may_take_long};
 use super::repeatable::is_repeatable;
 use super::request_at_hand::RequestAtHand;
@@ -165,6 +167,10 @@ impl DevShared {
         let mut incoming = Buffer::new(self.buffer, BEFORE_DATA)?;
         let mut outgoing = Buffer::new(self.buffer, 0)?;
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
+        if self.adapter.kept().is_some() {
+            // All pages are there: the kernel fails a request with EIO whose reader is killed while a page is made for it.
+            incoming.fill(0);
+        }
         let mut guard = StarvationGuard::new(self.scheduling, &self.tempos[number % self.base]);
         let at_hand = RequestAtHand::new(self, device, Some(worker))?;
         reply_takeover::of(at_hand.clone());
@@ -265,6 +271,10 @@ impl DevShared {
         outgoing: &mut [u8],
     ) -> bool {
         let unique = request.header.unique;
+        if let Some(earlier) = once::begin(&*self.adapter, request) {
+            once::give(&*self.adapter, device, request, earlier, outgoing);
+            return false;
+        }
         let mut answer = Answer::new(outgoing);
         let transport: Arc<dyn ReplyTakeover> = at_hand.clone();
         at_hand.begin(unique, is_repeatable(request).then_some(message));
@@ -276,6 +286,7 @@ impl DevShared {
                 return at_hand.end();
             }
             Outcome::Refused(errno) if at_hand.end() => {
+                slots::refused(errno);
                 report(device::refuse(device, &OutHeader::refused(unique, errno)));
             }
             Outcome::Refused(_) => {}
@@ -283,11 +294,13 @@ impl DevShared {
                 let _nobody_waits = at_hand.end();
             }
         }
+        slots::over();
         false
     }
 
     /// Gives `answer` to the kernel. What it does not take it does not count: that is given up.
     fn give(&self, device: BorrowedFd<'_>, request: &Request<'_>, answer: &Answer<'_>) {
+        slots::performed(answer.as_bytes());
         let given = device::answer(device, &answer.header(request.header.unique), answer);
         if given.is_err() {
             self.adapter.take_back(request, answer.as_bytes());
@@ -325,12 +338,19 @@ impl DevShared {
 
     fn run(&self, device: BorrowedFd<'_>, request: &Request<'_>, outgoing: &mut [u8]) {
         let unique = request.header.unique;
+        if let Some(earlier) = once::begin(&*self.adapter, request) {
+            return once::give(&*self.adapter, device, request, earlier, outgoing);
+        }
         let mut answer = Answer::new(outgoing);
         match self.adapter.serve(request, &mut answer) {
             Outcome::Answered => self.give(device, request, &answer),
-            Outcome::Refused(errno) => report(device::refuse(device, &OutHeader::refused(unique, errno))),
+            Outcome::Refused(errno) => {
+                slots::refused(errno);
+                report(device::refuse(device, &OutHeader::refused(unique, errno)));
+            }
             Outcome::Silent => {}
         }
+        slots::over();
     }
 
     /// A wait for a lock may last for ever, and the request that ends it must find a thread: so each wait has its own, one

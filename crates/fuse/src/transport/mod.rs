@@ -6,6 +6,7 @@ mod ending;
 mod extra_workers;
 mod gate;
 pub mod interrupts;
+mod once;
 mod readers;
 mod repeatable;
 mod request_at_hand;

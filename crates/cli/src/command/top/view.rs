@@ -188,6 +188,7 @@ mod tests {
                 version: "0.1.0".into(),
                 uptime_seconds: 61,
                 transport: "ring".into(),
+                restart: "off".into(),
                 passthrough: true,
                 create: "mfs".into(),
                 write_path: "auto".into(),

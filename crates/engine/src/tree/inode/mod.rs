@@ -432,6 +432,14 @@ impl Inode {
         debug_assert!(before & !WAS_MAPPABLE > 0, "a handle was closed that was not open");
     }
 
+    /// The kernel may know it from a daemon before this one: it may be open by passthrough or mapped.
+    pub(super) fn is_from_before(&self) {
+        if self.kind == Kind::File {
+            self.was_past.store(true, SeqCst);
+            self.mappable.fetch_or(WAS_MAPPABLE, SeqCst);
+        }
+    }
+
     /// How long the kernel may keep attributes of it.
     pub(crate) fn validity(&self) -> Validity {
         match self.mappable.load(SeqCst) {

@@ -4,7 +4,7 @@
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,12 @@ pub struct Table {
     aside_limit: AtomicUsize,
     removed: AtomicUsize,
     born: Instant,
+    /// The kernel knows inodes from before this table: of none is the number of lookups known.
+    is_uncertain: AtomicBool,
 }
+
+/// Lookups of an inode whose number is not known.
+const UNCERTAIN: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -52,6 +57,38 @@ impl Table {
             aside_limit: AtomicUsize::new(ASIDE),
             removed: AtomicUsize::new(0),
             born: Instant::now(),
+            is_uncertain: AtomicBool::new(false),
+        }
+    }
+
+    /// The kernel knows inodes that are not in the table, from a daemon before this one.
+    pub(crate) fn is_of_a_later_daemon(&self) {
+        self.is_uncertain.store(true, Relaxed);
+    }
+
+    /// Whether the kernel may know inodes that are not in the table.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.is_uncertain.load(Relaxed)
+    }
+
+    /// The inode `id`, which the kernel knows from before; made by `make` if it is not in the table.
+    pub(crate) fn known_from_before(
+        &self,
+        id: Identity,
+        kind: Kind,
+        make: impl FnOnce() -> Inode,
+    ) -> Arc<Inode> {
+        if id.ino == Ino::ROOT {
+            return self.root.clone();
+        }
+        match self.slots.entry(id.ino.0) {
+            Entry::Occupied(known) => known.get().inode.clone(),
+            Entry::Vacant(free) => {
+                let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
+                inode.is_from_before();
+                free.insert(Slot { inode: inode.clone(), lookups: UNCERTAIN });
+                inode
+            }
         }
     }
 
@@ -84,7 +121,7 @@ impl Table {
         let inode = match self.slots.entry(id.ino.0) {
             Entry::Occupied(mut known) => {
                 let slot = known.get_mut();
-                slot.lookups += 1;
+                slot.lookups = slot.lookups.saturating_add(1);
                 if slot.inode.id != id || slot.inode.kind != kind || slot.inode.is_lost() {
                     slot.inode = Arc::new(make());
                 }
@@ -92,7 +129,11 @@ impl Table {
             }
             Entry::Vacant(free) => {
                 let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
-                free.insert(Slot { inode: inode.clone(), lookups: 1 });
+                let lookups = if self.is_uncertain() { UNCERTAIN } else { 1 };
+                if lookups == UNCERTAIN {
+                    inode.is_from_before();
+                }
+                free.insert(Slot { inode: inode.clone(), lookups });
                 inode
             }
         };
@@ -154,10 +195,13 @@ impl Table {
     /// The kernel has forgotten `count` lookups of `ino`. True every now and then, when so many inodes have
     /// gone that giving memory back is worth a thought.
     pub fn forget(&self, ino: Ino, count: u64) -> bool {
+        if self.is_uncertain() && self.get(ino).is_some_and(|inode| inode.open_file().is_some()) {
+            return false; // the kernel has more lookups than these: it does not forget what is open
+        }
         let Entry::Occupied(mut known) = self.slots.entry(ino.0) else { return false };
         let slot = known.get_mut();
         debug_assert!(count <= slot.lookups, "the kernel forgot {ino} more often than it was told of it");
-        slot.lookups = slot.lookups.saturating_sub(count);
+        slot.lookups = if slot.lookups == UNCERTAIN { 0 } else { slot.lookups.saturating_sub(count) };
         if slot.lookups > 0 {
             return false;
         }

@@ -1,0 +1,209 @@
+//! A process that outlives the daemon: `restart=keep`.
+//!
+//! The daemon is its child, and both have one table of descriptors. So the keeper has /dev/fuse with all clones, and every file that the
+//! daemon has open, without a message between them. It opens nothing, and does nothing but wait, and hand signals on to the daemon.
+//!
+//! When the daemon dies it becomes this program anew, in its place and with its descriptors (`revive.rs`), which starts the next daemon.
+//! Requests wait in the kernel meanwhile. The next daemon knows from memory that both have mapped what is open (`fsstack_engine::kept`),
+//! and from a state like that of an upgrade how the pool is mounted; that state is written anew whenever an operator changes something.
+
+mod revive;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use fsstack_engine::kept::Kept;
+use fsstack_pool::settings::Restart;
+use fsstack_sys::handover::{self, become_file};
+use fsstack_sys::keeper::{self, Ended, fork_with_same_descriptors};
+use fsstack_sys::process::Fork;
+
+use crate::handover::plain_arguments;
+use crate::launch::LaunchError;
+use crate::operate::Served;
+use crate::settings::Settings;
+
+pub(crate) use revive::run;
+
+/// The option before the number of the memory's descriptor.
+pub(crate) const REVIVE: &str = "--revive";
+/// `--revive`, and the descriptor.
+pub(crate) const ARGUMENTS: usize = 2;
+
+/// Exit code of a program that ends without a word of its own.
+const FAILED: i32 = 2;
+
+/// Words that the keeper and the daemon share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SharedWord {
+    /// How far the daemon is.
+    Stage = 0,
+    /// Number of the descriptor of the state.
+    State = 1,
+    /// The keeper's process.
+    Keeper = 2,
+    /// When the daemon died, in milliseconds since the machine's start, and how.
+    DiedAt = 3,
+    DiedOf = 4,
+    /// When the last ones died.
+    Deaths = 5,
+}
+
+/// Daemons that may die within [`DEATHS_WITHIN`].
+const DEATHS: usize = 3;
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The daemon serves: its death is survived.
+const SERVES: u64 = 1;
+/// The mount is gone.
+const ENDED: u64 = 2;
+
+/// An exit code in [`SharedWord::DiedOf`]; else it is a signal.
+const EXIT: u64 = 1 << 32;
+
+fn word(kept: &Kept, word: SharedWord) -> &AtomicU64 {
+    &kept.own_words()[word as usize]
+}
+
+fn now() -> u64 {
+    u64::try_from(handover::since_boot().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Leaves a keeper behind where the pool is to have one: goes on in a child. The process must have one thread.
+///
+/// # Errors
+/// There is no memory, or no process to be had.
+pub(crate) fn begin(settings: &Settings) -> Result<Option<Arc<Kept>>, LaunchError> {
+    if settings.options.restart == Restart::Off {
+        return Ok(None);
+    }
+    let begun = Kept::new().and_then(stay_behind);
+    begun.map(Some).map_err(|error| LaunchError::system(format!("restart=keep: no keeper: {error}")))
+}
+
+/// Becomes the keeper; returns in a child of it.
+fn stay_behind(kept: Kept) -> io::Result<Arc<Kept>> {
+    word(&kept, SharedWord::Keeper).store(std::process::id().into(), SeqCst);
+    match fork_with_same_descriptors()? {
+        Fork::Child => Ok(Arc::new(kept)),
+        Fork::Parent(daemon) => keep(&kept, daemon),
+    }
+}
+
+/// Waits for the daemon's end, and ends with it, or begins anew.
+fn keep(kept: &Kept, daemon: i32) -> ! {
+    let ended = match keeper::attend(daemon) {
+        Ok(ended) => ended,
+        Err(_) => keeper::end(FAILED),
+    };
+    if word(kept, SharedWord::Stage).load(SeqCst) != SERVES {
+        keeper::end(match ended {
+            Ended::Exit(code) => code,
+            Ended::Killed(signal) => 128 + signal,
+        });
+    }
+    let how = match ended {
+        Ended::Exit(code) => EXIT | u64::try_from(code).unwrap_or_default(),
+        Ended::Killed(signal) => u64::try_from(signal).unwrap_or_default(),
+    };
+    word(kept, SharedWord::DiedOf).store(how, SeqCst);
+    word(kept, SharedWord::DiedAt).store(now(), SeqCst);
+    let error = become_anew(kept);
+    tell_stderr(&format!("restart=keep: the program cannot be run again: {error}; the pool ends"));
+    keeper::end(FAILED)
+}
+
+/// Becomes this program, in the same version, with all descriptors: returns only where it cannot.
+fn become_anew(kept: &Kept) -> io::Error {
+    let made = keeper::own_program().and_then(|program| {
+        let mut numbers = keeper::descriptors()?;
+        numbers.retain(|number| *number != program.as_raw_fd());
+        handover::set_all_kept(&numbers, true)?;
+        Ok(program)
+    });
+    let program = match made {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let mut all = plain_arguments();
+    let first = if all.is_empty() { OsString::from("mount.fsstack") } else { all.remove(0) };
+    let number = kept.as_fd().as_raw_fd().to_string();
+    let arguments: Vec<OsString> = [first, REVIVE.into(), number.into()].into_iter().chain(all).collect();
+    become_file(program.as_fd(), &arguments)
+}
+
+fn tell_stderr(line: &str) {
+    use std::io::Write;
+    let _nobody = writeln!(io::stderr(), "mount.fsstack: {line}");
+}
+
+/// The process that the pool is known by: the keeper, which hands signals on.
+pub(crate) fn known_by(kept: Option<&Arc<Kept>>) -> u32 {
+    let keeper = kept.map(|kept| word(kept, SharedWord::Keeper).load(SeqCst));
+    keeper.and_then(|keeper| u32::try_from(keeper).ok()).unwrap_or_else(std::process::id)
+}
+
+/// The mount is gone: the daemon's end is the keeper's.
+pub(crate) fn is_over(kept: Option<&Arc<Kept>>) {
+    if let Some(kept) = kept {
+        word(kept, SharedWord::Stage).store(ENDED, SeqCst);
+    }
+}
+
+/// Whether the keeper lives.
+pub(crate) fn is_kept(kept: &Arc<Kept>) -> bool {
+    u64::from(std::os::unix::process::parent_id()) == word(kept, SharedWord::Keeper).load(SeqCst)
+}
+
+impl Served {
+    /// The daemon's death is survived from now on; somebody looks after the keeper.
+    pub(crate) fn is_to_be_kept(self: &Arc<Self>) {
+        let Some(kept) = self.union.kept().cloned() else { return };
+        self.note_state();
+        word(&kept, SharedWord::Stage).store(SERVES, SeqCst);
+        let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
+        // Now, as a confined daemon may not.
+        let watches = keeper::Watched::new(keeper).and_then(|watched| {
+            let thread = std::thread::Builder::new().name("keeper-watch".into());
+            thread.spawn(move || {
+                if watched.wait().is_ok() {
+                    tracing::error!(
+                        "restart=keep: the keeper (process {keeper}) is gone; the pool is served on, and ends if the daemon dies: mount \
+                         it anew when that suits"
+                    );
+                }
+            })
+        });
+        if let Err(error) = watches {
+            tracing::warn!(%error, "restart=keep: the keeper is not watched");
+        }
+    }
+
+    /// Writes down how the pool is mounted now, for the next daemon.
+    pub(crate) fn note_state(&self) {
+        let Some(kept) = self.union.kept() else { return };
+        let written = self.union.outline().map_err(|error| error.to_string());
+        let written = written.and_then(|outline| self.write_state(outline, &[], handover::since_boot()));
+        match written {
+            Ok(state) => {
+                let mut noted = self.handover.noted.lock();
+                let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
+                word(kept, SharedWord::State).store(number, SeqCst);
+                // The one before is closed when the number of this one is there.
+                *noted = Some(state);
+            }
+            Err(why) => {
+                tracing::error!(
+                    "restart=keep: {why}; if the daemon dies, the pool goes on with earlier settings"
+                );
+            }
+        }
+    }
+}
+
+/// The state that the next daemon reads, as long as it is the current one.
+pub(crate) type Noted = parking_lot::Mutex<Option<OwnedFd>>;

@@ -1,0 +1,170 @@
+//! The keeper as this program anew, after the daemon's death.
+//!
+//! It keeps what the next daemon needs and closes the rest, has the kernel send requests again that were read and not answered, and
+//! starts the next daemon, which is its child as the last one was. Where daemons die one after another it ends the pool.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use fsstack_engine::kept::Kept;
+use fsstack_fuse::notify::send_again;
+use fsstack_pool::Printable;
+use fsstack_sys::handover::{self, Inherited};
+use fsstack_sys::mounts::{UmountFlags, umount};
+use fsstack_sys::{fusectl, keeper, stat};
+
+use super::{DEATHS, DEATHS_WITHIN, EXIT, SharedWord, now, stay_behind, word};
+use crate::cli::{Request, parse};
+use crate::confine::give_up_rights;
+use crate::handover::adopt::TakenOver;
+use crate::handover::{PassedState, plain_arguments};
+use crate::log::{self, LogSettings, LogTarget};
+use crate::signals::hold_signals;
+
+/// Goes on with the memory that `arguments`, those behind `--revive`, lead to; in the daemon, serves the pool to its end.
+///
+/// # Errors
+/// One line: why the pool is not served. It is gone then.
+pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    let number = arguments.next().and_then(|word| word.into_string().ok()?.parse::<RawFd>().ok());
+    let number = number.ok_or_else(|| format!("{}: started by a keeper only", super::REVIVE))?;
+    let open = keeper::descriptors().map_err(|error| format!("descriptors: {error}"))?;
+    let left = open.iter().copied().filter(|fd| *fd != number);
+    let inherited = Inherited::new(left).map_err(|error| format!("descriptors: {error}"))?;
+    let kept = keeper::take_first(number).and_then(Kept::left);
+    let kept = kept.map_err(|error| format!("restart=keep: memory: {error}"))?;
+    let died = Death::of(&kept);
+    let state = match read(&kept, &inherited) {
+        Ok(state) => state,
+        Err(why) => return give_up_blindly(&died, &why),
+    };
+    if died.are_too_many {
+        return give_up(&state, &died, "it died three times within a minute");
+    }
+    match start(kept, &state, inherited) {
+        Ok(Started { kept, inherited }) => serve(kept, &state, inherited, &died),
+        Err(why) => give_up(&state, &died, &why),
+    }
+}
+
+/// How the last daemon ended.
+struct Death {
+    at: u64,
+    how: String,
+    are_too_many: bool,
+}
+
+impl Death {
+    fn of(kept: &Kept) -> Self {
+        let at = word(kept, SharedWord::DiedAt).load(SeqCst);
+        let how = match word(kept, SharedWord::DiedOf).load(SeqCst) {
+            signal if signal < EXIT => format!("was killed by signal {signal}"),
+            code => format!("ended with code {}", code & (EXIT - 1)),
+        };
+        let deaths = &kept.own_words()[SharedWord::Deaths as usize..][..DEATHS];
+        // The oldest goes.
+        let mut times: Vec<u64> = deaths.iter().map(|death| death.load(SeqCst)).collect();
+        times.remove(0);
+        times.push(at);
+        deaths.iter().zip(&times).for_each(|(death, time)| death.store(*time, SeqCst));
+        let within = u64::try_from(DEATHS_WITHIN.as_millis()).unwrap_or(u64::MAX);
+        let first = times.first().copied().unwrap_or_default();
+        let are_too_many = first != 0 && at.saturating_sub(first) < within;
+        Self { at, how, are_too_many: are_too_many && !may_die_often() }
+    }
+}
+
+/// A test's daemon may die as often as it likes.
+fn may_die_often() -> bool {
+    cfg!(feature = "fault") && std::env::var_os("FSSTACK_TEST_DEATHS").is_some()
+}
+
+fn number_of_state(kept: &Kept) -> RawFd {
+    RawFd::try_from(word(kept, SharedWord::State).load(SeqCst)).unwrap_or(-1)
+}
+
+fn read(kept: &Kept, inherited: &Inherited) -> Result<PassedState, String> {
+    let failed = |why: String| format!("restart=keep: state of the pool: {why}");
+    let file = inherited.copy(number_of_state(kept)).map_err(|error| failed(error.to_string()))?;
+    let bytes = handover::read_sealed(file.as_fd()).map_err(|error| failed(error.to_string()))?;
+    PassedState::read(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+struct Started {
+    kept: Arc<Kept>,
+    inherited: Inherited,
+}
+
+/// Starts the next daemon: returns there. This process is its keeper.
+fn start(kept: Kept, state: &PassedState, mut inherited: Inherited) -> Result<Started, String> {
+    let device = inherited.copy(state.mount.device).map_err(|error| format!("/dev/fuse: {error}"))?;
+    // Requests that were read by a descriptor of the dead one go to the queue that all read: the other descriptors may go then.
+    send_again(device.as_fd()).map_err(|error| format!("/dev/fuse: requests are not sent again: {error}"))?;
+    let (mut needed, objects): (HashSet<RawFd>, _) =
+        (state.descriptors().into_iter().collect(), kept.objects());
+    needed.insert(number_of_state(&kept));
+    for number in inherited.numbers() {
+        let of_a_handle =
+            || keeper::stat_of(number).is_ok_and(|stat| objects.contains(&(stat.st_dev, stat.st_ino)));
+        if !needed.contains(&number) && !of_a_handle() {
+            drop(inherited.take(number));
+        }
+    }
+    give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
+    let kept = stay_behind(kept).map_err(|error| format!("no process: {error}"))?;
+    Ok(Started { kept, inherited })
+}
+
+fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, died: &Death) -> Result<(), String> {
+    let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
+    // Should this daemon die before it has noted its own.
+    let mut inherited = inherited;
+    let noted = inherited.take(number_of_state(&kept)).map_err(|error| format!("state: {error}"))?;
+    let noted = std::mem::ManuallyDrop::new(noted);
+    let taken = TakenOver::revive(state, inherited, kept)?;
+    drop(std::mem::ManuallyDrop::into_inner(noted));
+    taken.tell_of_death(&died.how, now().saturating_sub(died.at));
+    taken.attend(signals)
+}
+
+/// Ends a pool of which only the command line is known.
+fn give_up_blindly(died: &Death, why: &str) -> Result<(), String> {
+    let arguments = plain_arguments().into_iter().skip(1);
+    let Ok(Request::Mount(typed)) = parse(arguments) else { return Err(why.to_owned()) };
+    let log = LogSettings { target: LogTarget::Syslog, level: tracing::Level::INFO };
+    end(&died.how, why, Path::new(&typed.target), None, &log)
+}
+
+/// Ends the pool.
+fn give_up(state: &PassedState, died: &Death, why: &str) -> Result<(), String> {
+    let settings = state.settings.settings()?;
+    let ended = end(&died.how, why, &settings.mount_point, state.mount.dev, &settings.options.log);
+    drop(TakenOver::listed(state, &settings));
+    ended
+}
+
+fn end(how: &str, why: &str, target: &Path, dev: Option<u64>, log: &LogSettings) -> Result<(), String> {
+    let mount_point = Printable::path(target).to_string();
+    let line = format!(
+        "{mount_point}: restart=keep: the daemon {how} and is not started again: {why}; the pool is unmounted, programs that use it see \
+         errors: mount it again when the cause is known (the log above, coredumpctl)"
+    );
+    let log = log::start(log).map_err(|error| format!("{line} (log: {error})"))?;
+    tracing::error!("{line}");
+    // Callers that wait are freed first: unmounting may wait for requests.
+    if let Some(dev) = dev
+        && let Err(error) = fusectl::abort(stat::minor(dev).into())
+    {
+        tracing::debug!(%error, "the connection ends with the process");
+    }
+    let flags = UmountFlags { nofollow: true, detach: true, force: true };
+    if let Err(error) = umount(target, flags) {
+        tracing::error!("{mount_point}: cannot be unmounted: {}; use umount -l", error.errno);
+    }
+    log.flush();
+    Err(line)
+}

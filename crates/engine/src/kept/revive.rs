@@ -1,0 +1,260 @@
+//! The pool as a daemon that died has left it.
+//!
+//! A handle's number leads to its file: by the branch where it has a name, else to the descriptor that is still open. A descriptor that is
+//! open already is used where it is good for the handles: errors of earlier writes are reported by it. What has no handle is found when
+//! the kernel asks for it. Lookups are not counted: the kernel forgets an inode at once, and what is forgotten too early is found again.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, RawFd};
+use std::sync::Arc;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::Ranked;
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::handover::Inherited;
+use fsstack_sys::{self as sys, Kind, OFlags, Stat};
+
+use super::Kept;
+use super::rows::HandleRow;
+use crate::files::decision::Facts;
+use crate::files::listing::Listing;
+use crate::files::route::Route;
+use crate::files::write_back_errors::ReportTo;
+use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, is_refused};
+use crate::handles::by_number::ResolvedNumber;
+use crate::ops::open::has_capability;
+use crate::pool::Pool;
+use crate::tree::inode::number::{self, Identity};
+use crate::tree::inode::{Copies, Inode};
+use crate::union::Union;
+
+/// Handles that a dead daemon has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Revived {
+    /// Open again.
+    pub handles: usize,
+    /// Lost, as their file is found no more: programs get EBADF.
+    pub lost: usize,
+}
+
+/// Descriptors that are still open, by device and inode number.
+type OpenFds = HashMap<(u64, u64), Vec<RawFd>>;
+
+/// A file, how it is reached, and its name if it has one.
+struct Reached {
+    at: BranchIx,
+    fd: MountedFd,
+    stat: Stat,
+    id: Identity,
+    name: Option<(Arc<Inode>, std::ffi::CString)>,
+}
+
+impl Union {
+    /// Opens what the rows of [`Self::kept`] say again. Before the first request.
+    pub fn revive(&self, inherited: &mut Inherited) -> Revived {
+        let Some(kept) = self.kept().cloned() else { return Revived::default() };
+        self.inodes.is_of_a_later_daemon();
+        *self.owes_sync.lock() = true;
+        let pool = self.pool.load_full();
+        let mut fds = OpenFds::new();
+        for number in inherited.numbers() {
+            if let Ok(stat) = sys::keeper::stat_of(number) {
+                fds.entry((stat.st_dev, stat.st_ino)).or_default().push(number);
+            }
+        }
+        let mut told = Revived::default();
+        let mut files: HashMap<u64, Vec<HandleRow>> = HashMap::new();
+        for row in kept.handles() {
+            if row.is_dir {
+                self.revive_dir(row);
+                told.handles += 1;
+            } else {
+                files.entry(row.ino.0).or_default().push(row);
+            }
+        }
+        for rows in files.values() {
+            match self.revive_file(&pool, rows, &fds, inherited) {
+                Ok(()) => told.handles += rows.len(),
+                Err(error) => {
+                    let ino = rows.first().map(|row| row.ino);
+                    tracing::debug!(?ino, ?error, "restart=keep: an open file is found no more");
+                    rows.iter().for_each(|row| kept.drop_row(row.number));
+                    told.lost += rows.len();
+                }
+            }
+        }
+        told
+    }
+
+    fn revive_file(
+        &self,
+        pool: &Pool,
+        rows: &[HandleRow],
+        fds: &OpenFds,
+        inherited: &mut Inherited,
+    ) -> Result<()> {
+        let first = rows.first().ok_or(OpError::STALE)?;
+        let reached = self.reach(pool, first, fds, inherited)?;
+        let branch = pool.branch(reached.at);
+        let writes = rows.iter().any(|row| row.writer.is_some());
+        let (fd, access) = self.open_as(pool, &reached, writes, fds, inherited)?;
+        let kind = reached.stat.kind();
+        let capable = writes && kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
+        let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.backings.clone());
+        file.set_strips(capable || reached.stat.mode & SET_ID != 0);
+        file.owes_everything();
+        let inode =
+            self.inodes.known_from_before(reached.id, kind, || Inode::file(reached.id, kind, reached.at));
+        inode.found_on(reached.at);
+        if let Some((parent, name)) = &reached.name {
+            inode.note_name(parent, name, reached.stat.nlink);
+        }
+        let facts = Facts {
+            inode: &inode,
+            branch,
+            write: writes,
+            strips: file.strips(),
+            append_only: file.is_append_only(),
+        };
+        file.take_opens(self.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
+        let file = Arc::new(file);
+        inode.set_open(&file, rows.len());
+        for row in rows {
+            self.revive_handle(row, &inode, &file);
+        }
+        Ok(())
+    }
+
+    fn revive_handle(&self, row: &HandleRow, inode: &Arc<Inode>, file: &Arc<OpenFile>) {
+        if matches!(row.route, Route::Passthrough(_) | Route::DirectBeside(_)) {
+            inode.opened_past();
+        }
+        if row.mappable {
+            inode.opened_mappable();
+        }
+        if !matches!(row.route, Route::Passthrough(_)) {
+            file.has_reader(row.noatime);
+        }
+        let open = FileHandle {
+            inode: inode.clone(),
+            file: file.clone(),
+            route: row.route,
+            writer: row.writer,
+            sync: row.sync,
+            write_back_errors: ReportTo { handle: row.handle, since: file.write_back_errors.so_far() },
+            mappable: row.mappable,
+            noatime: row.noatime,
+            appends: row.appends,
+            row: Some(row.number),
+        };
+        self.files.insert(row.handle.0, open);
+    }
+
+    /// The file of `row`, by its number, or by a descriptor that is open if it has no name any more.
+    fn reach(&self, pool: &Pool, row: &HandleRow, fds: &OpenFds, inherited: &Inherited) -> Result<Reached> {
+        let failed = match self.resolve_number(pool, row.ino) {
+            Ok(ResolvedNumber::File(file)) if file.id.generation == row.generation => {
+                let name = self.name_of(pool, &file);
+                return Ok(Reached { at: file.at, fd: file.fd, stat: file.stat, id: file.id, name });
+            }
+            Ok(_) => OpError::STALE,
+            Err(error) => error,
+        };
+        let branch = pool.live(BranchIx(row.branch)).ok_or(failed)?;
+        let at = branch.ix;
+        for number in fds.get(&row.object).into_iter().flatten() {
+            let Ok(fd) = inherited.copy(*number) else { continue };
+            let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
+            if number::generation(&stat) == row.generation {
+                let id = Identity { ino: row.ino, generation: row.generation };
+                return Ok(Reached { at, fd: branch.root().opened(fd), stat, id, name: None });
+            }
+        }
+        Err(failed)
+    }
+
+    /// A descriptor of `reached` that is good for its handles: one that is open already, if there is one.
+    fn open_as(
+        &self,
+        pool: &Pool,
+        reached: &Reached,
+        writes: bool,
+        fds: &OpenFds,
+        inherited: &mut Inherited,
+    ) -> Result<(MountedFd, Access)> {
+        let branch = pool.branch(reached.at);
+        let is_good = |flags: OFlags| {
+            let unfit = OFlags::PATH | OFlags::WRONLY | OFlags::APPEND | OFlags::NOATIME;
+            !flags.intersects(unfit) && (!writes || flags.contains(OFlags::RDWR))
+        };
+        let object = (reached.stat.dev, reached.stat.ino);
+        let open = fds.get(&object).into_iter().flatten();
+        let mut good = open.filter(|number| sys::keeper::flags_of(**number).is_ok_and(is_good));
+        let access = if writes { Access::Write } else { Access::Read };
+        if let Some(fd) = good.find_map(|number| inherited.take(*number).ok()) {
+            return Ok((reached.fd.opened(fd), access));
+        }
+        let open = |access: Access| {
+            let opened = branch.ask(|| sys::at::reopen(reached.fd.as_fd(), access.flags()));
+            opened.map(|fd| (reached.fd.opened(fd), access))
+        };
+        match open(access) {
+            Err(error) if writes && is_refused(error) => open(Access::Append),
+            opened => opened,
+        }
+    }
+
+    /// A directory that is found no more is one that was removed: nothing is in it.
+    fn revive_dir(&self, row: HandleRow) {
+        let id = Identity { ino: row.ino, generation: row.generation };
+        let inode = match self.found_again(row.ino) {
+            Ok(inode) if inode.id == id && inode.is_dir() => inode,
+            _ => Arc::new(Inode::dir(id, &Copies::known([]))),
+        };
+        let noatime = self.noatime_scope().directories;
+        let listing = Ranked::new(Listing::going_on(noatime, &self.listing_memory));
+        let losses = inode.losses().into();
+        let open = DirHandle { inode, listing, followed: Default::default(), losses, row: Some(row.number) };
+        self.dirs.insert(row.handle.0, Arc::new(open));
+    }
+
+    /// The inode that the kernel calls `ino`, of which this daemon does not know.
+    ///
+    /// # Errors
+    /// ESTALE if there is none; EIO if that cannot be known.
+    pub(crate) fn found_again(&self, ino: Ino) -> Result<Arc<Inode>> {
+        if ino == Ino::ROOT {
+            return Ok(self.inodes.root().clone());
+        }
+        if !self.inodes.is_uncertain() {
+            return Err(OpError::STALE);
+        }
+        let pool = self.pool.load();
+        match self.resolve_number(&pool, ino)? {
+            ResolvedNumber::File(file) => {
+                let (id, kind) = (file.id, file.stat.kind());
+                let name = self.name_of(&pool, &file);
+                let inode = self.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
+                if let Some((parent, name)) = name {
+                    inode.note_name(&parent, &name, file.stat.nlink);
+                }
+                Ok(inode)
+            }
+            ResolvedNumber::Dir(dir) => {
+                let make = || Inode::dir(dir.id, &dir.copies);
+                let inode = self.inodes.known_from_before(dir.id, Kind::Dir, make);
+                inode.update_copies(&dir.copies);
+                inode.note_name(&dir.parent, &dir.name, 1);
+                Ok(inode)
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Whether a daemon before this one has left it.
+    pub fn is_left(&self) -> bool {
+        self.daemons() > 1
+    }
+}

@@ -1,0 +1,275 @@
+//! A row for each open handle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use fsstack_pool::{Handle, Ino};
+
+use super::{Header, Kept, slots};
+use crate::files::route::Route;
+use crate::files::{FileHandle, Sync};
+use crate::tree::inode::Inode;
+
+/// Handles that can be kept at once. Memory is taken for those that were open.
+const ROWS: usize = 1 << 20;
+/// Words of a row: handle, number, generation and flags, device and inode number on the branch, place and route, writer.
+const ROW: usize = 8;
+/// The end of all words.
+pub(super) const END: usize = slots::END + ROWS * ROW;
+
+/// Bits beside the generation.
+const IS_DIR: u64 = 1 << 32;
+const SYNC_DATA: u64 = 1 << 33;
+const SYNC_ALL: u64 = 1 << 34;
+const MAPPABLE: u64 = 1 << 35;
+const NOATIME: u64 = 1 << 36;
+const APPENDS: u64 = 1 << 37;
+const HAS_WRITER: u64 = 1 << 32;
+
+/// Rows that can be taken.
+#[derive(Debug, Default)]
+pub(super) struct FreeRows {
+    left: Vec<u32>,
+    used: u32,
+}
+
+/// The row of a handle; it goes with the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowNumber(u32);
+
+/// A handle as its row tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HandleRow {
+    pub(super) number: RowNumber,
+    pub(super) handle: Handle,
+    pub(super) ino: Ino,
+    pub(super) generation: u32,
+    pub(super) is_dir: bool,
+    /// Device and inode number of the file on its branch when it was opened.
+    pub(super) object: (u64, u64),
+    /// The branch's slot then.
+    pub(super) branch: u16,
+    pub(super) route: Route,
+    pub(super) writer: Option<u32>,
+    pub(super) sync: Option<Sync>,
+    pub(super) mappable: bool,
+    pub(super) noatime: bool,
+    pub(super) appends: bool,
+}
+
+impl HandleRow {
+    fn words(&self) -> [u64; 6] {
+        let flags = [
+            (self.is_dir, IS_DIR),
+            (self.sync == Some(Sync::Data), SYNC_DATA),
+            (self.sync == Some(Sync::All), SYNC_ALL),
+            (self.mappable, MAPPABLE),
+            (self.noatime, NOATIME),
+            (self.appends, APPENDS),
+        ];
+        let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
+        let (kind, backing): (u64, u32) = match self.route {
+            Route::Direct => (0, 0),
+            Route::Cached => (1, 0),
+            Route::Passthrough(id) => (2, id),
+            Route::DirectBeside(id) => (3, id),
+        };
+        [
+            self.ino.0,
+            u64::from(self.generation) | flags,
+            self.object.0,
+            self.object.1,
+            u64::from(self.branch) | kind << 16 | u64::from(backing) << 32,
+            self.writer.map_or(0, |uid| u64::from(uid) | HAS_WRITER),
+        ]
+    }
+
+    fn of(number: RowNumber, handle: u64, words: [u64; 6]) -> Self {
+        let [ino, flags, dev, inode, place, writer] = words;
+        let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
+        let backing = low(place >> 32);
+        let route = match place >> 16 & 0xff {
+            1 => Route::Cached,
+            2 => Route::Passthrough(backing),
+            3 => Route::DirectBeside(backing),
+            _ => Route::Direct,
+        };
+        let sync = match flags & (SYNC_DATA | SYNC_ALL) {
+            0 => None,
+            SYNC_DATA => Some(Sync::Data),
+            _ => Some(Sync::All),
+        };
+        Self {
+            number,
+            handle: Handle(handle),
+            ino: Ino(ino),
+            generation: low(flags),
+            is_dir: flags & IS_DIR != 0,
+            object: (dev, inode),
+            branch: u16::try_from(place & 0xffff).unwrap_or_default(),
+            route,
+            writer: (writer & HAS_WRITER != 0).then(|| low(writer)),
+            sync,
+            mappable: flags & MAPPABLE != 0,
+            noatime: flags & NOATIME != 0,
+            appends: flags & APPENDS != 0,
+        }
+    }
+}
+
+impl Kept {
+    fn row(&self, row: RowNumber) -> &[AtomicU64] {
+        let at = slots::END + usize::try_from(row.0).unwrap_or_default() * ROW;
+        &self.words.words()[at..at + ROW]
+    }
+
+    /// Notes an open file; None if there is no row left, and the handle ends with the daemon.
+    pub(crate) fn note_file(&self, handle: Handle, open: &FileHandle) -> Option<RowNumber> {
+        self.note(HandleRow {
+            number: RowNumber(0),
+            handle,
+            ino: open.inode.id.ino,
+            generation: open.inode.id.generation,
+            is_dir: false,
+            object: open.file.object(),
+            branch: open.file.branch().ix.0,
+            route: open.route,
+            writer: open.writer,
+            sync: open.sync,
+            mappable: open.mappable,
+            noatime: open.noatime,
+            appends: open.appends,
+        })
+    }
+
+    /// Like [`Self::note_file`], of a directory.
+    pub(crate) fn note_dir(&self, handle: Handle, dir: &Arc<Inode>) -> Option<RowNumber> {
+        self.note(HandleRow {
+            number: RowNumber(0),
+            handle,
+            ino: dir.id.ino,
+            generation: dir.id.generation,
+            is_dir: true,
+            object: (0, 0),
+            branch: 0,
+            route: Route::Direct,
+            writer: None,
+            sync: None,
+            mappable: false,
+            noatime: false,
+            appends: false,
+        })
+    }
+
+    fn note(&self, told: HandleRow) -> Option<RowNumber> {
+        let row = self.take_row()?;
+        let words = self.row(row);
+        for (word, value) in words[1..].iter().zip(told.words()) {
+            word.store(value, SeqCst);
+        }
+        // Last: it makes the row one.
+        words[0].store(told.handle.0, SeqCst);
+        Some(row)
+    }
+
+    fn take_row(&self) -> Option<RowNumber> {
+        let mut free = self.free_rows.lock();
+        if let Some(row) = free.left.pop() {
+            return Some(RowNumber(row));
+        }
+        let row = free.used;
+        if usize::try_from(row).ok()? >= ROWS {
+            return None;
+        }
+        free.used += 1;
+        self.header(Header::RowsUsed).store(free.used.into(), SeqCst);
+        Some(RowNumber(row))
+    }
+
+    /// The handle is closed.
+    pub(crate) fn drop_row(&self, row: RowNumber) {
+        self.row(row)[0].store(0, SeqCst);
+        self.free_rows.lock().left.push(row.0);
+    }
+
+    /// Finds the rows that are free in what was left.
+    pub(super) fn sort_rows(&self) {
+        let mut free = self.free_rows.lock();
+        let most = u32::try_from(ROWS).unwrap_or(u32::MAX);
+        free.used = u32::try_from(self.header(Header::RowsUsed).load(SeqCst)).unwrap_or(most).min(most);
+        free.left = (0..free.used).filter(|row| self.row(RowNumber(*row))[0].load(SeqCst) == 0).collect();
+    }
+
+    /// All handles that were left.
+    pub(super) fn handles(&self) -> Vec<HandleRow> {
+        let used = self.free_rows.lock().used;
+        let told = |row: u32| {
+            let words = self.row(RowNumber(row));
+            let handle = words[0].load(SeqCst);
+            let mut rest = [0; 6];
+            for (value, word) in rest.iter_mut().zip(&words[1..]) {
+                *value = word.load(SeqCst);
+            }
+            (handle != 0).then(|| HandleRow::of(RowNumber(row), handle, rest))
+        };
+        (0..used).filter_map(told).collect()
+    }
+
+    /// Device and inode number of each file that was left open: a keeper closes all other descriptors.
+    pub fn objects(&self) -> std::collections::HashSet<(u64, u64)> {
+        self.handles().into_iter().filter(|row| !row.is_dir).map(|row| row.object).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn row(handle: u64, route: Route, writer: Option<u32>, sync: Option<Sync>, set: bool) -> HandleRow {
+        HandleRow {
+            number: RowNumber(0),
+            handle: Handle(handle),
+            ino: Ino(u64::MAX - handle),
+            generation: u32::MAX,
+            is_dir: set,
+            object: (1 << 63, 1 << 62),
+            branch: 63,
+            route,
+            writer,
+            sync,
+            mappable: set,
+            noatime: !set,
+            appends: set,
+        }
+    }
+
+    #[test]
+    fn rows_are_what_was_noted_and_those_of_closed_handles_are_used_again() {
+        let first = Kept::new().unwrap();
+        let rows = [
+            row(1, Route::Passthrough(7), Some(0), None, false),
+            row(2, Route::DirectBeside(u32::MAX), Some(u32::MAX), Some(Sync::All), true),
+            row(3, Route::Direct, None, Some(Sync::Data), true),
+            row(4, Route::Cached, None, None, false),
+        ];
+        let numbers: Vec<_> = rows.iter().map(|row| first.note(*row).unwrap()).collect();
+        first.drop_row(numbers[1]);
+        let left = || Kept::left(first.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let second = left();
+        let told: Vec<HandleRow> =
+            second.handles().into_iter().map(|row| HandleRow { number: RowNumber(0), ..row }).collect();
+        assert_eq!(told, [rows[0], rows[2], rows[3]]);
+        assert_eq!(second.note(rows[1]), Some(numbers[1]));
+        assert_eq!(second.note(row(5, Route::Cached, None, None, false)), Some(RowNumber(4)));
+        assert_eq!(left().handles().len(), 5);
+        assert!(first.first_handle() < second.first_handle());
+        assert!(second.objects().contains(&(1 << 63, 1 << 62)));
+    }
+
+    #[test]
+    fn other_memory_is_refused() {
+        let words = fsstack_sys::shared_words::SharedWords::new("other", END).unwrap();
+        assert!(Kept::left(words.as_fd().try_clone_to_owned().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,343 @@
+//! Open files, listings, locks and settings outlive the daemon.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use fsstack_lab::needs;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, linkat, openat};
+
+use super::{crash, crash_and_serve, daemon, pool};
+use crate::command::{at, branch, json, output_of};
+use crate::hung_branches::until;
+use crate::script::{python, sh, ways};
+
+/// Names from where the descriptor stands, at most a buffer of them.
+fn names(dir: impl AsFd, buffer: usize) -> Vec<String> {
+    let mut buffer = Vec::with_capacity(buffer);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        names.push(entry.unwrap().file_name().to_string_lossy().into_owned());
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    names
+}
+
+fn read_write(file: &File) {
+    let mut held = vec![0; 7];
+    file.read_exact_at(&mut held, 0).unwrap();
+    assert_eq!(held, b"before\n");
+    file.write_all_at(b"after\n", 7).unwrap();
+    file.sync_all().unwrap();
+    let mut all = String::new();
+    (&*file).seek(SeekFrom::Start(0)).unwrap();
+    (&*file).read_to_string(&mut all).unwrap();
+    assert_eq!(all, "before\nafter\n");
+}
+
+#[test]
+fn open_files_go_on_in_every_write_path() {
+    needs!(mounting());
+    for way in ways() {
+        let pool = pool(way);
+        let options = || File::options().read(true).write(true).create(true).to_owned();
+        let made = |name: &str| {
+            let file = options().open(pool.at(name)).unwrap();
+            file.write_all_at(b"before\n", 0).unwrap();
+            file
+        };
+        let (plain, unlinked, renamed) = (made("plain"), made("unlinked"), made("renamed"));
+        fs::remove_file(pool.at("unlinked")).unwrap();
+        let unnamed = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlags::TMPFILE.bits().cast_signed())
+            .open(pool.path())
+            .unwrap();
+        unnamed.write_all_at(b"before\n", 0).unwrap();
+        let mut appended = File::options().append(true).create(true).open(pool.at("appended")).unwrap();
+        appended.write_all(b"one\n").unwrap();
+        let mut read_only = File::open(pool.at("plain")).unwrap();
+        let number = plain.metadata().unwrap().ino();
+        for _ in 0..2 {
+            crash(&pool);
+        }
+        fs::rename(pool.at("renamed"), pool.at("renamed.now")).unwrap();
+        for file in [&plain, &unlinked, &renamed, &unnamed] {
+            read_write(file);
+        }
+        let mut text = String::new();
+        read_only.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before\nafter\n", "{way:?}");
+        appended.write_all(b"two\n").unwrap();
+        assert_eq!(pool.read("appended"), b"one\ntwo\n", "{way:?}");
+        assert_eq!(pool.read("renamed.now"), b"before\nafter\n");
+        assert_eq!((plain.metadata().unwrap().ino(), unlinked.metadata().unwrap().nlink()), (number, 0));
+        assert_eq!(fs::metadata(pool.at("plain")).unwrap().ino(), number);
+        // Later opens share the mode of those before.
+        read_only = File::open(pool.at("plain")).unwrap();
+        read_only.read_to_string(&mut text).unwrap();
+        OpenOptions::new().write(true).open(pool.at("plain")).unwrap().set_len(3).unwrap();
+        assert_eq!(plain.metadata().unwrap().len(), 3, "{way:?}");
+        linkat(
+            CWD,
+            format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&unnamed)),
+            CWD,
+            pool.at("named"),
+            AtFlags::SYMLINK_FOLLOW,
+        )
+        .unwrap();
+        assert_eq!(pool.read("named"), b"before\nafter\n");
+        drop((plain, unlinked, renamed, unnamed, appended, read_only));
+        until("all handles are closed", || {
+            json("status", &["status", &at(&pool)])["pools"][0]["tables"]["files"] == 0
+        });
+    }
+}
+
+#[test]
+fn mapped_files_go_on_in_every_write_path() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let pool = pool(way);
+        let keeper = pool.daemon().pid;
+        let work = format!(
+            "
+import mmap, os, signal, time
+open('file', 'wb').write(b'a' * 65536)
+f = open('file', 'r+b')
+shared = mmap.mmap(f.fileno(), 65536)
+shared[5:10] = b'dirty'
+f.close()
+daemon = int(open('/proc/{keeper}/task/{keeper}/children').read().split()[0])
+os.kill(daemon, signal.SIGKILL)
+shared[40000:40005] = b'again'
+shared.flush()
+assert open('file', 'rb').read()[40000:40005] == b'again'
+assert shared[5:10] == b'dirty' and shared[20000:20001] == b'a'
+print('same')
+"
+        );
+        assert_eq!(python(pool.path(), &work), "same", "{way:?}");
+    }
+}
+
+#[test]
+fn a_listing_goes_on_where_it_was() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
+    }
+    let all: BTreeSet<String> = (0..2000).map(|n| format!("entry-{n}-{}", "x".repeat(50))).collect();
+    for (n, name) in all.iter().enumerate() {
+        let on = pool.branch(if n % 2 == 0 { "a" } else { "b" }).path().join("d");
+        File::create(on.join(name)).unwrap();
+    }
+    let dir = openat(CWD, pool.at("d"), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut seen = names(&dir, 16 << 10);
+    assert!(seen.len() < 1000, "all at once");
+    crash(&pool);
+    seen.extend(names(&dir, 16 << 10));
+    crash(&pool);
+    loop {
+        let more = names(&dir, 64 << 10);
+        if more.is_empty() {
+            break;
+        }
+        seen.extend(more);
+    }
+    seen.retain(|name| name != "." && name != "..");
+    let once: BTreeSet<String> = seen.iter().cloned().collect();
+    assert_eq!(seen.len(), once.len(), "a name came twice");
+    assert_eq!(once, all);
+}
+
+#[test]
+fn directories_are_reached_as_before() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    pool.mkdir("gone/below");
+    pool.mkdir("stays/deep");
+    let path =
+        |name: &str| openat(CWD, pool.at(name), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let (gone, stays) = (path("gone/below"), path("stays/deep"));
+    fs::remove_dir(pool.at("gone/below")).unwrap();
+    fs::rename(pool.at("stays"), pool.at("moved")).unwrap();
+    crash(&pool);
+    let made = openat(&stays, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+    rustix::io::write(&made, b"x").unwrap();
+    assert_eq!(pool.read("moved/deep/file"), b"x");
+    openat(&gone, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap_err();
+    crash(&pool);
+    assert_eq!(sh(pool.path(), "cd moved/deep; ls; cd ../..; ls -a moved"), "file\n.\n..\ndeep");
+    fs::remove_dir_all(pool.at("moved")).unwrap();
+}
+
+#[test]
+fn locks_hold() {
+    needs!(mounting(), program("flock"));
+    let pool = pool(&[]);
+    let keeper = pool.daemon().pid;
+    let work = format!(
+        "die() {{ kill -9 $(cat /proc/{keeper}/task/{keeper}/children); sleep 0.3; }}
+         exec 8> lock; flock 8
+         flock lock echo got it > got 8>&- & waiter=$!
+         trap 'kill $waiter 2> /dev/null || :' EXIT
+         sleep 0.3; die; flock -n lock echo free || :
+         [ ! -s got ] || echo too early; flock -u 8; wait $waiter; cat got"
+    );
+    assert_eq!(sh(pool.path(), &work), "got it");
+    let ranges = format!(
+        "
+import fcntl, os, signal
+f = open('file', 'w+b'); f.write(bytes(100)); f.flush()
+fcntl.lockf(f, fcntl.LOCK_EX, 10, 0)
+def other(start):
+    child = os.fork()
+    if child == 0:
+        try:
+            fcntl.lockf(open('file', 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 10, start)
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os.kill(int(open('/proc/{keeper}/task/{keeper}/children').read().split()[0]), signal.SIGKILL)
+print(other(0), other(50))
+fcntl.lockf(f, fcntl.LOCK_UN)
+print(other(0))
+"
+    );
+    assert_eq!(python(pool.path(), &ranges), "1 0\n0");
+}
+
+#[test]
+fn what_an_operator_has_changed_is_kept() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let other = pool.path().with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    let (at, added) = (at(&pool), other.to_str().unwrap().to_owned());
+    output_of(&["set", &at, "create=mfs", "entry-timeout=2.5", "relocate=off", "log-level=debug"]);
+    output_of(&["write-path", &at, "stacked", "--subtree", pool.at("scratch").to_str().unwrap()]);
+    output_of(&["branch", "add", &at, &format!("{added}=NC,3M")]);
+    output_of(&["branch", "remove", &at, &branch(&pool, "a")]);
+    output_of(&["branch", "mode", &at, &branch(&pool, "b"), "RO"]);
+    let keys = || output_of(&["get", &at]);
+    let status = || json("status", &["status", &at])["pools"][0].clone();
+    let branches = || {
+        let row = |branch: &serde_json::Value| {
+            ["path", "id", "mode", "floor"].map(|key| branch[key].to_string()).join(" ")
+        };
+        status()["branches"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()
+    };
+    let before = (keys(), branches());
+    assert_eq!(before.1.len(), 2);
+    let dies = daemon(&pool);
+    crash_and_serve(&pool);
+    until("the control socket is back", || {
+        fsstack_lab::shell::command(crate::command::binary()).args(["get", &at]).output().unwrap().code == 0
+    });
+    assert_eq!((keys(), branches()), before);
+    let now = status();
+    assert_eq!(now["restart"], "keep");
+    assert_ne!(now["pid"], dies.pid);
+    // The branch that was removed is nobody's, and can come again.
+    output_of(&["branch", "add", &at, &branch(&pool, "a")]);
+    pool.write("new", b"new");
+    assert_eq!(pool.holders("new"), ["a"]);
+    output_of(&["branch", "remove", &at, &added]);
+}
+
+#[test]
+fn writers_and_readers_notice_nothing() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (pool, over, done) = (&pool, &over, &done);
+            scope.spawn(move || {
+                let dir = format!("t{thread}");
+                pool.mkdir(&dir);
+                let mut round = 0_u64;
+                while !over.load(SeqCst) {
+                    let name = format!("{dir}/{}", round % 50);
+                    let text = format!("{thread} {round}\n").repeat(500);
+                    fs::write(pool.at(format!("{name}.new")), &text).unwrap();
+                    fs::rename(pool.at(format!("{name}.new")), pool.at(&name)).unwrap();
+                    assert_eq!(fs::read_to_string(pool.at(&name)).unwrap(), text);
+                    if round.is_multiple_of(7) {
+                        fs::remove_file(pool.at(&name)).unwrap();
+                    }
+                    assert!(fs::read_dir(pool.at(&dir)).unwrap().count() <= 50);
+                    round += 1;
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        for _ in 0..2 {
+            let reached = done.load(SeqCst);
+            until("programs are at work", || done.load(SeqCst) > reached + 20);
+            crash(&pool);
+            let reached = done.load(SeqCst);
+            until("programs go on", || done.load(SeqCst) > reached + 20);
+        }
+        over.store(true, SeqCst);
+    });
+    sh(pool.path(), "rm -r t?");
+    let tables = &json("status", &["status", &at(&pool)])["pools"][0]["tables"];
+    assert_eq!((&tables["files"], &tables["dirs"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn every_filter_of_system_calls_lets_it_pass() {
+    needs!(mounting());
+    for seccomp in ["seccomp=on", "seccomp=kill", "seccomp=off"] {
+        let pool = pool(&[seccomp, "out-of-band=watch", "metrics=0"]);
+        pool.write("file", b"x");
+        crash_and_serve(&pool);
+        crash_and_serve(&pool);
+        assert_eq!(pool.read("file"), b"x", "{seccomp}");
+        let status = || fs::read_to_string(format!("/proc/{}/status", daemon(&pool).pid)).unwrap();
+        let expected = if seccomp == "seccomp=off" { "0" } else { "1" };
+        until(seccomp, || {
+            status().lines().any(|line| line.starts_with("Seccomp_filters:") && line.ends_with(expected))
+        });
+    }
+}
+
+#[test]
+fn handles_of_an_exported_pool_lead_where_they_did() {
+    needs!(mounting());
+    let pool = pool(&["nfs-export"]);
+    pool.mkdir("d");
+    pool.write("d/film", b"film");
+    let handle = crate::handles::hold(&pool, "d/film");
+    crash(&pool);
+    crate::handles::check(&pool, &handle);
+    crate::handles::forget();
+    crash(&pool);
+    crate::handles::check(&pool, &handle);
+}
+
+#[test]
+fn files_on_a_branch_that_another_daemon_serves_go_on() {
+    needs!(mounting());
+    let pool = crate::hung_branches::described().option("restart=keep").option("create=ff").mount();
+    fs::write(pool.branch("a").path().join("there"), "before\n").unwrap();
+    let there = File::options().read(true).write(true).open(pool.at("there")).unwrap();
+    let here = File::options().read(true).write(true).create_new(true).open(pool.at("here")).unwrap();
+    here.write_all_at(b"before\n", 0).unwrap();
+    crash(&pool);
+    read_write(&there);
+    crash(&pool);
+    read_write(&here);
+    assert_eq!(fs::read(pool.branch("a").path().join("there")).unwrap(), b"before\nafter\n");
+}

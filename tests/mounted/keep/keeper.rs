@@ -1,0 +1,99 @@
+//! The keeper: what it does when daemons die one after another, and what without it.
+
+use std::fs;
+
+use fsstack_lab::{self as lab, needs};
+use rustix::process::Signal;
+
+use super::{crash, crash_and_serve, daemon, pool};
+use crate::command::{at, json, refused};
+use crate::hung_branches::until;
+use crate::script::sh;
+
+#[test]
+fn three_deaths_in_a_minute_end_the_pool_with_the_reason() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let mut pool = pool(&[&format!("log={}", log.display())]);
+    pool.write("file", b"x");
+    let keeper = pool.daemon();
+    for deaths in 1..3 {
+        crash(&pool);
+        let told = || fs::read_to_string(&log).unwrap().matches("serves on").count();
+        until("the log tells of it", || told() == deaths);
+    }
+    daemon(&pool).kill().unwrap();
+    until("the keeper ends", || !keeper.lives());
+    let told = fs::read_to_string(&log).unwrap();
+    let last = told.lines().rfind(|line| line.contains("ERROR")).unwrap();
+    assert!(last.contains("three times within a minute") && last.contains("signal 9"), "{told}");
+    assert_eq!(told.matches("serves on").count(), 2, "{told}");
+    assert!(!fsstack_lab::mounts::at(pool.path()).is_ok_and(|at| at.is_some()), "still mounted");
+    pool.remount();
+    assert_eq!(pool.read("file"), b"x");
+}
+
+#[test]
+fn the_end_of_the_pool_is_the_end_of_both() {
+    needs!(mounting());
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut pool = pool(&[]);
+        let (keeper, serves) = (pool.daemon(), daemon(&pool));
+        keeper.signal(signal).unwrap();
+        until("both end", || !keeper.lives() && !serves.lives());
+        assert!(fsstack_lab::mounts::at(pool.path()).unwrap().is_none());
+        pool.remount();
+        let (keeper, serves) = (pool.daemon(), daemon(&pool));
+        crash_and_serve(&pool);
+        let next = daemon(&pool);
+        pool.unmount();
+        assert!(!keeper.lives() && !serves.lives() && !next.lives());
+    }
+}
+
+#[test]
+fn signals_reach_the_daemon_by_the_keeper() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let level = || crate::command::output_of(&["get", &at(&pool), "log-level"]);
+    assert!(level().contains("info"), "{}", level());
+    pool.daemon().signal(Signal::USR1).unwrap();
+    until("the level is raised", || level().contains("debug"));
+}
+
+#[test]
+fn without_its_keeper_the_daemon_serves_on_and_says_so() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let pool = pool(&[&format!("log={}", log.display())]);
+    let serves = daemon(&pool);
+    pool.daemon().kill().unwrap();
+    pool.write("file", b"x");
+    assert_eq!(pool.read("file"), b"x");
+    until("the log says so", || fs::read_to_string(&log).unwrap().contains("the keeper"));
+    let told = json("status", &["status", &at(&pool)]);
+    assert_eq!(told["pools"][0]["restart"], "lost");
+    sh("/", &format!("umount {}", pool.path().display()));
+    until("it ends", || !serves.lives());
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_with_the_reason() {
+    needs!(mounting());
+    let refuses = |option: &str, why: &str| {
+        let tried = lab::pool().tmp_branch("a").option("restart=keep").option(option).try_mount();
+        let said = tried.err().map(|refused| refused.said).unwrap_or_default();
+        assert!(said.contains(why) && said.lines().count() == 1, "{option}: {said}");
+    };
+    refuses("transport=ring", "use transport=dev");
+    refuses("locks=branch", "use locks=local");
+    let pool = pool(&[]);
+    let (code, line) = refused(&["upgrade", &at(&pool)]);
+    assert_eq!(code, 1);
+    assert!(line.contains("restart=keep"), "{line}");
+    assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["transport"], "dev");
+    let plain = lab::pool().tmp_branch("a").mount();
+    assert_eq!(json("status", &["status", &at(&plain)])["pools"][0]["restart"], "off");
+}
