@@ -13,6 +13,7 @@ mod engine;
 mod given_up;
 mod handles;
 mod journal;
+mod kept;
 mod kill;
 mod lacking;
 mod late_errors;

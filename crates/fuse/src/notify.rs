@@ -18,6 +18,15 @@ pub fn send_again(device: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel look all names up again, where it can (Linux 6.16): before a request is served that may have changed them unseen.
+///
+/// # Errors
+/// EINVAL: the kernel is older. The mount is gone.
+pub fn expire_names(device: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::write(device, Notice::all_names().as_bytes())?;
+    Ok(())
+}
+
 /// The kernel's side of a connection, with its caches.
 #[derive(Debug)]
 pub struct Kernel(OwnedFd);

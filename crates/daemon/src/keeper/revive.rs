@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_engine::kept::Kept;
-use fsstack_fuse::notify::send_again;
+use fsstack_fuse::notify::{expire_names, send_again};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::mounts::{UmountFlags, umount};
@@ -104,6 +104,8 @@ fn start(kept: Kept, state: &PassedState, mut inherited: Inherited) -> Result<St
     let device = inherited.copy(state.mount.device).map_err(|error| format!("/dev/fuse: {error}"))?;
     // Requests that were read by a descriptor of the dead one go to the queue that all read: the other descriptors may go then.
     send_again(device.as_fd()).map_err(|error| format!("/dev/fuse: requests are not sent again: {error}"))?;
+    // What it does not know it asks for; what a request that was half done has changed may be cached.
+    let _older_kernel = expire_names(device.as_fd());
     let (mut needed, objects): (HashSet<RawFd>, _) =
         (state.descriptors().into_iter().collect(), kept.objects());
     needed.insert(number_of_state(&kept));

@@ -98,7 +98,8 @@ impl Union {
         let inodes = self.take_inodes(state, inherited)?;
         let files = self.take_files(state, &pool, inherited)?;
         self.take_handles(state, &inodes, &files)?;
-        self.next_handle.store(state.next_handle, Relaxed);
+        // Never one that was given before, by a daemon that noted it elsewhere (`kept`).
+        self.next_handle.fetch_max(state.next_handle, Relaxed);
         Ok(())
     }
 
