@@ -15,7 +15,7 @@ use crate::relocate::{assert_clean, assert_mibs, mib, writer};
 use crate::script::{passthrough, sh};
 
 /// The tree as programs see it, except for atime and ctime, and the root's times.
-fn shown(pool: &Pool) -> Vec<String> {
+pub(super) fn shown(pool: &Pool) -> Vec<String> {
     let text = sh(
         pool.path(),
         "find . -mindepth 1 -type d -printf '%P %y %m %U %G %T@ %i\\n'; \
@@ -29,14 +29,14 @@ fn shown(pool: &Pool) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_shown(pool: &Pool, before: &[String]) {
+pub(super) fn assert_shown(pool: &Pool, before: &[String]) {
     let now = shown(pool);
     let gone: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
     let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
     assert!(gone.is_empty() && new.is_empty(), "before {gone:#?}, now {new:#?}");
 }
 
-fn job(pool: &Pool) -> Value {
+pub(super) fn job(pool: &Pool) -> Value {
     json_of(&["job", "status", &at(pool), "--why"])
 }
 

@@ -9,6 +9,7 @@ mod drain;
 mod life;
 mod nfs;
 pub(crate) mod nfs_identity;
+mod rearrange;
 mod shows;
 mod switch;
 mod top;

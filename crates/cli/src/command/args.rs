@@ -54,7 +54,11 @@ pub enum Command {
     WritePath(WritePathArguments),
     /// Add, remove or change a branch of a mounted pool.
     Branch(BranchArguments),
-    /// List, show or cancel the jobs of a pool.
+    /// Move files until the branches of a pool are about as full.
+    Balance(Balance),
+    /// Move all files below a directory to one branch.
+    Consolidate(Consolidate),
+    /// List, show, pause or cancel the jobs of a pool.
     Job(Job),
     /// Replace the pool's daemon by another version, or restart it, under open files.
     Upgrade(Upgrade),
@@ -237,6 +241,55 @@ pub struct Drain {
     pub dry_run: bool,
 }
 
+/// Arguments of `fsstack balance`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Files move from the fullest branches to the emptiest, with links, open files and NFS handles as by fsstack branch drain, and no more \
+of them than are needed. With a create= policy that keeps directories together, all files of a directory on a branch move together where that is \
+enough. A branch that is NC gives files and takes none; floors hold. A file stays where a balance has put it for a day. Ctrl-C ends the display, \
+not the job: see fsstack job. It ends with the mount."
+)]
+pub struct Balance {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// Only files below this directory move.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Measure that is to be equal: percent (the used share) or free (free bytes).
+    #[arg(long, value_name = "MEASURE", value_parser = ["percent", "free"], default_value = "percent")]
+    pub by: String,
+    /// How far branches may be apart: of their size, or for free bytes of the mean size.
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub until: String,
+    /// Maximum bytes a second (100M).
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<String>,
+    /// Only show what would move.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `fsstack consolidate`.
+#[derive(Debug, Args)]
+pub struct Consolidate {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// The directory; with all below it.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// The branch that takes the files; default: the one that has most of them, if there is room for the rest.
+    #[arg(long, value_name = "BRANCH", value_hint = ValueHint::DirPath)]
+    pub to: Option<PathBuf>,
+    /// Maximum bytes a second (100M).
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<String>,
+    /// Only show what would move.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
 /// Arguments of `fsstack job`.
 #[derive(Debug, Args)]
 pub struct Job {
@@ -264,6 +317,22 @@ pub enum JobAction {
         /// Name what stays, and why.
         #[arg(long)]
         why: bool,
+    },
+    /// Have a job begin no further move for now; the move under way goes on to its end.
+    Pause {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// Its number.
+        job: u64,
+    },
+    /// Have a paused job go on.
+    Resume {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// Its number.
+        job: u64,
     },
     /// Call a job off; what it has moved stays moved.
     Cancel {

@@ -1,43 +1,89 @@
-//! `fsstack branch drain`, which begins a job, and `fsstack job`: jobs go on without the command.
+//! `fsstack branch drain`, `balance` and `consolidate`, which begin a job, and `fsstack job`: jobs go on without the command.
 
-use super::args::{Drain, Job, JobAction};
+use super::args::{Balance, Consolidate, Drain, Job, JobAction};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
+use super::write_path::inside;
 use super::{Failed, pool};
 use fsstack_control::Client;
-use fsstack_control::api::{JobRequest, JobStatus, Jobs};
+use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, Jobs};
 use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How often a job is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Objects that are named at the end of a drain.
+/// Objects that are named at the end of a job.
 const NAMED: usize = 10;
 
 /// Begins to empty a branch, and shows how far it is until it ends.
 pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
-    let rate = match wish.rate.as_deref().map(str::parse::<Size>).transpose() {
-        Ok(rate) => rate.map(|rate| rate.0),
-        Err(error) => return Err(Failed::Usage(format!("--rate: {error}"))),
-    };
-    let shown = |path: &std::path::PathBuf| path.to_string_lossy().into_owned();
+    let shown = |path: &PathBuf| path.to_string_lossy().into_owned();
     let request = JobRequest::Drain {
         branch: shown(&wish.branch),
         to: wish.to.iter().map(shown).collect(),
-        rate,
+        rate: rate(wish.rate.as_deref())?,
         dry_run: wish.dry_run,
     };
-    let client = pool::find(&wish.pool)?.client();
-    let mut job = only(client.jobs(&request)?)?;
+    follow(&pool::find(&wish.pool)?.client(), &request, style)
+}
+
+/// Begins to balance the branches of a pool, and shows how far it is until it ends.
+pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
+    let pool = pool::find(&wish.pool)?;
+    let dir = wish.dir.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
+    let request = JobRequest::Balance {
+        dir: dir.unwrap_or_default(),
+        by: if wish.by == "free" { BalanceBy::Free } else { BalanceBy::Percent },
+        until: hundredths(&wish.until)?,
+        rate: rate(wish.rate.as_deref())?,
+        dry_run: wish.dry_run,
+    };
+    follow(&pool.client(), &request, style)
+}
+
+/// Begins to gather a directory on one branch, and shows how far it is until it ends.
+pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed> {
+    let pool = pool::find(&wish.pool)?;
+    let request = JobRequest::Consolidate {
+        dir: inside(&pool, &wish.dir)?,
+        to: wish.to.as_ref().map(|to| to.to_string_lossy().into_owned()),
+        rate: rate(wish.rate.as_deref())?,
+        dry_run: wish.dry_run,
+    };
+    follow(&pool.client(), &request, style)
+}
+
+fn rate(typed: Option<&str>) -> Result<Option<u64>, Failed> {
+    let size = typed.map(str::parse::<Size>).transpose();
+    size.map(|size| size.map(|size| size.0)).map_err(|error| Failed::Usage(format!("--rate: {error}")))
+}
+
+/// A percentage in hundredths: `2%`, `0.5`.
+fn hundredths(typed: &str) -> Result<u32, Failed> {
+    let bad = || Failed::Usage(format!("--until {typed}: a percentage from 0 to 100, such as 2% or 0.5%"));
+    let (whole, part) =
+        typed.trim_end_matches('%').split_once('.').unwrap_or((typed.trim_end_matches('%'), ""));
+    if part.len() > 2 || !part.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let whole: u32 = whole.parse().map_err(|_| bad())?;
+    let part: u32 = format!("{part:0<2}").parse().map_err(|_| bad())?;
+    whole.checked_mul(100).map(|whole| whole + part).filter(|all| *all <= 10_000).ok_or_else(bad)
+}
+
+/// Starts a job and shows how far it is until it ends.
+fn follow(client: &Client, request: &JobRequest, style: Style) -> Result<(), Failed> {
+    let mut job = only(client.jobs(request)?)?;
     let display = style == Style::Human && io::stderr().is_terminal();
     while !job.over {
         if display {
             progress(&job);
         }
         std::thread::sleep(LOOK_EVERY);
-        job = look(&client, job.id)?;
+        job = look(client, job.id)?;
     }
     if display {
         // There is nothing to do where stderr is closed.
@@ -46,17 +92,20 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
     if let Some(refusal) = &job.refusal {
         return Err(Failed::Refused(refusal.clone()));
     }
-    show::answer(style, &job, |job| summary(job) + &named(job, NAMED))?;
+    if job.dry_run {
+        job = look(client, job.id)?;
+    }
+    show::answer(style, &job, |job| summary(job) + &planned(job) + &named(job, NAMED))?;
+    let stay =
+        |how: &str| Err(Failed::Refused(format!("{}: objects that {how}: {}", job.branch, job.staying)));
     match job.state.as_str() {
         "done" => Ok(()),
         "planned" if job.staying == 0 => Ok(()),
-        "planned" => {
-            Err(Failed::Refused(format!("{}: objects that would stay on it: {}", job.branch, job.staying)))
-        }
+        "planned" => stay("would stay where they are"),
         "cancelled" => {
             Err(Failed::Refused(format!("job {} was cancelled; what was moved stays moved", job.id)))
         }
-        _ => Err(Failed::Refused(format!("{}: objects that stay on it: {}", job.branch, job.staying))),
+        _ => stay("stay where they are"),
     }
 }
 
@@ -72,6 +121,14 @@ pub(crate) fn run(wish: &Job, style: Style) -> Result<(), Failed> {
                 result.jobs.pop().ok_or(Failed::Missing("no job since the pool was mounted".to_owned()))?;
             let most = if *why { usize::MAX } else { 0 };
             show::answer(style, &last, |job| summary(job) + &named(job, most))
+        }
+        JobAction::Pause { pool, job } => {
+            let paused = pool::find(pool)?.client().jobs(&JobRequest::Pause { job: *job })?;
+            show::answer(style, &only(paused)?, summary)
+        }
+        JobAction::Resume { pool, job } => {
+            let resumed = pool::find(pool)?.client().jobs(&JobRequest::Resume { job: *job })?;
+            show::answer(style, &only(resumed)?, summary)
         }
         JobAction::Cancel { pool, job } => {
             let client = pool::find(pool)?.client();
@@ -134,21 +191,33 @@ fn summary(job: &JobStatus) -> String {
     if let Some(refusal) = &job.refusal {
         let _ = writeln!(text, "{refusal}");
     }
-    let _ = writeln!(text, "found: {} files, {}", job.files, size(job.bytes));
+    let found = if kind == "drain" { "found" } else { "to move" };
+    let _ = writeln!(text, "{found}: {} files, {}", job.files, size(job.bytes));
     if job.dry_run {
         for target in &job.targets {
             let _ = writeln!(text, "to {}: {} files, {}", target.branch, target.files, size(target.bytes));
         }
     } else {
+        let _ = write!(text, "moved: {} files, {}", job.moved_files, size(job.moved_bytes));
         let dirs = job.moved_directories;
-        let _ =
-            writeln!(text, "moved: {} files, {}, {dirs} directories", job.moved_files, size(job.moved_bytes));
+        let _ = if kind == "drain" { writeln!(text, ", {dirs} directories") } else { writeln!(text) };
     }
     if job.staying > 0 {
         let _ = writeln!(text, "staying: {}", job.staying);
     }
-    if state == "done" {
+    if state == "done" && kind == "drain" {
         let _ = writeln!(text, "{branch} is empty: fsstack branch remove takes it out of the pool");
+    }
+    text
+}
+
+/// The moves that a dry run has planned.
+fn planned(job: &JobStatus) -> String {
+    let line = |one: &JobMove| format!("  /{}: {}, {} -> {}\n", one.path, size(one.bytes), one.from, one.to);
+    let mut text: String = job.plan.iter().map(line).collect();
+    let shown = job.plan.len() as u64;
+    if shown > 0 && shown < job.files {
+        let _ = writeln!(text, "  and {} more", job.files - shown);
     }
     text
 }

@@ -77,6 +77,8 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Set(wish) => settings::set(wish, style),
         Command::WritePath(wish) => write_path::run(wish, style),
         Command::Branch(wish) => branch::run(wish, style),
+        Command::Balance(wish) => job::balance(wish, style),
+        Command::Consolidate(wish) => job::consolidate(wish, style),
         Command::Job(wish) => job::run(wish, style),
         Command::Upgrade(wish) => upgrade::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),

@@ -27,12 +27,12 @@ pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed>
 }
 
 /// Path of a directory from the pool's root; unchanged if it is not below the mount point.
-fn inside(pool: &pool::Pool, dir: &Path) -> Result<String, Failed> {
+pub(super) fn inside(pool: &pool::Pool, dir: &Path) -> Result<String, Failed> {
     let full = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(dir);
     match inside.to_str() {
         Some(text) => Ok(format!("/{}", text.trim_start_matches('/'))),
-        None => Err(Failed::Usage(format!("{}: not valid UTF-8, as a rule must be", Printable::path(dir)))),
+        None => Err(Failed::Usage(format!("{}: not valid UTF-8, as it must be here", Printable::path(dir)))),
     }
 }
 

@@ -21,6 +21,46 @@ pub enum JobRequest {
         #[serde(default)]
         dry_run: bool,
     },
+    /// Moves files until the branches are about as full.
+    Balance {
+        /// Only files below this directory, a path from the pool's root; empty: all.
+        #[serde(default)]
+        dir: String,
+        /// `percent` (used share) or `free` (free bytes).
+        by: BalanceBy,
+        /// How far branches may be apart, in hundredths of a percent: of a branch's size, or for free bytes of the mean size.
+        until: u32,
+        /// Maximum bytes a second; null for no limit.
+        #[serde(default)]
+        rate: Option<u64>,
+        /// Only report what would move.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// Moves all files below a directory to one branch.
+    Consolidate {
+        /// The directory, a path from the pool's root.
+        dir: String,
+        /// The branch's path; null: the one that has most of it, if there is room for the rest.
+        #[serde(default)]
+        to: Option<String>,
+        /// Maximum bytes a second; null for no limit.
+        #[serde(default)]
+        rate: Option<u64>,
+        /// Only report what would move.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// Has a job begin no further move for now.
+    Pause {
+        /// The job's number.
+        job: u64,
+    },
+    /// Has a paused job go on.
+    Resume {
+        /// The job's number.
+        job: u64,
+    },
     /// Lists jobs.
     Show {
         /// The job's number; null for all.
@@ -32,6 +72,17 @@ pub enum JobRequest {
         /// The job's number.
         job: u64,
     },
+}
+
+/// Measure of a branch's fullness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum BalanceBy {
+    /// Free bytes.
+    Free,
+    /// Used share.
+    Percent,
 }
 
 /// Running jobs and the last ended ones, oldest first.
@@ -48,11 +99,11 @@ pub struct Jobs {
 pub struct JobStatus {
     /// Its number, from 1 since the mount.
     pub id: u64,
-    /// `drain`.
+    /// `drain`, `balance` or `consolidate`.
     pub kind: String,
-    /// The branch that it empties.
+    /// The branch that it empties; of others the directory, from the pool's root.
     pub branch: String,
-    /// `counting`, `moving` or `waiting` (until the rest can be moved); after its end `planned`, `done`, `incomplete`,
+    /// `counting`, `moving`, `waiting` (until the rest can be moved) or `paused`; after its end `planned`, `done`, `incomplete`,
     /// `refused` or `cancelled`.
     pub state: String,
     /// True if it has ended.
@@ -61,7 +112,7 @@ pub struct JobStatus {
     pub dry_run: bool,
     /// Reason for a refusal.
     pub refusal: Option<String>,
-    /// Files, links, sockets, fifos and devices found at the start.
+    /// Files, links, sockets, fifos and devices that are to move, as found at the start.
     pub files: u64,
     /// Their bytes on the branch.
     pub bytes: u64,
@@ -79,6 +130,23 @@ pub struct JobStatus {
     pub stays: Vec<JobStaying>,
     /// Running time in seconds.
     pub seconds: u64,
+    /// Moves that a dry run has planned file by file, at most 10000, in their order; only where one job is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<JobMove>,
+}
+
+/// A planned move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct JobMove {
+    /// The file, from the pool's root.
+    pub path: String,
+    /// Its bytes on the branch.
+    pub bytes: u64,
+    /// Its branch.
+    pub from: String,
+    /// The branch that takes it.
+    pub to: String,
 }
 
 /// A branch's share.

@@ -158,7 +158,7 @@ impl Served {
     /// # Errors
     /// Refuses if a job empties the branch.
     fn check_no_job(&self, branch: &Member) -> Result<(), Refusal> {
-        match self.union.jobs().iter().find(|job| job.branch == branch.ix && !job.state.is_over()) {
+        match self.union.jobs().iter().find(|job| job.drained == Some(branch.ix) && !job.state.is_over()) {
             None => Ok(()),
             Some(JobView { id, .. }) => {
                 let shown = Printable::path(&branch.path);

@@ -2,8 +2,11 @@
 
 use super::Served;
 use fsstack_control::Refusal;
-use fsstack_control::api::{JobRequest, JobStatus, JobStaying, JobTarget, Jobs};
-use fsstack_engine::jobs::{BadJob, DrainOrder, JobView};
+use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs};
+use fsstack_engine::jobs::level::By;
+use fsstack_engine::jobs::{
+    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, MovingList, PlannedMove,
+};
 use fsstack_pool::Printable;
 use std::num::NonZeroU64;
 
@@ -14,19 +17,36 @@ impl Served {
             JobRequest::Drain { branch, to, rate, dry_run } => {
                 let from = self.known(branch)?.ix;
                 let to = to.iter().map(|to| self.known(to).map(|to| to.ix)).collect::<Result<_, _>>()?;
-                let rate = match rate {
-                    Some(rate) => {
-                        Some(NonZeroU64::new(*rate).ok_or(Refusal::usage("rate: 0 moves nothing"))?)
-                    }
-                    None => None,
-                };
-                let order = DrainOrder { from, to, rate, dry_run: *dry_run };
+                let order = DrainOrder { from, to, rate: rate_of(*rate)?, dry_run: *dry_run };
                 self.union.start_drain(order).map(one).map_err(|error| refused(branch, &error))
+            }
+            JobRequest::Balance { dir, by, until, rate, dry_run } => {
+                let by = match by {
+                    BalanceBy::Free => By::Free,
+                    BalanceBy::Percent => By::Percent,
+                };
+                let (dir, rate) = (dir_of(dir), rate_of(*rate)?);
+                let order = BalanceOrder { dir, by, tolerance: *until, rate, dry_run: *dry_run };
+                self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
+            }
+            JobRequest::Consolidate { dir, to, rate, dry_run } => {
+                let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
+                let order =
+                    ConsolidateOrder { dir: dir_of(dir), to, rate: rate_of(*rate)?, dry_run: *dry_run };
+                self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
+            }
+            JobRequest::Pause { job } => {
+                self.union.pause_job(*job, true).map(one).map_err(|error| refused("", &error))
+            }
+            JobRequest::Resume { job } => {
+                self.union.pause_job(*job, false).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Show { job: None } => Ok(Jobs { jobs: self.tell_jobs() }),
             JobRequest::Show { job: Some(job) } => {
                 let found = self.union.jobs().into_iter().find(|view| view.id == *job);
-                found.map(one).ok_or_else(|| refused("", &BadJob::NoJob(*job)))
+                let view = found.ok_or_else(|| refused("", &BadJob::NoJob(*job)))?;
+                let plan = self.tell_plan(&view);
+                Ok(Jobs { jobs: vec![JobStatus { plan, ..self.tell_job(&view) }] })
             }
             JobRequest::Cancel { job } => {
                 self.union.cancel_job(*job).map(one).map_err(|error| refused("", &error))
@@ -48,8 +68,8 @@ impl Served {
         let shares = view.shares.iter().filter(|share| share.files > 0);
         JobStatus {
             id: view.id,
-            kind: "drain".to_owned(),
-            branch: Printable(view.path.as_bytes()).to_string(),
+            kind: view.kind.to_owned(),
+            branch: Printable(view.subject.as_bytes()).to_string(),
             state: view.state.name().to_owned(),
             over: view.state.is_over(),
             dry_run: view.dry_run,
@@ -73,15 +93,44 @@ impl Served {
                 .map(|one| JobStaying { path: Printable(&one.path).to_string(), why: one.why.to_owned() })
                 .collect(),
             seconds: view.took.as_secs(),
+            plan: Vec::new(),
         }
     }
+
+    fn tell_plan(&self, view: &JobView) -> Vec<JobMove> {
+        let pool = self.union.pool();
+        let branch = |at| Printable::path(&pool.branch(at).path).to_string();
+        let tell = |list: &MovingList| {
+            let planned = list.moves().iter().take(PLANNED_SHOWN);
+            let one = |planned: &PlannedMove| JobMove {
+                path: Printable(&list.path(planned)).to_string(),
+                bytes: planned.bytes,
+                from: branch(planned.from),
+                to: branch(planned.to),
+            };
+            planned.map(one).collect()
+        };
+        view.planned.as_deref().map(tell).unwrap_or_default()
+    }
+}
+
+/// Planned moves that are shown.
+const PLANNED_SHOWN: usize = 10_000;
+
+fn rate_of(rate: Option<u64>) -> Result<Option<NonZeroU64>, Refusal> {
+    rate.map(|rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"))).transpose()
+}
+
+/// The path of a directory, as typed: without the slashes around it.
+fn dir_of(typed: &str) -> Vec<u8> {
+    typed.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/").into_bytes()
 }
 
 fn refused(branch: &str, error: &BadJob) -> Refusal {
     let text = if branch.is_empty() { error.to_string() } else { format!("{branch}: {error}") };
     match error {
-        BadJob::NoBranch | BadJob::NoJob(_) => Refusal::missing(text),
-        BadJob::Busy(_) | BadJob::ReadOnly | BadJob::Ending => Refusal::busy(text),
+        BadJob::NoBranch | BadJob::NoJob(_) | BadJob::NoDirectory(_) => Refusal::missing(text),
+        BadJob::Busy(_) | BadJob::Over(_) | BadJob::ReadOnly | BadJob::Ending => Refusal::busy(text),
         BadJob::NoTarget => Refusal::usage(text),
         BadJob::NoThread(_) => Refusal::failed(text),
     }

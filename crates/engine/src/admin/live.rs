@@ -229,7 +229,7 @@ impl Union {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => {
                     // In whatever pool it is next it is a branch like others. One that was not emptied may hang: not asked.
-                    if self.jobs().iter().any(|job| job.branch == ix && !job.dry_run) {
+                    if self.jobs().iter().any(|job| job.drained == Some(ix) && !job.dry_run) {
                         let _reported = remembered::forget(&branch);
                     }
                     return Ok(());

@@ -107,10 +107,8 @@ impl Union {
         }
         if let Some(job) = self.jobs().into_iter().find(|job| !job.state.is_over()) {
             return Err(NotNow(format!(
-                "job {} ({}) is at work on branch {}: wait for its end, or call it off: fsstack job cancel",
-                job.id,
-                job.state.name(),
-                job.path
+                "job {} ({} of {}) is at work: wait for its end, or call it off: fsstack job cancel",
+                job.id, job.kind, job.subject
             )));
         }
         if !self.copies.lock().is_empty() {

@@ -1,23 +1,32 @@
-//! Work on a pool that goes on by itself, on a thread of its own: `drain` empties a branch.
+//! Work on a pool that goes on by itself, on a thread of its own: `drain` empties a branch, `balance` makes branches about
+//! as full, `consolidate` gathers a directory on one branch.
 //!
 //! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
 
 mod drain;
+pub mod level;
+mod moving_list;
+mod order;
+mod pass;
 pub mod plan;
+mod rearrange;
 pub(crate) mod remembered;
 mod walk;
 
-use std::num::NonZeroU64;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::thread;
-use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_pool::{BranchIx, BranchMode, Ino};
 use parking_lot::{Condvar, Mutex};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
+pub use moving_list::{MovingList, PlannedMove};
+use order::Work;
+pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder};
 use plan::Share;
 
 /// Ended jobs that are shown.
@@ -36,6 +45,8 @@ pub enum JobState {
     Moving,
     /// It waits until what is left can be moved.
     Waiting,
+    /// The operator has it pause.
+    Paused,
     /// It was only to tell.
     Planned,
     /// Nothing is left.
@@ -51,7 +62,7 @@ pub enum JobState {
 impl JobState {
     /// Whether it has ended.
     pub fn is_over(self) -> bool {
-        !matches!(self, Self::Counting | Self::Moving | Self::Waiting)
+        !matches!(self, Self::Counting | Self::Moving | Self::Waiting | Self::Paused)
     }
 
     /// In one word.
@@ -60,6 +71,7 @@ impl JobState {
             Self::Counting => "counting",
             Self::Moving => "moving",
             Self::Waiting => "waiting",
+            Self::Paused => "paused",
             Self::Planned => "planned",
             Self::Done => "done",
             Self::Incomplete => "incomplete",
@@ -78,54 +90,17 @@ pub struct Staying {
     pub why: &'static str,
 }
 
-/// A wish to empty a branch.
-#[derive(Clone, Debug)]
-pub struct DrainOrder {
-    /// The branch.
-    pub from: BranchIx,
-    /// Branches that may take its files; none: all others.
-    pub to: Vec<BranchIx>,
-    /// Bytes a second at most.
-    pub rate: Option<NonZeroU64>,
-    /// Only tell.
-    pub dry_run: bool,
-}
-
-/// Why a job does not begin, or is not called off.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadJob {
-    /// There is no such branch.
-    #[error("the branch is not in the pool")]
-    NoBranch,
-    /// Another job is at work on the branch.
-    #[error("job {0} is at work on the branch: fsstack job status shows it, fsstack job cancel ends it")]
-    Busy(u64),
-    /// No other branch may take anything.
-    #[error("no other branch takes anything: a target must be RW, writable and another than the emptied one")]
-    NoTarget,
-    /// The branch is read-only.
-    #[error("the branch is read-only: nothing can be removed from it")]
-    ReadOnly,
-    /// There is no such job.
-    #[error("there is no job {0}")]
-    NoJob(u64),
-    /// No thread is to be had.
-    #[error("no thread for the job: {0}")]
-    NoThread(String),
-    /// The daemon ends.
-    #[error("the pool is being unmounted")]
-    Ending,
-}
-
 /// A job as it is now.
 #[derive(Clone, Debug)]
 pub struct JobView {
     /// Its number.
     pub id: u64,
+    /// In one word.
+    pub kind: &'static str,
     /// The branch that is emptied.
-    pub branch: BranchIx,
-    /// The branch's path.
-    pub path: String,
+    pub drained: Option<BranchIx>,
+    /// The branch's path, or the directory's.
+    pub subject: String,
     /// Its stage.
     pub state: JobState,
     /// It was only to tell.
@@ -140,6 +115,8 @@ pub struct JobView {
     pub dirs: u64,
     /// Share of each branch.
     pub shares: Vec<Share>,
+    /// Moves of a job that was only to tell, if they are known file by file.
+    pub planned: Option<Arc<MovingList>>,
     /// How many objects stay, as it was seen last.
     pub staying: u64,
     /// The first of them.
@@ -168,9 +145,8 @@ impl Amount {
 #[derive(Debug)]
 struct Job {
     id: u64,
-    order: DrainOrder,
-    targets: Arc<[BranchIx]>,
-    path: String,
+    work: Work,
+    subject: String,
     began: Instant,
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -180,6 +156,7 @@ struct Job {
 struct Progress {
     state: JobState,
     called_off: bool,
+    paused: bool,
     /// The next mount is not to begin it again.
     forgotten: bool,
     /// The thread has ended.
@@ -189,6 +166,7 @@ struct Progress {
     moved: Amount,
     dirs: u64,
     shares: Vec<Share>,
+    planned: Option<Arc<MovingList>>,
     staying: u64,
     named: Vec<Staying>,
     under_way: Option<Arc<Departure>>,
@@ -196,10 +174,11 @@ struct Progress {
 }
 
 impl Job {
-    fn new(id: u64, order: DrainOrder, targets: Arc<[BranchIx]>, path: String) -> Self {
+    fn new(id: u64, work: Work, subject: String) -> Self {
         let progress = Progress {
             state: JobState::Counting,
             called_off: false,
+            paused: false,
             forgotten: false,
             gone: false,
             refusal: None,
@@ -207,13 +186,14 @@ impl Job {
             moved: Amount::default(),
             dirs: 0,
             shares: Vec::new(),
+            planned: None,
             staying: 0,
             named: Vec::new(),
             under_way: None,
             took: None,
         };
         let began = Instant::now();
-        Self { id, order, targets, path, began, progress: Mutex::new(progress), changed: Condvar::new() }
+        Self { id, work, subject, began, progress: Mutex::new(progress), changed: Condvar::new() }
     }
 
     fn call_off(&self) {
@@ -229,6 +209,21 @@ impl Job {
         self.progress.lock().called_off
     }
 
+    /// Waits while the operator has it pause. False: it is called off.
+    fn goes_on(&self) -> bool {
+        let mut progress = self.progress.lock();
+        while progress.paused && !progress.called_off {
+            self.changed.wait(&mut progress);
+        }
+        !progress.called_off
+    }
+
+    /// Whether no further move is to begin now.
+    fn is_held_up(&self) -> bool {
+        let progress = self.progress.lock();
+        progress.called_off || progress.paused
+    }
+
     /// `departure` is under way now, and is called off with the job.
     fn moves(&self, departure: &Arc<Departure>) {
         let mut progress = self.progress.lock();
@@ -236,6 +231,15 @@ impl Job {
             departure.call_off(DepartureOutcome::TryAgain);
         }
         progress.under_way = Some(departure.clone());
+    }
+
+    /// An object that no move was planned for.
+    fn leaves_out(&self, path: Vec<u8>, why: &'static str) {
+        let mut progress = self.progress.lock();
+        progress.staying += 1;
+        if progress.named.len() < NAMED {
+            progress.named.push(Staying { path, why });
+        }
     }
 
     /// Waits until `timeout` has passed or the job is called off.
@@ -261,15 +265,21 @@ impl Job {
         let progress = self.progress.lock();
         JobView {
             id: self.id,
-            branch: self.order.from,
-            path: self.path.clone(),
-            state: progress.state,
-            dry_run: self.order.dry_run,
+            kind: self.work.kind(),
+            drained: self.work.drained(),
+            subject: self.subject.clone(),
+            state: if progress.paused && !progress.state.is_over() {
+                JobState::Paused
+            } else {
+                progress.state
+            },
+            dry_run: self.work.is_dry_run(),
             refusal: progress.refusal.clone(),
             found: progress.found,
             moved: progress.moved,
             dirs: progress.dirs,
             shares: progress.shares.clone(),
+            planned: progress.planned.clone(),
             staying: progress.staying,
             named: progress.named.clone(),
             took: progress.took.unwrap_or_else(|| self.began.elapsed()),
@@ -296,6 +306,28 @@ struct JobsState {
     jobs: Vec<Arc<Job>>,
     begun: u64,
     ended: bool,
+    /// Files that a balance moved, and when: they stay where they are for a day.
+    settled: HashMap<Ino, Instant>,
+}
+
+impl JobsState {
+    fn add(&mut self, work: Work, subject: String) -> Result<Arc<Job>, BadJob> {
+        if self.ended {
+            return Err(BadJob::Ending);
+        }
+        let at_work = |job: &&Arc<Job>| job.work.excludes(&work) && !job.progress.lock().gone;
+        if let Some(other) = self.jobs.iter().find(at_work) {
+            return Err(BadJob::Busy(other.id));
+        }
+        self.begun += 1;
+        let job = Arc::new(Job::new(self.begun, work, subject));
+        let ended: Vec<u64> =
+            self.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
+        let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);
+        self.jobs.retain(|job| !ended[..oldest].contains(&job.id));
+        self.jobs.push(job.clone());
+        Ok(job)
+    }
 }
 
 impl JobList {
@@ -340,30 +372,28 @@ impl Union {
         drop(pool);
         // While the job is at work the branch does not leave the pool.
         let stays = branch.acquire().map_err(|_| BadJob::NoBranch)?;
-        let job = {
-            let mut state = self.jobs.0.lock();
-            if state.ended {
-                return Err(BadJob::Ending);
-            }
-            let at_work = |job: &&Arc<Job>| job.order.from == from && !job.progress.lock().gone;
-            if let Some(other) = state.jobs.iter().find(at_work) {
-                return Err(BadJob::Busy(other.id));
-            }
-            state.begun += 1;
-            let path = branch.path.display().to_string();
-            let job = Arc::new(Job::new(state.begun, order, targets, path));
-            let ended: Vec<u64> =
-                state.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
-            let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);
-            state.jobs.retain(|job| !ended[..oldest].contains(&job.id));
-            state.jobs.push(job.clone());
-            job
-        };
+        self.begin_job(
+            Work::Drain(order),
+            branch.path.display().to_string(),
+            vec![stays],
+            move |union, job| union.drain(job, from, &targets),
+        )
+    }
+
+    /// Begins `work` on a thread of its own, unless another job excludes it. No branch of `stay` leaves the pool meanwhile.
+    fn begin_job(
+        self: &Arc<Self>,
+        work: Work,
+        subject: String,
+        stay: Vec<OpenFileRef>,
+        run: impl FnOnce(&Self, &Job) -> JobState + Send + 'static,
+    ) -> Result<JobView, BadJob> {
+        let job = self.jobs.0.lock().add(work, subject)?;
         // It drops with the closure, also if no thread runs that: the branch is free for another job then.
         let (me, gone) = (Arc::downgrade(self), Gone(job.clone()));
         let started = thread::start(std::thread::Builder::new().name("job".into()), move || {
             if let Some(union) = me.upgrade() {
-                union.work(&gone.0, stays);
+                union.work(&gone.0, stay, run);
             }
         });
         if let Err(error) = started {
@@ -373,17 +403,17 @@ impl Union {
         Ok(job.view())
     }
 
-    fn work(&self, job: &Job, stays: OpenFileRef) {
-        let path = &job.path;
-        tracing::info!(job = job.id, branch = %path, dry_run = job.order.dry_run, "job: drain begins");
-        let state = self.drain(job);
-        if job.progress.lock().forgotten {
-            self.forget_drain(job.order.from);
+    fn work(&self, job: &Job, stay: Vec<OpenFileRef>, run: impl FnOnce(&Self, &Job) -> JobState) {
+        let (kind, subject) = (job.work.kind(), &job.subject);
+        tracing::info!(job = job.id, kind, %subject, dry_run = job.work.is_dry_run(), "job begins");
+        let state = run(self, job);
+        if let Some(drained) = job.work.drained().filter(|_| job.progress.lock().forgotten) {
+            self.forget_drain(drained);
         }
-        drop(stays);
+        drop(stay);
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
-        tracing::info!(job = job.id, branch = %path, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job: drain ended");
+        tracing::info!(job = job.id, kind, %subject, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job ended");
     }
 
     /// The jobs at work, and the last that have ended, the oldest first.
@@ -399,16 +429,37 @@ impl Union {
         let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         // The job may just be about to be remembered, and forgets that at its end.
+        let drained = job.work.drained().filter(|_| !job.work.is_dry_run());
         let is_over = {
             let mut progress = job.progress.lock();
-            progress.forgotten = !job.order.dry_run;
+            progress.forgotten = drained.is_some();
             progress.gone
         };
         job.call_off();
-        let is_other = |other: &JobView| other.branch == job.order.from && !other.state.is_over();
-        if is_over && !job.order.dry_run && !self.jobs().iter().any(is_other) {
-            self.forget_drain(job.order.from);
+        if let Some(drained) = drained {
+            let is_other = |other: &JobView| other.drained == Some(drained) && !other.state.is_over();
+            if is_over && !self.jobs().iter().any(is_other) {
+                self.forget_drain(drained);
+            }
         }
+        Ok(job.view())
+    }
+
+    /// Has the job `id` begin no further move until it is to go on. A move under way goes on to its end.
+    ///
+    /// # Errors
+    /// There is no such job, or it has ended.
+    pub fn pause_job(&self, id: u64, paused: bool) -> Result<JobView, BadJob> {
+        let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
+        let job = job.ok_or(BadJob::NoJob(id))?;
+        {
+            let mut progress = job.progress.lock();
+            if progress.state.is_over() {
+                return Err(BadJob::Over(id));
+            }
+            progress.paused = paused;
+        }
+        job.changed.notify_all();
         Ok(job.view())
     }
 }

@@ -23,6 +23,18 @@ pub struct Share {
     left: u64,
 }
 
+impl Share {
+    /// The share of a branch that takes one file.
+    pub(super) fn of(branch: BranchIx, bytes: u64) -> Self {
+        Self { branch, files: 1, bytes, left: 0 }
+    }
+
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+}
+
 /// A plan in the making: files are put one by one on the branch with most room left, each whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -46,8 +58,7 @@ impl Plan {
             return None;
         };
         share.left -= bytes;
-        share.files += 1;
-        share.bytes += bytes;
+        share.add(bytes);
         Some(share.branch)
     }
 

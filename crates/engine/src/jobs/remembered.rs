@@ -114,7 +114,7 @@ impl Union {
     /// The drain of the branch is over for good, if there was one: the operator wants something else of the branch.
     pub fn forget_drain(&self, ix: BranchIx) {
         // Without one nothing is asked of the branch, which may hang.
-        if self.jobs().iter().any(|job| job.branch == ix && !job.dry_run)
+        if self.jobs().iter().any(|job| job.drained == Some(ix) && !job.dry_run)
             && let Some(branch) = self.pool().live(ix)
         {
             // Reported there.

@@ -71,31 +71,64 @@ pub(super) trait Visitor<'a> {
 }
 
 impl Union {
-    /// Visits all that is on the branch, except the root itself.
-    pub(super) fn walk_branch<'a>(&'a self, job: &Job, visitor: &mut dyn Visitor<'a>) {
-        let mut groups = Groups::new();
+    /// The object at `path`, and the directories that lead there, from the root; all are known until the result drops.
+    ///
+    /// # Errors
+    /// It is not there, or a branch that may have it does not answer.
+    pub(super) fn meet_path(&self, path: &[u8]) -> Result<Vec<Met<'_>>> {
+        let mut way = vec![Met { union: self, inode: self.inodes.root().clone(), counted: false }];
+        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            let above = way.last().map_or(Ino::ROOT, |met| met.inode.id.ino);
+            let name = CString::new(part).map_err(|_| Errno::INVAL)?;
+            let name = EntryName::new(&name).map_err(|_| Errno::INVAL)?;
+            let entry = self.lookup(above, name)?;
+            way.push(self.met(entry.ino).ok_or(OpError::STALE)?);
+        }
+        Ok(way)
+    }
+
+    /// The object `ino`, of which one more lookup was counted.
+    pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
+        Some(Met { union: self, inode: self.inode(ino).ok()?, counted: true })
+    }
+
+    /// Visits all that is on the branch `from`, except the root itself.
+    pub(super) fn walk_branch<'a>(&'a self, job: &Job, from: BranchIx, visitor: &mut dyn Visitor<'a>) {
         let root = Met { union: self, inode: self.inodes.root().clone(), counted: false };
+        self.walk_below(job, from, (root, Vec::new()), visitor);
+    }
+
+    /// Visits all that is on the branch `from` below the directory `top`, which has that path, except `top` itself.
+    pub(super) fn walk_below<'a>(
+        &'a self,
+        job: &Job,
+        from: BranchIx,
+        (top, path): (Met<'a>, Vec<u8>),
+        visitor: &mut dyn Visitor<'a>,
+    ) {
+        let mut groups = Groups::new();
+        let itself = top.inode.id.ino;
         // Its content is still to be visited, or was.
-        let mut stack = vec![(root, Vec::new(), false)];
+        let mut stack = vec![(top, path, false)];
         while let Some((dir, path, visited)) = stack.pop() {
-            if job.is_called_off() {
+            if !job.goes_on() {
                 return;
             }
             if visited {
-                if !dir.inode.is_root() {
+                if dir.inode.id.ino != itself {
                     visitor.dir(&dir.inode);
                 }
                 continue;
             }
             let inode = dir.inode.clone();
             stack.push((dir, path.clone(), true));
-            match self.names_on(&inode, job.order.from) {
+            match self.names_on(&inode, from) {
                 Ok(names) => {
                     for chunk in names.chunks(BATCH) {
                         let mut files = Vec::new();
                         for (name, kind) in chunk {
                             self.meet(
-                                job,
+                                from,
                                 &inode,
                                 (name, *kind),
                                 &path,
@@ -143,7 +176,7 @@ impl Union {
 
     fn meet<'a>(
         &'a self,
-        job: &Job,
+        from: BranchIx,
         dir: &Arc<Inode>,
         (name, kind): (&CString, Kind),
         above: &[u8],
@@ -166,18 +199,17 @@ impl Union {
             Err(error) if error.is_missing() => return, // removed since
             Err(error) => return visitor.stays(path, cannot_list(error)),
         };
-        let Ok(inode) = self.inode(entry.ino) else { return };
-        let met = Met { union: self, inode, counted: true };
+        let Some(met) = self.met(entry.ino) else { return };
         let inode = &met.inode;
         if inode.is_dir() != (kind == Kind::Dir) {
             visitor.stays(path, HIDDEN);
         } else if inode.is_dir() {
             // `fsck` makes this one for itself.
             let is_of_fsck = dir.is_root() && name.to_bytes() == b"lost+found";
-            if !is_of_fsck || self.names_on(inode, job.order.from).is_ok_and(|names| !names.is_empty()) {
+            if !is_of_fsck || self.names_on(inode, from).is_ok_and(|names| !names.is_empty()) {
                 dirs.push((met, path, false));
             }
-        } else if inode.branch() == Some(job.order.from) {
+        } else if inode.branch() == Some(from) {
             let stat = entry.attr.stat;
             let (ino, name) = (inode.id.ino, InodeName::new(dir, name));
             let bytes = stat.blocks.saturating_mul(512);

@@ -1,0 +1,88 @@
+//! Files that are to move, each with the branch that takes it: a plan that is kept in memory for a million files.
+
+use std::ffi::CString;
+
+use fsstack_pool::{BranchIx, Ino};
+use smallvec::SmallVec;
+
+use super::Amount;
+use super::plan::Share;
+
+/// A file that is to move.
+#[derive(Clone, Debug)]
+pub struct PlannedMove {
+    /// Its branch.
+    pub from: BranchIx,
+    /// The branch that takes it.
+    pub to: BranchIx,
+    /// Its bytes on the branch.
+    pub bytes: u64,
+    pub(super) ino: Ino,
+    /// Its names, each with the index of its directory.
+    pub(super) names: SmallVec<[(u32, CString); 1]>,
+}
+
+/// The files in the order in which they move.
+#[derive(Clone, Debug, Default)]
+pub struct MovingList {
+    dirs: Vec<Box<[u8]>>,
+    moves: Vec<PlannedMove>,
+}
+
+impl MovingList {
+    /// The index of the directory with that path, the one that was used last or a new one.
+    pub(super) fn dir(&mut self, path: &[u8]) -> u32 {
+        if self.dirs.last().is_none_or(|last| **last != *path) {
+            self.dirs.push(path.into());
+        }
+        u32::try_from(self.dirs.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn push(&mut self, planned: PlannedMove) {
+        self.moves.push(planned);
+    }
+
+    /// The files.
+    pub fn moves(&self) -> &[PlannedMove] {
+        &self.moves
+    }
+
+    /// The path of a name of a planned file, from the pool's root.
+    pub(super) fn path_of(&self, (dir, name): &(u32, CString)) -> Vec<u8> {
+        let dir = self.dir_of(*dir);
+        let mut path = dir.to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.to_bytes());
+        path
+    }
+
+    pub(super) fn dir_of(&self, dir: u32) -> &[u8] {
+        usize::try_from(dir).ok().and_then(|dir| self.dirs.get(dir)).map_or(&[], |path| path)
+    }
+
+    /// The path of a planned file, by its first name.
+    pub fn path(&self, planned: &PlannedMove) -> Vec<u8> {
+        planned.names.first().map(|name| self.path_of(name)).unwrap_or_default()
+    }
+
+    /// Share of each branch that takes some.
+    pub(super) fn shares(&self) -> Vec<Share> {
+        let mut shares: Vec<Share> = Vec::new();
+        for planned in &self.moves {
+            match shares.iter_mut().find(|share| share.branch == planned.to) {
+                Some(share) => share.add(planned.bytes),
+                None => shares.push(Share::of(planned.to, planned.bytes)),
+            }
+        }
+        shares
+    }
+
+    /// Files and bytes in all.
+    pub fn amount(&self) -> Amount {
+        let mut amount = Amount::default();
+        self.moves.iter().for_each(|planned| amount.add(planned.bytes));
+        amount
+    }
+}

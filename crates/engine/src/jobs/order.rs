@@ -1,0 +1,130 @@
+//! Orders of jobs, and reasons not to begin one.
+
+use std::num::NonZeroU64;
+
+use fsstack_pool::BranchIx;
+
+use super::level::By;
+
+/// Work of a job.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    Drain(DrainOrder),
+    Balance(BalanceOrder),
+    Consolidate(ConsolidateOrder),
+}
+
+impl Work {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Drain(_) => "drain",
+            Self::Balance(_) => "balance",
+            Self::Consolidate(_) => "consolidate",
+        }
+    }
+
+    pub(super) fn is_dry_run(&self) -> bool {
+        match self {
+            Self::Drain(order) => order.dry_run,
+            Self::Balance(order) => order.dry_run,
+            Self::Consolidate(order) => order.dry_run,
+        }
+    }
+
+    pub(super) fn rate(&self) -> Option<NonZeroU64> {
+        match self {
+            Self::Drain(order) => order.rate,
+            Self::Balance(order) => order.rate,
+            Self::Consolidate(order) => order.rate,
+        }
+    }
+
+    /// The branch that is emptied.
+    pub(super) fn drained(&self) -> Option<BranchIx> {
+        match self {
+            Self::Drain(order) => Some(order.from),
+            Self::Balance(_) | Self::Consolidate(_) => None,
+        }
+    }
+
+    /// True if both cannot be at work: only drains of two branches know nothing of each other.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        match (self.drained(), other.drained()) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        }
+    }
+}
+
+/// A wish that branches are about as full as each other.
+#[derive(Clone, Debug)]
+pub struct BalanceOrder {
+    /// Only files below this directory move; the path from the root.
+    pub dir: Vec<u8>,
+    /// Measure of fullness.
+    pub by: By,
+    /// Hundredths of a percent by which branches may differ.
+    pub tolerance: u32,
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// A wish that all files below a directory are on one branch.
+#[derive(Clone, Debug)]
+pub struct ConsolidateOrder {
+    /// The directory's path from the root.
+    pub dir: Vec<u8>,
+    /// The branch; None: the one that has most of it, if there is room.
+    pub to: Option<BranchIx>,
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// A wish to empty a branch.
+#[derive(Clone, Debug)]
+pub struct DrainOrder {
+    /// The branch.
+    pub from: BranchIx,
+    /// Branches that may take its files; none: all others.
+    pub to: Vec<BranchIx>,
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// Why a job does not begin, or is not called off.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadJob {
+    /// There is no such branch.
+    #[error("the branch is not in the pool")]
+    NoBranch,
+    /// Another job is at work.
+    #[error("job {0} is at work: fsstack job status shows it, fsstack job cancel ends it")]
+    Busy(u64),
+    /// No other branch may take anything.
+    #[error("no other branch takes anything: a target must be RW, writable and another than the emptied one")]
+    NoTarget,
+    /// The branch is read-only.
+    #[error("the branch is read-only: nothing can be removed from it")]
+    ReadOnly,
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NoJob(u64),
+    /// The job has ended.
+    #[error("job {0} has ended")]
+    Over(u64),
+    /// The directory is not there, or cannot be asked for.
+    #[error("{0}")]
+    NoDirectory(String),
+    /// No thread is to be had.
+    #[error("no thread for the job: {0}")]
+    NoThread(String),
+    /// The daemon ends.
+    #[error("the pool is being unmounted")]
+    Ending,
+}

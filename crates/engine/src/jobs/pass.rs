@@ -1,0 +1,121 @@
+//! A pass over files that a job moves: a batch of them is held open, requests that began before have ended, and then each
+//! moves, or stays for a reason.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+
+use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
+use super::{Job, NAMED, Staying};
+use crate::files::{MAPPED, WRITTEN_PAST};
+use crate::moves::directories;
+use crate::moves::job_move::{self, HeldFile};
+use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, UNFIT};
+use crate::union::Union;
+
+pub(super) const CHANGED_NOW: &str = "it was just used or changed";
+const BUSY: &str = "earlier requests to the pool have not ended";
+
+/// Whether a reason to stay may pass, and what is to be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Hope {
+    /// When the file is closed or unlocked.
+    Waits,
+    /// At another try.
+    Tries,
+    /// At another walk, if it was just changed.
+    Once,
+    Never,
+}
+
+fn hope(why: &str) -> Hope {
+    match why {
+        WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
+        LINKED => Hope::Once,
+        FROZEN | HIDES | UNFIT | HIDDEN | CONTROL | MOUNTED | directories::DIFFERS => Hope::Never,
+        _ => Hope::Tries,
+    }
+}
+
+/// A file that is to leave a branch.
+pub(super) struct Leaving<'a> {
+    pub(super) file: MetFile<'a>,
+    pub(super) from: BranchIx,
+    /// Branches that may take it.
+    pub(super) targets: Arc<[BranchIx]>,
+}
+
+/// A pass, and what has come of it.
+pub(super) struct Pass<'a> {
+    pub(super) union: &'a Union,
+    pub(super) job: &'a Job,
+    pub(super) moved: u64,
+    pub(super) staying: u64,
+    pub(super) named: Vec<Staying>,
+    pub(super) hopes: HashSet<Hope>,
+    /// Files that were moved, still held open: a request under way may have met one where it was, and looks again where it is
+    /// open. Each before what the pool knows it by.
+    pub(super) moved_away: Vec<(HeldFile, Met<'a>)>,
+}
+
+impl<'a> Pass<'a> {
+    /// A pass that keeps `moved_away` of the last one open.
+    pub(super) fn new(union: &'a Union, job: &'a Job, moved_away: Vec<(HeldFile, Met<'a>)>) -> Self {
+        Self { union, job, moved: 0, staying: 0, named: Vec::new(), hopes: HashSet::new(), moved_away }
+    }
+
+    /// Moves the files. Those of which the last one is answered with true have moved.
+    pub(super) fn carry(&mut self, files: Vec<Leaving<'a>>, mut has_moved: impl FnMut(&MetFile<'a>)) {
+        let (union, job) = (self.union, self.job);
+        let mut held = Vec::with_capacity(files.len());
+        for leaving in files {
+            match union.hold_for_move(&leaving.file.met.inode, leaving.from) {
+                Ok(open) => held.push((open, leaving)),
+                Err(error) if error.is_missing() => self.stays(leaving.file.path, CHANGED_NOW),
+                Err(error) => self.stays(leaving.file.path, job_move::in_words(error)),
+            }
+        }
+        if held.is_empty() {
+            return;
+        }
+        if !union.requests_ended() {
+            for (open, leaving) in held {
+                drop(open);
+                self.stays(leaving.file.path, BUSY);
+            }
+            return;
+        }
+        self.moved_away.clear();
+        for (mut open, Leaving { file, from, targets }) in held {
+            let how = (&targets, job.work.rate(), file.names.clone());
+            let is_held_up = job.is_held_up();
+            let moved = match is_held_up {
+                true => Err(None),
+                false => union.move_held(&mut open, from, how, |departure| job.moves(departure)),
+            };
+            match moved {
+                Ok(()) => {
+                    self.moved += 1;
+                    job.progress.lock().moved.add(file.bytes);
+                    has_moved(&file);
+                }
+                // Nothing is wrong with it.
+                Err(_) if is_held_up || job.is_called_off() => {
+                    self.staying += 1;
+                    self.hopes.insert(Hope::Tries);
+                }
+                Err(why) => self.stays(file.path.clone(), why.unwrap_or(CHANGED_NOW)),
+            }
+            self.moved_away.push((open, file.met));
+        }
+    }
+
+    pub(super) fn stays(&mut self, path: Vec<u8>, why: &'static str) {
+        self.staying += 1;
+        self.hopes.insert(hope(why));
+        if self.named.len() < NAMED {
+            self.named.push(Staying { path, why });
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Balancing branches, and gathering a directory on one branch: first a list of the files that are to move, then the moves.
+//!
+//! The list is complete before anything moves, so that a dry run tells what a run does. A file that is gone, changed or moved
+//! when its turn comes is left out. What cannot move is tried again a few times, and then stays.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fsstack_branch::admin_state::OpenFileRef;
+use fsstack_pool::{BranchIx, BranchMode, EntryName, Ino, Printable, Scope, Size};
+use smallvec::SmallVec;
+
+use super::level::{Load, Quotas};
+use super::moving_list::{MovingList, PlannedMove};
+use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
+use super::walk::{Met, MetFile, Visitor};
+use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, Work};
+use crate::moves::job_move;
+use crate::moves::moving::Names;
+use crate::tree::inode::{Inode, InodeName};
+use crate::union::Union;
+
+/// Passes over the list, and the pause between two.
+const PASSES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
+/// Files that are held open for their move at a time.
+const BATCH: usize = 128;
+/// How long a file that a balance has moved stays where it is.
+const SETTLED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Files that are remembered so.
+const SETTLED: usize = 1 << 20;
+/// Whole directories are enough if they bring this share of what is to move.
+const ENOUGH: u64 = 20;
+
+impl Union {
+    /// Begins to make branches about as full as each other.
+    ///
+    /// # Errors
+    /// It cannot begin.
+    pub fn start_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
+        let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
+        let mine = order.clone();
+        self.begin_job(Work::Balance(order), subject, stay, move |union, job| {
+            let listed = union.list_for_balance(job, &mine);
+            union.carry_out_list(job, listed, true)
+        })
+    }
+
+    /// Begins to gather all files below a directory on one branch.
+    ///
+    /// # Errors
+    /// It cannot begin.
+    pub fn start_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
+        if order.to.is_some_and(|to| !self.takes_moved(to)) {
+            return Err(BadJob::NoTarget);
+        }
+        let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
+        let mine = order.clone();
+        self.begin_job(Work::Consolidate(order), subject, stay, move |union, job| {
+            let listed = union.list_for_consolidate(job, &mine);
+            union.carry_out_list(job, listed, false)
+        })
+    }
+
+    /// The directory in words.
+    fn subject(&self, dir: &[u8]) -> Result<String, BadJob> {
+        let shown = format!("/{}", Printable(dir));
+        match self.meet_path(dir) {
+            Ok(way) if way.last().is_some_and(|met| met.inode.is_dir()) => Ok(shown),
+            Ok(_) => Err(BadJob::NoDirectory(format!("{shown}: not a directory"))),
+            Err(error) if error.is_missing() => {
+                Err(BadJob::NoDirectory(format!("{shown}: no such directory")))
+            }
+            Err(error) => Err(BadJob::NoDirectory(format!("{shown}: {error}"))),
+        }
+    }
+
+    /// Keeps every branch in the pool.
+    fn all_stay(&self) -> Vec<OpenFileRef> {
+        self.pool().branches.iter().filter_map(|branch| branch.acquire().ok()).collect()
+    }
+
+    fn takes_moved(&self, at: BranchIx) -> bool {
+        self.pool().live(at).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable())
+    }
+
+    /// Branches by file system, the first of each, with their space.
+    fn loads(&self) -> Vec<Load> {
+        let pool = self.pool();
+        let mut seen = HashSet::new();
+        let load = |ix: BranchIx| {
+            let branch = pool.live(ix)?;
+            branch.distrust_space();
+            let space = branch.space().ok()?;
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+            let takes = branch.mode() == BranchMode::ReadWrite && branch.is_writable();
+            let gives = branch.is_writable();
+            Some(Load { branch: ix, total: space.total, available: space.available, floor, gives, takes })
+        };
+        let first = pool.branches.iter().filter(|branch| seen.insert(branch.dev())).map(|branch| branch.ix);
+        first.filter_map(load).collect()
+    }
+
+    fn list_for_balance(&self, job: &Job, order: &BalanceOrder) -> Result<MovingList, String> {
+        let quotas = Quotas::new(&self.loads(), order.by, order.tolerance);
+        let least = quotas.total();
+        let settled = {
+            let mut jobs = self.jobs.0.lock();
+            jobs.settled.retain(|_, moved| moved.elapsed() < SETTLED_FOR);
+            jobs.settled.keys().copied().collect::<HashSet<Ino>>()
+        };
+        let mut choice = Choice { union: self, job, quotas, list: MovingList::default(), taken: settled };
+        let keeps_together = self
+            .pool()
+            .settings
+            .create
+            .policies()
+            .first()
+            .is_some_and(|policy| matches!(policy.scope, Scope::HoldsParent | Scope::DeepestParent));
+        if keeps_together {
+            self.choose_files(&mut choice, &order.dir, Unit::Directory)?;
+        }
+        if !keeps_together || choice.quotas.total() > least / ENOUGH {
+            self.choose_files(&mut choice, &order.dir, Unit::File)?;
+        }
+        Ok(choice.list)
+    }
+
+    fn choose_files(&self, choice: &mut Choice<'_>, dir: &[u8], unit: Unit) -> Result<(), String> {
+        for giver in choice.quotas.givers().to_vec() {
+            let job = choice.job;
+            let mut collect = Collect { choice, from: giver.branch, unit, dir: None, found: Vec::new() };
+            self.walk_dir(job, giver.branch, dir, &mut collect)?;
+            collect.flush();
+        }
+        Ok(())
+    }
+
+    fn list_for_consolidate(&self, job: &Job, order: &ConsolidateOrder) -> Result<MovingList, String> {
+        let mut found: Vec<(BranchIx, FoundFile)> = Vec::new();
+        let branches: Vec<BranchIx> = self.pool().branches.iter().map(|branch| branch.ix).collect();
+        for at in branches {
+            let mut gather = Gather { union: self, job, from: at, found: Vec::new() };
+            self.walk_dir(job, at, &order.dir, &mut gather)?;
+            found.extend(gather.found.into_iter().map(|file| (at, file)));
+        }
+        let all: u64 = found.iter().map(|(_, file)| file.bytes).sum();
+        let on = |at: BranchIx| {
+            found.iter().filter(|(from, _)| *from == at).map(|(_, file)| file.bytes).sum::<u64>()
+        };
+        let candidates: Vec<BranchIx> = match order.to {
+            Some(to) => vec![to],
+            None => self.loads().iter().map(|load| load.branch).filter(|at| self.takes_moved(*at)).collect(),
+        };
+        let fits = self.rooms(&candidates).into_iter().filter(|room| room.bytes >= all - on(room.branch));
+        let Some(to) = fits.map(|room| room.branch).max_by_key(|at| on(*at)) else {
+            return Err(format!(
+                "{}: no branch that may take it has room for all of it, {}, above its floor",
+                job.subject,
+                Size(all).approx()
+            ));
+        };
+        let mut list = MovingList::default();
+        for (from, file) in found.into_iter().filter(|(from, _)| *from != to) {
+            file.plan(from, to, &mut list);
+        }
+        Ok(list)
+    }
+
+    fn walk_dir<'a>(
+        &'a self,
+        job: &Job,
+        from: BranchIx,
+        dir: &[u8],
+        visitor: &mut dyn Visitor<'a>,
+    ) -> Result<(), String> {
+        let way = self.meet_path(dir).map_err(|error| format!("{}: {error}", job.subject))?;
+        let mut way = way;
+        if let Some(top) = way.pop() {
+            self.walk_below(job, from, (top, dir.to_vec()), visitor);
+        }
+        Ok(())
+    }
+
+    /// Moves the files of the list, or keeps it to be shown. They stay where they are for a day if they are `settled` then.
+    fn carry_out_list(&self, job: &Job, listed: Result<MovingList, String>, settles: bool) -> JobState {
+        let list = match listed {
+            Ok(list) => Arc::new(list),
+            Err(why) => {
+                job.progress.lock().refusal = Some(why);
+                return JobState::Refused;
+            }
+        };
+        {
+            let mut progress = job.progress.lock();
+            (progress.found, progress.shares) = (list.amount(), list.shares());
+            progress.planned = job.work.is_dry_run().then(|| list.clone());
+        }
+        if job.is_called_off() {
+            return JobState::Cancelled;
+        }
+        if job.work.is_dry_run() {
+            return JobState::Planned;
+        }
+        job.is_now(JobState::Moving);
+        let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
+        for pass in 0..PASSES {
+            let more = self.pass_over(job, &list, &mut left, settles);
+            if job.is_called_off() {
+                return JobState::Cancelled;
+            }
+            if left.is_empty() || !more || pass + 1 == PASSES {
+                break;
+            }
+            job.is_now(JobState::Waiting);
+            job.pause(PAUSE);
+            job.is_now(JobState::Moving);
+        }
+        if job.progress.lock().staying == 0 { JobState::Done } else { JobState::Incomplete }
+    }
+
+    /// Moves what can be moved, and leaves the others in `left`. True if another try may move some of them.
+    fn pass_over(&self, job: &Job, list: &MovingList, left: &mut Vec<&PlannedMove>, settles: bool) -> bool {
+        let mut pass = Pass::new(self, job, Vec::new());
+        let mut moved: HashSet<Ino> = HashSet::new();
+        let mut gone: HashSet<Ino> = HashSet::new();
+        for chunk in left.chunks(BATCH) {
+            if !job.goes_on() {
+                break;
+            }
+            let mut ways = HashMap::new();
+            let mut leaving = Vec::with_capacity(chunk.len());
+            for planned in chunk {
+                match self.meet_planned(list, planned, &mut ways) {
+                    Ok(Some(file)) => {
+                        leaving.push(Leaving { file, from: planned.from, targets: Arc::new([planned.to]) });
+                    }
+                    Ok(None) => _ = gone.insert(planned.ino),
+                    Err(why) => pass.stays(list.path(planned), why),
+                }
+            }
+            pass.carry(leaving, |file| _ = moved.insert(file.met.inode.id.ino));
+        }
+        if settles {
+            let mut jobs = self.jobs.0.lock();
+            let room = SETTLED.saturating_sub(jobs.settled.len());
+            let now = Instant::now();
+            jobs.settled.extend(moved.iter().take(room).map(|ino| (*ino, now)));
+        }
+        left.retain(|planned| !moved.contains(&planned.ino) && !gone.contains(&planned.ino));
+        let mut progress = job.progress.lock();
+        (progress.staying, progress.named) = (pass.staying, pass.named);
+        // The moved files stay open until the requests under way have ended, which may have met them on their old branch.
+        drop(progress);
+        self.requests_ended();
+        pass.hopes.iter().any(|hope| matches!(hope, Hope::Tries | Hope::Once))
+    }
+
+    /// A planned file, if it is as it was planned. The directories that lead to it are known for as long as `ways`.
+    ///
+    /// # Errors
+    /// Why it cannot be asked for.
+    fn meet_planned<'a>(
+        &'a self,
+        list: &MovingList,
+        planned: &PlannedMove,
+        ways: &mut HashMap<u32, Vec<Met<'a>>>,
+    ) -> Result<Option<MetFile<'a>>, &'static str> {
+        let mut names = Names::new();
+        let mut met = None;
+        for (dir, name) in &planned.names {
+            let way = match ways.entry(*dir) {
+                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+                std::collections::hash_map::Entry::Vacant(new) => match self.meet_path(list.dir_of(*dir)) {
+                    Ok(way) => new.insert(way),
+                    Err(error) if error.is_missing() => return Ok(None),
+                    Err(error) => return Err(job_move::in_words(error)),
+                },
+            };
+            let Some(parent) = way.last().filter(|parent| parent.inode.is_dir()) else { return Ok(None) };
+            let Ok(entry_name) = EntryName::new(name) else { return Ok(None) };
+            let entry = match self.lookup(parent.inode.id.ino, entry_name) {
+                Ok(entry) => entry,
+                Err(error) if error.is_missing() => return Ok(None),
+                Err(error) => return Err(job_move::in_words(error)),
+            };
+            let Some(same) = self.met(entry.ino) else { return Err(CHANGED_NOW) };
+            let is_same = entry.ino == planned.ino
+                && same.inode.branch() == Some(planned.from)
+                && entry.attr.stat.nlink as usize == planned.names.len();
+            if !is_same {
+                return Ok(None);
+            }
+            names.push(InodeName::new(&parent.inode, name));
+            met = Some(same);
+        }
+        Ok(met.map(|met| MetFile { met, path: list.path(planned), bytes: planned.bytes, names }))
+    }
+}
+
+/// A file on a branch, as the list keeps it.
+struct FoundFile {
+    ino: Ino,
+    bytes: u64,
+    /// Paths of its directories, and its names there.
+    names: SmallVec<[(Arc<[u8]>, std::ffi::CString); 1]>,
+}
+
+impl FoundFile {
+    fn of(file: &MetFile<'_>) -> Self {
+        let name =
+            |name: &InodeName| (name.parent.path().unwrap_or_default().into(), name.name.as_ref().to_owned());
+        Self { ino: file.met.inode.id.ino, bytes: file.bytes, names: file.names.iter().map(name).collect() }
+    }
+
+    fn plan(self, from: BranchIx, to: BranchIx, list: &mut MovingList) {
+        let names = self.names.into_iter().map(|(dir, name)| (list.dir(&dir), name)).collect();
+        list.push(PlannedMove { from, to, bytes: self.bytes, ino: self.ino, names });
+    }
+}
+
+/// Unit in which files are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// All files of a directory that are on the branch, or none.
+    Directory,
+    File,
+}
+
+/// Files that are chosen so far.
+struct Choice<'a> {
+    union: &'a Union,
+    job: &'a Job,
+    quotas: Quotas,
+    list: MovingList,
+    /// Files that are chosen, or that stay where they are for now.
+    taken: HashSet<Ino>,
+}
+
+/// A walk over a branch that gives files.
+struct Collect<'c, 'a> {
+    choice: &'c mut Choice<'a>,
+    from: BranchIx,
+    unit: Unit,
+    /// The directory whose files come.
+    dir: Option<Ino>,
+    /// Those that may be chosen.
+    found: Vec<FoundFile>,
+}
+
+impl Collect<'_, '_> {
+    /// Chooses among the files of the last directory.
+    fn flush(&mut self) {
+        let found = std::mem::take(&mut self.found);
+        let Choice { quotas, list, taken, .. } = &mut *self.choice;
+        let mut take = |file: FoundFile, to: BranchIx| {
+            taken.insert(file.ino);
+            file.plan(self.from, to, list);
+        };
+        match self.unit {
+            Unit::Directory => {
+                let bytes = found.iter().map(|file| file.bytes).sum();
+                if let Some(to) =
+                    Some(bytes).filter(|bytes| *bytes > 0).and_then(|bytes| quotas.choose(self.from, bytes))
+                {
+                    found.into_iter().for_each(|file| take(file, to));
+                }
+            }
+            Unit::File => {
+                for file in found {
+                    if let Some(to) = quotas.choose(self.from, file.bytes) {
+                        take(file, to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the file may be chosen.
+    fn is_free(&self, file: &MetFile<'_>) -> bool {
+        let Choice { union, taken, .. } = &*self.choice;
+        let pool = union.pool();
+        let is_hidden = |name| union.why_not_from(&pool, name, self.from).is_some();
+        file.bytes > 0 && !taken.contains(&file.met.inode.id.ino) && !file.names.iter().any(is_hidden)
+    }
+}
+
+impl<'a> Visitor<'a> for Collect<'_, '_> {
+    fn files(&mut self, files: Vec<MetFile<'a>>) {
+        for file in files {
+            let dir = file.names.last().map(|name| name.parent.id.ino);
+            if dir != self.dir {
+                self.flush();
+                self.dir = dir;
+            }
+            if self.is_free(&file) {
+                self.found.push(FoundFile::of(&file));
+            }
+        }
+        let counted = self.choice.list.amount();
+        self.choice.job.progress.lock().found = counted;
+    }
+
+    fn stays(&mut self, _: Vec<u8>, _: &'static str) {}
+
+    fn dir(&mut self, _: &Arc<Inode>) {}
+}
+
+/// A walk that takes note of all files.
+struct Gather<'a> {
+    union: &'a Union,
+    job: &'a Job,
+    from: BranchIx,
+    found: Vec<FoundFile>,
+}
+
+impl<'a> Visitor<'a> for Gather<'_> {
+    fn files(&mut self, files: Vec<MetFile<'a>>) {
+        let pool = self.union.pool();
+        for file in files {
+            let why = |name| self.union.why_not_from(&pool, name, self.from);
+            match file.names.iter().find_map(why) {
+                Some(why) => self.stays(file.path, why),
+                None => self.found.push(FoundFile::of(&file)),
+            }
+        }
+    }
+
+    fn stays(&mut self, path: Vec<u8>, why: &'static str) {
+        self.job.leaves_out(path, why);
+    }
+
+    fn dir(&mut self, _: &Arc<Inode>) {}
+}
