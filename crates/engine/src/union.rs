@@ -1,10 +1,9 @@
 //! The union file system: the tables that all operations share, and the way from an inode to a directory
 //! descriptor on a branch.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,87 +12,46 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::metrics::PoolMetrics;
-use fsstack_branch::ranked::{CHANGES, COPIES, MOVING, Ranked};
-use fsstack_pool::{BranchIx, Handle, Ino};
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::Mutex;
 
-use crate::admin::live::MembershipChanges;
-use crate::admin::reserve::Copying;
-use crate::admin::watch::{BranchWatch, Invalidator};
-use crate::files::listing_memory::ListingMemory;
+use crate::admin::Admin;
 use crate::files::noatime::NoatimeScope;
 use crate::files::route::Backings;
-use crate::files::{DirHandle, FileHandle};
+use crate::files::tables::Files;
 use crate::identity::index::{Index, IndexHealth};
 use crate::identity::poolid::PoolId;
 use crate::jobs::JobList;
 use crate::kept::Kept;
-use crate::moves::movers::Movers;
-use crate::moves::refusals::Refusals;
+use crate::moves::Moves;
 use crate::pool::Pool;
 use crate::recovery::branch_recovery::PoolEvents;
-use crate::tree::clashes::Clashes;
-use crate::tree::inode::dirfd::Budget;
-use crate::tree::inode::location_cache::LocationCache;
-use crate::tree::inode::number::NumberMap;
-use crate::tree::inode::table::Table;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
-use crate::tree::parallel_lookup::ParallelLookup;
 use crate::tree::resolve::Found;
 use crate::tree::tree_lock::TreeLock;
-
-/// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
-const GHOSTS: usize = 1024;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
 #[derive(Debug)]
 pub struct Union {
     pub(crate) pool: ArcSwap<Pool>,
-    pub(crate) inodes: Arc<Table>,
-    pub(crate) seen: LocationCache,
-    pub(crate) files: NumberMap<FileHandle>,
-    pub(crate) dirs: NumberMap<Arc<DirHandle>>,
-    pub(crate) listing_memory: Arc<ListingMemory>,
-    /// Files that just leave their branch for another.
-    pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
-    pub(crate) movers: Movers,
+    pub(crate) tree: Tree,
+    pub(crate) files: Files,
+    pub(crate) moves: Moves,
+    pub(crate) admin: Admin,
     pub(crate) jobs: JobList,
-    pub(crate) refusals: Refusals,
     pub(crate) index: Index,
     id: Option<PoolId>,
-    pub(crate) budget: Budget,
-    /// Removed objects that the kernel has not forgotten yet.
-    pub(crate) unlinked_inodes: Budget,
-    pub(crate) tree_lock: TreeLock,
-    /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
-    pub(crate) moves: AtomicU64,
-    pub(crate) clashes: Clashes,
-    /// Directories whose copies have not the same rights.
-    pub(crate) unlike: Clashes,
-    /// Directories and branches that cannot be given them.
-    pub(crate) unfit: Clashes,
-    pub(crate) backings: Arc<dyn Backings>,
-    /// Held while a branch is added or removed, also while a disk is asked that may hang. Order: before `changes`.
-    pub(crate) membership: Mutex<()>,
-    /// Held while a snapshot is published, and during the wait for requests that use the last one.
-    pub(crate) changes: Ranked<MembershipChanges, CHANGES>,
     pub(crate) pool_metrics: PoolMetrics,
-    /// Bulk copies under way. No call on a branch is made under it.
-    pub(crate) copies: Ranked<HashMap<u64, Copying>, COPIES>,
-    /// Receiver of invalidations.
-    pub(crate) invalidator: OnceLock<Arc<dyn Invalidator>>,
-    pub(crate) watch: OnceLock<Arc<BranchWatch>>,
-    pub(crate) parallel_lookup: ParallelLookup,
     /// Some branch is served by others.
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
     noatime_scope: OnceLock<NoatimeScope>,
     /// Itself, for branches that come back.
     pub(crate) events: Arc<PoolEvents>,
-    pub(crate) next_handle: AtomicU64,
     /// Memory that outlives the daemon.
     pub(crate) kept: OnceLock<Arc<Kept>>,
     /// A daemon before this one has died, and fsync owes what that one had noted.
@@ -122,48 +80,27 @@ impl Union {
         crate::recovery::recover::clear(&pool);
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
-        let budget = Budget::new(pool.settings.dir_fds);
         let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches)).flatten();
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
         index.admit(&pool.branches);
-        let parallel_lookup = ParallelLookup::default();
-        parallel_lookup.start_threads(&pool);
-        let inodes = Arc::new(Table::new(root));
-        let events = Arc::new(PoolEvents::new(&inodes));
+        let tree = Tree::new(root, pool.settings.dir_fds);
+        tree.parallel_lookup.start_threads(&pool);
+        let events = Arc::new(PoolEvents::new(&tree.inodes));
         pool.branches.iter().for_each(|branch| branch.reports_to(&events));
         Self {
-            inodes,
-            seen: LocationCache::default(),
-            files: NumberMap::default(),
-            dirs: NumberMap::default(),
-            listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
-            moving: Ranked::default(),
-            movers: Movers::default(),
+            tree,
+            files: Files::new(pool.settings.listing_entries, backings),
+            moves: Moves::default(),
+            admin: Admin::default(),
             jobs: JobList::default(),
-            refusals: Refusals::default(),
             index,
             id,
-            budget,
-            unlinked_inodes: Budget::new(GHOSTS),
-            tree_lock: TreeLock::default(),
-            moves: AtomicU64::new(0),
-            clashes: Clashes::default(),
-            unfit: Clashes::default(),
-            unlike: Clashes::default(),
-            backings,
-            membership: Mutex::default(),
-            changes: Ranked::default(),
             pool_metrics: PoolMetrics::default(),
-            copies: Ranked::default(),
-            invalidator: OnceLock::new(),
-            watch: OnceLock::new(),
-            parallel_lookup,
             may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
             noatime_scope: OnceLock::new(),
             events,
-            next_handle: AtomicU64::new(1),
             kept: OnceLock::new(),
             owes_sync: Mutex::new(false),
             pool: ArcSwap::from_pointee(pool),
@@ -216,27 +153,27 @@ impl Union {
     /// Returns the sizes of the tables.
     pub fn held(&self) -> TableCounts {
         TableCounts {
-            inodes: self.inodes.len(),
-            files: self.files.len(),
-            dirs: self.dirs.len(),
-            dir_fds: self.budget.open(),
-            listing_entries: self.listing_memory.granted(),
+            inodes: self.tree.inodes.len(),
+            files: self.files.handles.len(),
+            dirs: self.files.dirs.len(),
+            dir_fds: self.tree.budget.open(),
+            listing_entries: self.files.listing_memory.granted(),
         }
     }
 
     /// Up to `most` regular files that the kernel has looked up and, as far as is known, not forgotten.
     pub fn some_files(&self, most: usize) -> Vec<Ino> {
-        self.inodes.some_files(most)
+        self.tree.inodes.some_files(most)
     }
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
         self.jobs.end();
-        self.movers.end();
+        self.moves.movers.end();
         self.end_all_copies();
-        self.files.clear();
-        self.dirs.clear();
-        self.inodes.clear();
+        self.files.handles.clear();
+        self.files.dirs.clear();
+        self.tree.inodes.clear();
         self.index.close();
     }
 
@@ -283,7 +220,7 @@ impl Union {
 
     /// Handles are noted in `kept` from now on, for a daemon after this one.
     pub fn keep_in(&self, kept: Arc<Kept>) {
-        self.next_handle.fetch_max(kept.first_handle(), Relaxed);
+        self.files.next_handle.fetch_max(kept.first_handle(), Relaxed);
         self.kept.get_or_init(|| kept);
     }
 
@@ -292,12 +229,8 @@ impl Union {
         self.kept.get()
     }
 
-    pub(crate) fn new_handle(&self) -> Handle {
-        Handle(self.next_handle.fetch_add(1, Relaxed))
-    }
-
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        match self.inodes.get(ino) {
+        match self.tree.inodes.get(ino) {
             Some(inode) => Ok(inode),
             None => self.found_again(ino),
         }
@@ -311,8 +244,8 @@ impl Union {
 
     /// The live inode that `name` in `parent` was last known to mean.
     pub(crate) fn known(&self, parent: &Inode, name: &CStr) -> Option<Arc<Inode>> {
-        let ino = self.seen.get(parent.id.ino, name.to_bytes())?;
-        self.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
+        let ino = self.tree.seen.get(parent.id.ino, name.to_bytes())?;
+        self.tree.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
     }
 
     /// Like [`Self::known`] of a file; asks the branches where the cache entry was evicted.
@@ -320,7 +253,7 @@ impl Union {
         self.known(parent, name).or_else(|| {
             let Found::File(at, stat) = self.find(pool, parent, name).ok()? else { return None };
             let id = self.identity(pool, pool.branch(at), &stat);
-            self.inodes.get(id.ino).filter(|inode| inode.id == id)
+            self.tree.inodes.get(id.ino).filter(|inode| inode.id == id)
         })
     }
 
@@ -340,7 +273,7 @@ impl Union {
         let walked = match self.walk(pool, dir, branch, &known) {
             // Not there, or a directory above was just renamed: that is known while all names stay.
             Err(error) if is_astray(error) && !TreeLock::is_held_here() => {
-                let _tree_lock = self.tree_lock.read(pool)?;
+                let _tree_lock = self.tree.tree_lock.read(pool)?;
                 self.walk(pool, dir, branch, &known)
             }
             walked => walked,
@@ -404,9 +337,9 @@ impl Union {
             }
             return Err(OpError::MISSING);
         }
-        let fd = Arc::new(self.budget.count(parent.opened(opened)));
+        let fd = Arc::new(self.tree.budget.count(parent.opened(opened)));
         if dir.keep_dirfd(branch, &fd) {
-            self.budget.opened(&self.inodes, dir, branch.ix);
+            self.tree.budget.opened(&self.tree.inodes, dir, branch.ix);
         }
         Ok(fd)
     }

@@ -30,7 +30,7 @@ impl Union {
     /// # Errors
     /// Something was changed that cannot change: nothing is changed then.
     pub fn change(&self, edit: impl FnOnce(&mut Settings)) -> Result<(), BadSettings> {
-        let mut changes = self.changes.lock();
+        let mut changes = self.admin.changes.lock();
         let pool = self.pool.load();
         let mut settings = pool.settings.clone();
         edit(&mut settings);
@@ -51,7 +51,7 @@ impl Union {
         // Without the pool's snapshot: a change of the pool waits for its holders.
         let branches = self.pool().branches.clone();
         for branch in &branches {
-            branch.try_passthrough(&*self.backings).map_err(|why| BadSettings::NoPassthrough {
+            branch.try_passthrough(&*self.files.backings).map_err(|why| BadSettings::NoPassthrough {
                 path: branch.path.display().to_string(),
                 why: why.to_string(),
             })?;

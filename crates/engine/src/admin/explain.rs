@@ -122,7 +122,7 @@ impl Union {
             return Ok(Explained { at, way: None });
         }
         let id = self.identity(&pool, pool.branch(on), &stat);
-        let known = self.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
+        let known = self.tree.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
         let inode = known.unwrap_or_else(|| Arc::new(Inode::file(id, stat.kind(), on)));
         inode.note_name(&parent, &name, stat.nlink);
         let open = inode.open_file().and_then(|file| file.because().map(|is| (file, is)));
@@ -203,7 +203,7 @@ impl Union {
 
     /// Follows `names` as far down as there are directories: returns the last one, and the number of names that lead to it.
     pub(crate) fn walk_down(&self, pool: &Pool, names: &[CString]) -> Result<(Arc<Inode>, usize)> {
-        let mut dir = self.inodes.root().clone();
+        let mut dir = self.tree.inodes.root().clone();
         for (done, name) in names.iter().enumerate() {
             match self.find(pool, &dir, name) {
                 Ok(Found::Dir(stats, copies)) => {

@@ -165,7 +165,7 @@ impl Union {
         if pool.branches.len() >= MAX_BRANCHES {
             return Err(BadChange::TooMany);
         }
-        let vacant = self.changes.lock().vacant.last().copied();
+        let vacant = self.admin.changes.lock().vacant.last().copied();
         let ix = match vacant {
             Some(vacant) => vacant,
             None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
@@ -180,7 +180,7 @@ impl Union {
         self.index.admit(std::slice::from_ref(&branch));
         crate::recovery::recover::clear_added(&more, &branch);
         drop(more);
-        self.changes.lock().vacant.retain(|vacant| *vacant != ix);
+        self.admin.changes.lock().vacant.retain(|vacant| *vacant != ix);
         self.join(&branch, before);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "branch added");
         Ok(ix)
@@ -191,7 +191,7 @@ impl Union {
     /// # Errors
     /// Another thread does, and is waiting for a disk that may hang.
     pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
-        self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
+        self.admin.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
 
     fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
@@ -212,7 +212,7 @@ impl Union {
         }
         let branch = Member::open((ix, id), spec, root, proof, settings).map_err(failed)?;
         if settings.write_path == WritePath::Passthrough
-            && let Err(why) = branch.try_passthrough(&*self.backings)
+            && let Err(why) = branch.try_passthrough(&*self.files.backings)
         {
             return Err(BadChange::NoPassthrough { path, why: why.to_string() });
         }
@@ -247,7 +247,7 @@ impl Union {
 
     fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
         let _membership = self.change_branches()?;
-        let mut changes = self.changes.lock();
+        let mut changes = self.admin.changes.lock();
         let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
         if branch.is_leaving() {
             return Err(BadChange::Leaving(branch.path.display().to_string()));
@@ -268,7 +268,7 @@ impl Union {
         }
         let _membership = self.change_branches()?;
         let index = {
-            let mut changes = self.changes.lock();
+            let mut changes = self.admin.changes.lock();
             let pool = self.pool.load();
             check_not_last(&pool)?; // another may have gone meanwhile
             let index = pool.branches.iter().position(|known| known.ix == ix);
@@ -277,18 +277,18 @@ impl Union {
         };
         {
             // No thread is about to rename or remove a directory on all branches, unless it hangs.
-            let _tree_lock = self.tree_lock.try_write(TREE_LOCK_TIMEOUT);
-            for inode in self.inodes.all() {
+            let _tree_lock = self.tree.tree_lock.try_write(TREE_LOCK_TIMEOUT);
+            for inode in self.tree.inodes.all() {
                 inode.leave(ix);
             }
         }
-        let mut settled = self.settle(&mut self.changes.lock());
+        let mut settled = self.settle(&mut self.admin.changes.lock());
         if let Err(open) = branch.shut() {
             self.join(branch, index);
             return Err(in_use(open));
         }
         // A request at work may have cached something once more.
-        for inode in self.inodes.all() {
+        for inode in self.tree.inodes.all() {
             if inode.leave(ix) {
                 inode.lose();
             }
@@ -297,7 +297,7 @@ impl Union {
         self.branches_changed(None, Some(ix));
         branch.let_go();
         self.index.admit(&[]);
-        let mut changes = self.changes.lock();
+        let mut changes = self.admin.changes.lock();
         settled &= self.settle(&mut changes);
         if settled {
             changes.vacant.push(ix);
@@ -314,13 +314,13 @@ impl Union {
             self.may_hang.store(true, Relaxed);
         }
         {
-            let mut changes = self.changes.lock();
+            let mut changes = self.admin.changes.lock();
             let pool = self.pool.load().with_branch(branch.clone(), index);
             // They may have changed while its disk was asked.
             branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
             self.publish(&mut changes, pool);
             let pool = self.pool.load_full();
-            let root = self.inodes.root();
+            let root = self.tree.inodes.root();
             root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
             drop(pool);
             self.settle(&mut changes);
@@ -334,7 +334,7 @@ impl Union {
     fn learn(&self, pool: &Pool, branch: &Branch) {
         let mut dirs = Vec::new();
         self.forget_hints();
-        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+        for inode in self.tree.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
             inode.invalidate();
             if inode.name().is_some() {
                 dirs.push((depth(&inode), inode));
@@ -342,7 +342,7 @@ impl Union {
         }
         dirs.sort_by_key(|(depth, _)| *depth);
         for (_, dir) in dirs {
-            let Ok(_tree_lock) = self.tree_lock.read(pool) else { continue };
+            let Ok(_tree_lock) = self.tree.tree_lock.read(pool) else { continue };
             let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
             // A name that is no directory there, or does not answer, is left to the next lookup.
             if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
@@ -356,16 +356,16 @@ impl Union {
 
     /// Drops cached locations, except those of directories, which keep their numbers by them.
     pub(crate) fn forget_hints(&self) {
-        self.seen.clear();
-        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+        self.tree.seen.clear();
+        for inode in self.tree.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
             if let Some(name) = inode.name() {
-                self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
+                self.tree.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
             }
         }
     }
 
     fn leave_listings(&self, ix: BranchIx) {
-        let open: Vec<_> = self.dirs.iter().map(|dir| dir.clone()).collect();
+        let open: Vec<_> = self.files.dirs.iter().map(|dir| dir.clone()).collect();
         let pool = self.pool.load();
         for dir in open {
             // One that hangs on the branch has no next entry.
@@ -378,13 +378,13 @@ impl Union {
     /// Makes `pool` the snapshot of later requests.
     pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
         let past = self.pool.swap(Arc::new(pool));
-        self.refusals.forget_all();
+        self.moves.refusals.forget_all();
         changes.past.push(Arc::downgrade(&past));
     }
 
     /// Waits for all requests that began before; the caller holds no snapshot of the pool. False: some have not ended.
     pub(crate) fn requests_ended(&self) -> bool {
-        self.settle(&mut self.changes.lock())
+        self.settle(&mut self.admin.changes.lock())
     }
 
     /// Waits for all requests that began before. False: some have not ended, and may be hanging.

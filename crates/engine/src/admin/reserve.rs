@@ -154,8 +154,8 @@ impl Drop for Staging {
 impl Union {
     /// A bulk copy begins; [`Self::end_copy`] ends it.
     pub fn start_copy(&self) -> CopyId {
-        let id = self.new_handle().0;
-        self.copies.lock().insert(id, Copying::default());
+        let id = self.files.new_handle().0;
+        self.admin.copies.lock().insert(id, Copying::default());
         CopyId(id)
     }
 
@@ -213,7 +213,7 @@ impl Union {
             }
             match self.staging(pool, copy, *at) {
                 Ok(staging) => {
-                    let id = self.new_handle().0;
+                    let id = self.files.new_handle().0;
                     staging.branch.promise(id, file.size, &staging.dir);
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
@@ -226,7 +226,7 @@ impl Union {
                         name: file.name.clone(),
                         size: file.size,
                     };
-                    let mut copies = self.copies.lock();
+                    let mut copies = self.admin.copies.lock();
                     copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
                     return Ok(Reserved { id, branch: *at });
                 }
@@ -243,13 +243,13 @@ impl Union {
             return Ok(known);
         }
         let made = Arc::new(Staging::make(pool.branch(at))?);
-        let mut copies = self.copies.lock();
+        let mut copies = self.admin.copies.lock();
         copies.get_mut(&copy.0).ok_or(OpError::STALE)?.stagings.push(made.clone());
         Ok(made)
     }
 
     fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
-        let copies = self.copies.lock();
+        let copies = self.admin.copies.lock();
         copies.get(&copy.0)?.stagings.iter().find(|staging| staging.branch.ix == at).cloned()
     }
 
@@ -279,7 +279,7 @@ impl Union {
             }
             answers.push(named);
         }
-        if let Some(invalidator) = self.invalidator.get() {
+        if let Some(invalidator) = self.admin.invalidator.get() {
             let mut before = None;
             for (dir, name) in &reported {
                 invalidator.name(*dir, name);
@@ -337,24 +337,24 @@ impl Union {
     }
 
     fn take_reservation(&self, copy: CopyId, id: u64) -> Option<Reservation> {
-        self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
+        self.admin.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
     }
 
     /// Ends the copy, also if its process is gone: uncommitted files are removed.
     pub fn end_copy(&self, copy: CopyId) {
-        let ended = self.copies.lock().remove(&copy.0);
+        let ended = self.admin.copies.lock().remove(&copy.0);
         drop(ended);
     }
 
     /// No copy goes on: the mount is gone.
     pub(crate) fn end_all_copies(&self) {
-        let all: Vec<Copying> = self.copies.lock().drain().map(|(_, one)| one).collect();
+        let all: Vec<Copying> = self.admin.copies.lock().drain().map(|(_, one)| one).collect();
         drop(all);
     }
 
     /// Files that are reserved and not committed.
     pub fn reservations(&self) -> usize {
-        self.copies.lock().values().map(|copy| copy.reservations.len()).sum()
+        self.admin.copies.lock().values().map(|copy| copy.reservations.len()).sum()
     }
 }
 

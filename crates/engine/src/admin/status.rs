@@ -131,7 +131,7 @@ impl Union {
     fn open_regular(&self) -> Vec<(Arc<Inode>, Arc<OpenFile>, PathDecision)> {
         let mut seen: HashSet<*const OpenFile> = HashSet::new();
         let mut files = Vec::new();
-        for handle in &self.files {
+        for handle in &self.files.handles {
             if handle.inode.kind == fsstack_sys::Kind::File && seen.insert(Arc::as_ptr(&handle.file)) {
                 files.push((handle.inode.clone(), handle.file.clone()));
             }

@@ -202,7 +202,7 @@ impl BranchWatch {
 impl Union {
     /// Sets the receiver of invalidations.
     pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
-        self.invalidator.get_or_init(|| invalidator);
+        self.admin.invalidator.get_or_init(|| invalidator);
     }
 
     /// Watches all branches. A thread must run [`BranchWatch::serve`] of the result.
@@ -221,17 +221,17 @@ impl Union {
         for branch in &self.pool.load().branches {
             watch.add(branch);
         }
-        Ok(self.watch.get_or_init(|| watch).clone())
+        Ok(self.admin.watch.get_or_init(|| watch).clone())
     }
 
     /// True if every change on every branch is noticed at once, so that the kernel may cache answers for long.
     pub fn is_watched(&self) -> bool {
-        self.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
+        self.admin.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
     }
 
     /// Follows branches that joined or left: changes the watch, and invalidates everything.
     pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<BranchIx>) {
-        if let Some(watch) = self.watch.get() {
+        if let Some(watch) = self.admin.watch.get() {
             if let Some(branch) = joined {
                 watch.add(branch);
             }
@@ -239,16 +239,16 @@ impl Union {
                 watch.leave(at);
             }
         }
-        self.parallel_lookup.start_threads(&self.pool.load());
+        self.tree.parallel_lookup.start_threads(&self.pool.load());
         self.invalidate_all();
     }
 
     /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
         self.forget_hints();
-        let Some(invalidator) = self.invalidator.get() else { return };
+        let Some(invalidator) = self.admin.invalidator.get() else { return };
         let expired = invalidator.all_names();
-        for inode in self.inodes.all() {
+        for inode in self.tree.inodes.all() {
             inode.invalidate();
             for name in inode.names().iter().filter(|_| !expired) {
                 invalidator.name(name.parent.id.ino, &name.name);
@@ -260,21 +260,21 @@ impl Union {
     /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
     pub(crate) fn has_returned(&self, branch: &Branch) {
         self.forget_hints();
-        for inode in self.inodes.all() {
+        for inode in self.tree.inodes.all() {
             inode.invalidate();
             inode.invalidate_copy_on(branch.ix);
         }
-        if let Some(watch) = self.watch.get() {
+        if let Some(watch) = self.admin.watch.get() {
             watch.returned(branch);
         }
     }
 
     /// Removes `name` in `parent` from the location cache. True if the kernel knows a directory by it.
     fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
-        let Some(parent) = self.inodes.get(parent) else { return false };
+        let Some(parent) = self.tree.inodes.get(parent) else { return false };
         let child = self.known(&parent, name);
         parent.invalidate();
-        self.seen.forget(parent.id.ino, name.to_bytes());
+        self.tree.seen.forget(parent.id.ino, name.to_bytes());
         let dir = child.filter(|child| child.is_dir());
         dir.inspect(|dir| dir.invalidate()).is_some()
     }
@@ -286,12 +286,12 @@ impl Union {
         let stat = branch.stat_fd(fd.as_fd()).ok()?;
         if !stat.is_dir() {
             let ino = self.identity(pool, branch, &stat).ino;
-            return self.inodes.get(ino).map(|inode| inode.id.ino);
+            return self.tree.inodes.get(ino).map(|inode| inode.id.ino);
         }
         if stat.ino == branch.root_ino && stat.dev == branch.dev() {
             return Some(Ino::ROOT);
         }
-        let own = self.inodes.get(number::number(branch, stat.dev, stat.ino));
+        let own = self.tree.inodes.get(number::number(branch, stat.dev, stat.ino));
         let own = own.filter(|dir| dir.is_dir() && dir.copy_ino(root.at) == Some(stat.ino));
         own.or_else(|| {
             // A later copy of a directory, which has the first copy's number.
@@ -303,13 +303,13 @@ impl Union {
 
     /// The directory at `path`, if the kernel knows it.
     fn known_dir(&self, pool: &Pool, path: &[u8]) -> Option<Arc<Inode>> {
-        let mut at = self.inodes.root().clone();
+        let mut at = self.tree.inodes.root().clone();
         for raw in path.split(|byte| *byte == b'/').filter(|raw| !raw.is_empty()) {
             let name = CString::new(raw).ok()?;
             let known = self.known(&at, &name).filter(|inode| inode.is_dir());
             let next = known.or_else(|| {
                 let Found::Dir(stats, _) = self.find(pool, &at, &name).ok()? else { return None };
-                self.inodes.get(self.dir_identity(pool, &at, &name, &stats).ok()?.ino)
+                self.tree.inodes.get(self.dir_identity(pool, &at, &name, &stats).ok()?.ino)
             });
             at = next?;
         }

@@ -37,7 +37,7 @@ impl Union {
             }
         }
         // Paths in the record stay what they are until it is done with.
-        let _tree_lock = self.tree_lock.read(pool)?;
+        let _tree_lock = self.tree.tree_lock.read(pool)?;
         let replaced = Object::to_go(&self.stat_in(pool, to.dir, other, to.name)?);
         let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
         let parts = [(other, replaced, Act::Remove), (at, moved, Act::There)];

@@ -122,7 +122,7 @@ impl Union {
     /// How the file should go, were it opened now.
     pub(crate) fn choose(&self, pool: &Pool, facts: Facts<'_>) -> PathDecision {
         let decision = choose(pool, facts);
-        if decision.is_passthrough() && !self.backings.work() {
+        if decision.is_passthrough() && !self.files.backings.work() {
             return decision.refused(stacked_route(pool), StackedReason::NoPassthrough);
         }
         decision

@@ -173,7 +173,7 @@ pub(crate) struct FollowedMove<'a> {
 
 impl Drop for FollowedMove<'_> {
     fn drop(&mut self) {
-        let mut moving = self.union.moving.lock();
+        let mut moving = self.union.moves.moving.lock();
         if let Some(at) = moving.iter().position(|name| name.is(&self.name.parent, &self.name.name)) {
             moving.swap_remove(at);
         }
@@ -183,10 +183,15 @@ impl Drop for FollowedMove<'_> {
 impl Union {
     /// The file `name` is about to leave the branch `from` for another one: listings of its directory show it once.
     pub(crate) fn listings_follow(&self, pool: &Pool, name: &InodeName, from: BranchIx) -> FollowedMove<'_> {
-        self.moving.lock().push(name.clone());
+        self.moves.moving.lock().push(name.clone());
         let dir = &name.parent;
-        let open: Vec<Arc<DirHandle>> =
-            self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir)).map(|open| open.clone()).collect();
+        let open: Vec<Arc<DirHandle>> = self
+            .files
+            .dirs
+            .iter()
+            .filter(|open| Arc::ptr_eq(&open.inode, dir))
+            .map(|open| open.clone())
+            .collect();
         for listing in open {
             listing
                 .followed
@@ -197,7 +202,7 @@ impl Union {
 
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
-        for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
+        for name in self.moves.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
             listing.followed.follow(&name.name, BranchIx(0), |_| false);
         }
     }

@@ -193,7 +193,7 @@ impl Listing {
         cookie: u64,
         name: &CStr,
     ) -> Result<bool> {
-        let mut ahead = Self::new(true, &union.listing_memory);
+        let mut ahead = Self::new(true, &union.files.listing_memory);
         ahead.go_to(union, pool, dir, cookie)?;
         let in_it = |ahead: &Self| {
             ahead.stream.as_ref().is_some_and(|stream| Some(pool.branch(stream.at).id) == branch_of(cookie))

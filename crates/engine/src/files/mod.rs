@@ -15,6 +15,7 @@ pub mod listing;
 pub(crate) mod listing_memory;
 pub mod noatime;
 pub mod route;
+pub(crate) mod tables;
 pub(crate) mod write_back_errors;
 
 use std::collections::HashMap;

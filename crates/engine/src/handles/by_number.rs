@@ -231,7 +231,7 @@ impl Union {
         let (dir, last) = split(&path);
         let name = CString::new(last).ok().filter(|name| !name.is_empty())?;
         let parent = match dir {
-            [] => self.inodes.root().clone(),
+            [] => self.tree.inodes.root().clone(),
             dir => self.pass_by(&self.walk_to_dir(pool, dir).ok()?),
         };
         let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
@@ -268,7 +268,7 @@ impl Union {
     }
 
     fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<ConnectedDir> {
-        let mut parent = self.inodes.root().clone();
+        let mut parent = self.tree.inodes.root().clone();
         let mut names = path.split(|byte| *byte == b'/').peekable();
         while let Some(raw) = names.next() {
             let name = CString::new(raw).map_err(|_| OpError::MISSING)?;
@@ -288,7 +288,7 @@ impl Union {
 
     /// The inode of a directory on the way.
     pub(crate) fn pass_by(&self, dir: &ConnectedDir) -> Arc<Inode> {
-        let inode = self.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
+        let inode = self.tree.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
         inode.update_copies(&dir.copies);
         inode.note_name(&dir.parent, &dir.name, 1);
         inode
@@ -331,7 +331,7 @@ impl Union {
     /// Whether objects are searched by their numbers where no branch opens them so: for NFS servers, and for a kernel that knows
     /// more than this daemon.
     fn searches(&self, pool: &Pool) -> bool {
-        pool.settings.nfs_export || self.inodes.is_uncertain()
+        pool.settings.nfs_export || self.tree.inodes.is_uncertain()
     }
 
     /// A file by its number where none of its names is known any more, for pools that search.

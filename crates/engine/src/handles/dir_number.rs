@@ -57,7 +57,7 @@ impl Union {
             live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
         });
         let live = live.or_else(|| {
-            let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
+            let known = |id: &Identity| self.tree.inodes.get(id.ino).filter(|known| known.id == *id);
             ids.iter().find_map(|(id, ..)| known(id))
         });
         if let Some(live) = live {
@@ -105,7 +105,7 @@ impl Union {
         copies: &Naturals,
     ) -> Result<bool> {
         // While a rename is half done it is alive under its old name.
-        let elsewhere = match self.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
+        let elsewhere = match self.tree.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
             Some((is, live)) if is.parent.id != parent.id || *is.name != *name => {
                 !self.has_left_name(pool, &live, &is)?
             }
@@ -214,7 +214,7 @@ impl Union {
             return;
         }
         // No rename is half done that these are one half of.
-        let Ok(_tree_lock) = self.tree_lock.read(pool) else { return };
+        let Ok(_tree_lock) = self.tree.tree_lock.read(pool) else { return };
         for (_, at, own) in copies {
             let branch = pool.branch(*at);
             let is_it = self.stat_in(pool, parent, *at, name).is_ok_and(|stat| stat.ino == *own);

@@ -144,7 +144,7 @@ impl Union {
         if natural.generation != 0 {
             return false;
         }
-        let lives = self.inodes.get(natural.ino).filter(|live| live.id == natural);
+        let lives = self.tree.inodes.get(natural.ino).filter(|live| live.id == natural);
         lives.is_none_or(|live| live.branch() != pool.branch_of(natural.ino))
     }
 

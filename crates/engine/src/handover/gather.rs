@@ -74,7 +74,7 @@ impl Union {
         let state = PoolState {
             branches,
             line: pool.line().iter().map(|id| id.get()).collect(),
-            next_handle: self.next_handle.load(Relaxed),
+            next_handle: self.files.next_handle.load(Relaxed),
             inodes: rows,
             files,
             handles,
@@ -92,7 +92,7 @@ impl Union {
         Ok(PoolState {
             branches: branch_rows(&pool, &mut Descriptors::default())?,
             line: pool.line().iter().map(|id| id.get()).collect(),
-            next_handle: self.next_handle.load(Relaxed),
+            next_handle: self.files.next_handle.load(Relaxed),
             inodes: Vec::new(),
             files: Vec::new(),
             handles: Vec::new(),
@@ -103,11 +103,11 @@ impl Union {
     /// All inodes: those that the kernel knows, those of handles, and the directories above them.
     fn inode_list(&self) -> InodeList {
         let mut inodes = InodeList::default();
-        for (inode, lookups) in self.inodes.all_with_lookups() {
+        for (inode, lookups) in self.tree.inodes.all_with_lookups() {
             inodes.add(inode, lookups);
         }
-        let files = self.files.iter().map(|open| open.inode.clone());
-        let dirs = self.dirs.iter().map(|open| open.inode.clone());
+        let files = self.files.handles.iter().map(|open| open.inode.clone());
+        let dirs = self.files.dirs.iter().map(|open| open.inode.clone());
         let of_handles: Vec<Arc<Inode>> = files.chain(dirs).collect();
         of_handles.into_iter().for_each(|inode| inodes.add(inode, None));
         let mut at = 0;
@@ -132,8 +132,9 @@ impl Union {
             }
         }
         let mut known: HashMap<*const OpenFile, usize> = HashMap::new();
-        let (mut files, mut handles) = (Vec::new(), Vec::with_capacity(self.files.len()));
-        let open: Vec<_> = self.files.iter().map(|open| (*open.key(), open.value().clone())).collect();
+        let (mut files, mut handles) = (Vec::new(), Vec::with_capacity(self.files.handles.len()));
+        let open: Vec<_> =
+            self.files.handles.iter().map(|open| (*open.key(), open.value().clone())).collect();
         for (handle, open) in open {
             let at = Arc::as_ptr(&open.file);
             let file = match known.get(&at) {
@@ -151,7 +152,7 @@ impl Union {
     }
 
     fn dir_rows(&self, inodes: &InodeList) -> io::Result<Vec<DirHandleRow>> {
-        let open: Vec<_> = self.dirs.iter().map(|open| (*open.key(), open.value().clone())).collect();
+        let open: Vec<_> = self.files.dirs.iter().map(|open| (*open.key(), open.value().clone())).collect();
         let row = |(handle, open): (u64, Arc<crate::files::DirHandle>)| {
             let inode = inodes.place(&open.inode)?;
             open.row(handle, inode)

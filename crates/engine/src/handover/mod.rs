@@ -111,7 +111,7 @@ impl Union {
                 job.id, job.kind, job.subject
             )));
         }
-        if !self.copies.lock().is_empty() {
+        if !self.admin.copies.lock().is_empty() {
             return Err(NotNow(
                 "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),
             ));
@@ -125,8 +125,10 @@ impl Union {
     /// What still works at `deadline`, or stands against a handover.
     pub fn rest(&self, deadline: Instant) -> Result<(), NotNow> {
         self.check_handover()?;
-        let idle =
-            || self.movers.are_idle() && self.pool.load().branches.iter().all(|branch| branch.closing() == 0);
+        let idle = || {
+            self.moves.movers.are_idle()
+                && self.pool.load().branches.iter().all(|branch| branch.closing() == 0)
+        };
         while !idle() {
             if deadline <= Instant::now() {
                 return Err(NotNow(

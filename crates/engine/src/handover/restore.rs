@@ -91,7 +91,7 @@ impl Union {
     /// The state is damaged: one line. Nothing may be served then.
     pub fn take_over(&self, state: &PoolState, inherited: &mut Inherited) -> Result<(), String> {
         let pool = self.pool.load_full();
-        self.changes.lock().leave_vacant(pool.vacant());
+        self.admin.changes.lock().leave_vacant(pool.vacant());
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
         }
@@ -99,7 +99,7 @@ impl Union {
         let files = self.take_files(state, &pool, inherited)?;
         self.take_handles(state, &inodes, &files)?;
         // Never one that was given before, by a daemon that noted it elsewhere (`kept`).
-        self.next_handle.fetch_max(state.next_handle, Relaxed);
+        self.files.next_handle.fetch_max(state.next_handle, Relaxed);
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Union {
         let mut inodes: Vec<Arc<Inode>> = Vec::with_capacity(state.inodes.len());
         for row in &state.inodes {
             let inode = match inodes.is_empty() {
-                true => self.inodes.root().clone(),
+                true => self.tree.inodes.root().clone(),
                 false => Arc::new(Inode::of_row(row)?),
             };
             if inode.id.ino.0 != row.ino {
@@ -126,14 +126,14 @@ impl Union {
             inode.set_names(names);
             if let Some(unlinked) = row.unlinked {
                 let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
-                inode.set_unlinked(Arc::<DirFd>::new(self.unlinked_inodes.count(fd)));
+                inode.set_unlinked(Arc::<DirFd>::new(self.tree.unlinked_inodes.count(fd)));
             }
             if let Some(lookups) = row.lookups {
-                self.inodes.take_in(inode, lookups)?;
+                self.tree.inodes.take_in(inode, lookups)?;
             }
         }
         for (_, inode) in state.inodes.iter().zip(&inodes).skip(1).filter(|(row, _)| row.lookups.is_none()) {
-            self.inodes.take_in_aside(inode);
+            self.tree.inodes.take_in_aside(inode);
         }
         Ok(inodes)
     }
@@ -148,7 +148,7 @@ impl Union {
         for row in &state.files {
             let branch = pool.live(BranchIx(row.branch)).ok_or("an open file is on no branch")?;
             let branch = branch.acquire().map_err(|error| error.to_string())?;
-            let world = (&pool.settings, self.backings.clone());
+            let world = (&pool.settings, self.files.backings.clone());
             let file = OpenFile::of_row(row, branch, world, &mut |fd| take(inherited, fd))?;
             files.push(Arc::new(file));
         }
@@ -166,7 +166,7 @@ impl Union {
         for row in &state.handles {
             let file = files.get(row.file).cloned().ok_or("a handle is of no open file")?;
             *used.entry(row.file).or_default() += 1;
-            self.files.insert(row.handle, FileHandle::of_row(row, inode(row.inode)?, file));
+            self.files.handles.insert(row.handle, FileHandle::of_row(row, inode(row.inode)?, file));
         }
         for (place, (row, file)) in state.files.iter().zip(files).enumerate() {
             let Some((of, handles)) = row.of else { continue };
@@ -177,8 +177,8 @@ impl Union {
         }
         for row in &state.dirs {
             let dir = inode(row.inode)?;
-            let open = DirHandle::of_row(row, dir, &self.listing_memory)?;
-            self.dirs.insert(row.handle, Arc::new(open));
+            let open = DirHandle::of_row(row, dir, &self.files.listing_memory)?;
+            self.files.dirs.insert(row.handle, Arc::new(open));
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ impl Union {
     /// # Errors
     /// It is not there, or a branch that may have it does not answer.
     pub(super) fn meet_path(&self, path: &[u8]) -> Result<Vec<Met<'_>>> {
-        let mut way = vec![Met { union: self, inode: self.inodes.root().clone(), counted: false }];
+        let mut way = vec![Met { union: self, inode: self.tree.inodes.root().clone(), counted: false }];
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
             let above = way.last().map_or(Ino::ROOT, |met| met.inode.id.ino);
             let name = CString::new(part).map_err(|_| Errno::INVAL)?;
@@ -94,7 +94,7 @@ impl Union {
 
     /// Visits all that is on the branch `from`, except the root itself.
     pub(super) fn walk_branch<'a>(&'a self, job: &Job, from: BranchIx, visitor: &mut dyn Visitor<'a>) {
-        let root = Met { union: self, inode: self.inodes.root().clone(), counted: false };
+        let root = Met { union: self, inode: self.tree.inodes.root().clone(), counted: false };
         self.walk_below(job, from, (root, Vec::new()), visitor);
     }
 

@@ -54,7 +54,7 @@ impl Union {
     /// Opens what the rows of [`Self::kept`] say again. Before the first request.
     pub fn revive(&self, inherited: &mut Inherited) -> Revived {
         let Some(kept) = self.kept().cloned() else { return Revived::default() };
-        self.inodes.is_of_a_later_daemon();
+        self.tree.inodes.is_of_a_later_daemon();
         *self.owes_sync.lock() = true;
         let pool = self.pool.load_full();
         let mut fds = OpenFds::new();
@@ -101,11 +101,13 @@ impl Union {
         let (fd, access) = self.open_as(pool, &reached, writes, fds, inherited)?;
         let kind = reached.stat.kind();
         let capable = writes && kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
-        let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.backings.clone());
+        let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.files.backings.clone());
         file.set_strips(capable || reached.stat.mode & SET_ID != 0);
         file.owes_everything();
-        let inode =
-            self.inodes.known_from_before(reached.id, kind, || Inode::file(reached.id, kind, reached.at));
+        let inode = self
+            .tree
+            .inodes
+            .known_from_before(reached.id, kind, || Inode::file(reached.id, kind, reached.at));
         inode.found_on(reached.at);
         if let Some((parent, name)) = &reached.name {
             inode.note_name(parent, name, reached.stat.nlink);
@@ -148,7 +150,7 @@ impl Union {
             appends: row.appends,
             row: Some(row.number),
         };
-        self.files.insert(row.handle.0, open);
+        self.files.handles.insert(row.handle.0, open);
     }
 
     /// The file of `row`, by its number, or by a descriptor that is open if it has no name any more.
@@ -213,10 +215,10 @@ impl Union {
             _ => Arc::new(Inode::dir(id, &Copies::known([]))),
         };
         let noatime = self.noatime_scope().directories;
-        let listing = Ranked::new(Listing::going_on(noatime, &self.listing_memory));
+        let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
         let losses = inode.losses().into();
         let open = DirHandle { inode, listing, followed: Default::default(), losses, row: Some(row.number) };
-        self.dirs.insert(row.handle.0, Arc::new(open));
+        self.files.dirs.insert(row.handle.0, Arc::new(open));
     }
 
     /// The inode that the kernel calls `ino`, of which this daemon does not know.
@@ -225,9 +227,9 @@ impl Union {
     /// ESTALE if there is none; EIO if that cannot be known.
     pub(crate) fn found_again(&self, ino: Ino) -> Result<Arc<Inode>> {
         if ino == Ino::ROOT {
-            return Ok(self.inodes.root().clone());
+            return Ok(self.tree.inodes.root().clone());
         }
-        if !self.inodes.is_uncertain() {
+        if !self.tree.inodes.is_uncertain() {
             return Err(OpError::STALE);
         }
         let pool = self.pool.load();
@@ -235,7 +237,7 @@ impl Union {
             ResolvedNumber::File(file) => {
                 let (id, kind) = (file.id, file.stat.kind());
                 let name = self.name_of(&pool, &file);
-                let inode = self.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
+                let inode = self.tree.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
                 if let Some((parent, name)) = name {
                     inode.note_name(&parent, &name, file.stat.nlink);
                 }
@@ -243,7 +245,7 @@ impl Union {
             }
             ResolvedNumber::Dir(dir) => {
                 let make = || Inode::dir(dir.id, &dir.copies);
-                let inode = self.inodes.known_from_before(dir.id, Kind::Dir, make);
+                let inode = self.tree.inodes.known_from_before(dir.id, Kind::Dir, make);
                 inode.update_copies(&dir.copies);
                 inode.note_name(&dir.parent, &dir.name, 1);
                 Ok(inode)

@@ -55,7 +55,7 @@ impl Union {
         if dir.copies().len() == 1 {
             self.copy_elsewhere(&pool, dir, &name.parent, targets)?;
         }
-        let _tree_lock = self.tree_lock.write(&pool).map_err(job_move::in_words)?;
+        let _tree_lock = self.tree.tree_lock.write(&pool).map_err(job_move::in_words)?;
         let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
             return Ok(false);
@@ -86,7 +86,7 @@ impl Union {
     /// Why not.
     pub(crate) fn root_shows_without(&self, from: BranchIx) -> Result<(), &'static str> {
         let pool = self.pool();
-        self.copies_kept(&pool, self.inodes.root(), from).map(drop)
+        self.copies_kept(&pool, self.tree.inodes.root(), from).map(drop)
     }
 
     fn copy_elsewhere(

@@ -135,7 +135,7 @@ impl Union {
     fn open_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Arc<OpenFile>> {
         let (at, fd, stat) = self.open_inode(pool, inode, OFlags::PATH)?;
         let branch = pool.branch(at).acquire()?;
-        Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.backings.clone())))
+        Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.files.backings.clone())))
     }
 
     /// Moves the held file off the branch `from`; the requests that began before it was held have ended. `tell` is given the

@@ -14,3 +14,22 @@ pub(crate) mod refusals;
 pub(crate) mod relocate;
 pub(crate) mod special;
 pub(crate) mod transfer;
+
+use std::sync::atomic::AtomicU64;
+
+use fsstack_branch::ranked::{MOVING, Ranked};
+
+use crate::tree::inode::InodeName;
+use movers::Movers;
+use refusals::Refusals;
+
+/// State of moves: which files leave their branch, which threads move them, which files may not be moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    /// Files that just leave their branch for another.
+    pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
+    pub(crate) movers: Movers,
+    pub(crate) refusals: Refusals,
+    /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
+    pub(crate) count: AtomicU64,
+}

@@ -146,7 +146,7 @@ impl Union {
         }
         let full = order.full;
         {
-            let mut state = self.movers.0.lock();
+            let mut state = self.moves.movers.0.lock();
             if state.ended {
                 return order.departure.call_off(DepartureOutcome::Stays);
             }
@@ -157,7 +157,7 @@ impl Union {
 
     /// Starts as many movers as there may be for those who wait to leave `full`.
     pub(crate) fn start_movers(&self, full: BranchIx) {
-        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
+        let next = || self.moves.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(order) = next() {
             let Some(me) = self.events.union() else { return };
             let mover = std::thread::Builder::new().name("mover".into());
@@ -178,7 +178,7 @@ impl Union {
     }
 
     fn next_after(&self, done: &OrderedMove) -> Option<Arc<OrderedMove>> {
-        let mut state = self.movers.0.lock();
+        let mut state = self.moves.movers.0.lock();
         let lane = state.lanes.get_mut(&done.full)?;
         lane.is_done(&done.departure);
         lane.next()

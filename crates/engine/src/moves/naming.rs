@@ -85,7 +85,7 @@ impl Union {
         let _followed: SmallVec<[_; 1]> = moving.names.iter().map(follow).collect();
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.
-        let _tree_lock = self.tree_lock.read(pool)?;
+        let _tree_lock = self.tree.tree_lock.read(pool)?;
         let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
         moving.inode.moved_to(new.to.ix);
@@ -217,7 +217,7 @@ impl Union {
         })?;
         // Before the old names go: a lookup that saw neither name asks again.
         moving.names.iter().for_each(|name| name.parent.has_new(&name.name));
-        self.moves.fetch_add(1, SeqCst);
+        self.moves.count.fetch_add(1, SeqCst);
         // The copies were synced meanwhile: compared once more.
         for (name, dir) in olds {
             match moving.look(dir, &name.name) {

@@ -105,7 +105,7 @@ impl Union {
         };
         for at in ranking.order {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
-            if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
+            if let Some(known) = self.moves.refusals.of((inode.id.ino, at), room, need) {
                 why = known;
                 continue;
             }
@@ -144,7 +144,7 @@ impl Union {
                     let left = matches!(unmoved, Unmoved::Left(_));
                     tracing::warn!(%error, name = ?moving.name().name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
-                    self.refusals.add((inode.id.ino, at), room, began, why);
+                    self.moves.refusals.add((inode.id.ino, at), room, began, why);
                     // A file that has changed would differ on another branch, too.
                     if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
                         break;

@@ -62,13 +62,13 @@ impl Union {
     /// # Errors
     /// It cannot be opened there.
     pub(crate) fn file_if_open(&self, handle: Option<Handle>) -> Result<Option<Arc<OpenFile>>> {
-        let open = handle.filter(|handle| self.files.contains_key(&handle.0));
+        let open = handle.filter(|handle| self.files.handles.contains_key(&handle.0));
         open.map(|handle| self.file(handle).map(|open| open.file)).transpose()
     }
 
     /// An open file's handle. The file is opened anew if its branch was mounted again meanwhile.
     pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
-        let open = self.files.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
+        let open = self.files.handles.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         self.freshen(&open.inode, &open.file)?;
         Ok(open)
     }

@@ -111,7 +111,7 @@ impl Union {
         })?;
         let Made { at, stat, .. } = made;
         let id = self.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
-        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         self.open_made(&pool, entry(&inode, stat), made, flags, caller)
     }
 
@@ -145,7 +145,7 @@ impl Union {
         caller: Caller,
     ) -> Result<Opened> {
         let branch = pool.branch(made.at).acquire()?;
-        let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
+        let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.files.backings.clone());
         let mut file = Some(Arc::new(file));
         let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);
         let file = inode.open_since(0, |_| Ok::<_, OpError>(()), open)?;

@@ -100,7 +100,7 @@ impl Union {
 
     /// All locks of `owner` on the file go.
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
-        let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) else { return };
+        let Some(open) = self.files.handles.get(&handle.0).map(|open| open.file.clone()) else { return };
         let gone = open.lock_owners.lock().remove(&owner);
         if let Some(gone) = gone {
             open.branch().dispose_now(gone.mount_generation, gone.fd);

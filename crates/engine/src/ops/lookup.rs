@@ -36,8 +36,8 @@ impl Union {
 
     /// Asks only the branch where the name was seen last. None: all must be asked.
     fn lookup_at_cached_location(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
-        let number = self.seen.get(parent.id.ino, name.to_bytes())?;
-        let known = self.inodes.get(number);
+        let number = self.tree.seen.get(parent.id.ino, name.to_bytes())?;
+        let known = self.tree.inodes.get(number);
         let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
             // A file that was moved is not where its number says.
             let at = known.and_then(|file| file.branch()).or_else(|| pool.branch_of(number))?;
@@ -75,7 +75,7 @@ impl Union {
             return None;
         }
         // Counted only now that the answer is sure.
-        let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
+        let counted = self.tree.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
         counted.note_name(parent, name, 1);
         Some(entry(dir, merge(&stats)))
     }

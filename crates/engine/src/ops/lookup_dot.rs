@@ -62,26 +62,27 @@ impl Union {
     fn enter_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
         let (id, stat) = (reached.id, reached.stat);
         let name = self.name_of(pool, reached);
-        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
+        let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
         // Without a name it is opened by its number, until it is seen under one.
         if let Some((parent, name)) = name {
             inode.note_name(&parent, &name, stat.nlink);
-            self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+            self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         }
         entry(&inode, stat)
     }
 
     fn enter_dir(&self, found: &ConnectedDir) -> Entry {
-        let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
+        let inode =
+            self.tree.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
         inode.note_name(&found.parent, &found.name, 1);
-        self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
+        self.tree.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
         entry(&inode, merge(&found.stats))
     }
 
     /// The kernel holds one more lookup of an inode that is known.
     fn count(&self, inode: &Arc<Inode>, stat: sys::Stat) -> Entry {
-        let counted = self.inodes.looked_up(inode.id, inode.kind, || again(inode));
+        let counted = self.tree.inodes.looked_up(inode.id, inode.kind, || again(inode));
         entry(&counted, stat)
     }
 }

@@ -63,7 +63,7 @@ impl Union {
         // The kernel keeps attributes from before the file could be stored into unseen.
         if before != Validity::None
             && inode.validity() == Validity::None
-            && let Some(invalidator) = self.invalidator.get()
+            && let Some(invalidator) = self.admin.invalidator.get()
         {
             invalidator.attributes(ino);
         }
@@ -103,7 +103,7 @@ impl Union {
         let capable = asks && pool.branch(at).ask(|| Ok(has_capability(fd.as_fd())))?;
         // Not before: a thread stuck in the branch has nothing open there.
         let branch = pool.branch(at).acquire()?;
-        let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());
+        let file = OpenFile::new(branch, fd, access, &stat, self.files.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);
         Ok(Arc::new(file))
     }
@@ -147,7 +147,7 @@ impl Union {
             inode.opened_past();
         }
         self.pool_metrics.note(if past_us { PoolCounter::OpenPassthrough } else { PoolCounter::OpenStacked });
-        let handle = self.new_handle();
+        let handle = self.files.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
         let write_back_errors = ReportTo { handle, since: file.write_back_errors.so_far() };
@@ -174,13 +174,13 @@ impl Union {
         };
         open.row = self.kept().and_then(|kept| kept.note_file(handle, &open));
         slots::acts(handle.0);
-        self.files.insert(handle.0, open);
+        self.files.handles.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }
 
     /// The last use of a handle is over.
     pub fn release(&self, handle: Handle) {
-        if let Some((_, open)) = self.files.remove(&handle.0) {
+        if let Some((_, open)) = self.files.handles.remove(&handle.0) {
             if let Some((kept, row)) = self.kept().zip(open.row) {
                 kept.drop_row(row);
             }
@@ -234,7 +234,7 @@ impl Union {
             file.stripped(reasons);
         }
         // The kernel keeps the mode for as long as attributes may be kept, and would start the program with the bit.
-        if let Some(invalidator) = self.invalidator.get() {
+        if let Some(invalidator) = self.admin.invalidator.get() {
             invalidator.attributes(inode.id.ino);
         }
         Ok(())

@@ -54,14 +54,14 @@ impl Union {
     /// ENOTDIR; ESTALE.
     pub fn opendir(&self, ino: Ino, flags: OFlags) -> Result<Handle> {
         let inode = self.dir(ino)?;
-        let handle = self.new_handle();
+        let handle = self.files.new_handle();
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
-        let listing = Ranked::new(Listing::new(noatime, &self.listing_memory));
+        let listing = Ranked::new(Listing::new(noatime, &self.files.listing_memory));
         let losses = AtomicU32::new(inode.losses());
         let row = self.kept().and_then(|kept| kept.note_dir(handle, &inode));
         slots::acts(handle.0);
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses, row });
-        self.dirs.insert(handle.0, open.clone());
+        self.files.dirs.insert(handle.0, open.clone());
         self.follow_moving(&open);
         Ok(handle)
     }
@@ -104,7 +104,7 @@ impl Union {
 
     /// The last use of a directory handle is over.
     pub fn releasedir(&self, handle: Handle) {
-        let closed = self.dirs.remove(&handle.0);
+        let closed = self.files.dirs.remove(&handle.0);
         if let Some((kept, row)) = self.kept().zip(closed.and_then(|(_, open)| open.row)) {
             kept.drop_row(row);
         }
@@ -123,7 +123,7 @@ impl Union {
         plus: Option<Duration>,
         sink: &mut dyn Sink,
     ) -> Result<()> {
-        let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
+        let open = self.files.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.pool.load();
         // Another thread may be stuck in a branch with it.
         let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
@@ -251,7 +251,7 @@ impl Union {
     /// Whether the entry and its attributes were sent to the kernel within `age`.
     fn is_fresh(&self, dir: &Inode, read: &Read, age: Duration) -> bool {
         let known = self.known(dir, &read.name).filter(|inode| read.kind == Some(inode.kind));
-        known.is_some_and(|inode| self.inodes.was_reported(&inode, age))
+        known.is_some_and(|inode| self.tree.inodes.was_reported(&inode, age))
     }
 
     /// `d_ino`, which must be what `st_ino` would be.

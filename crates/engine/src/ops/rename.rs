@@ -121,7 +121,7 @@ impl Union {
         }
         let known = self.known_or_found(pool, from.dir, from.name);
         // It may have to open what is replaced: with no other file's place held, as another rename may hold these two.
-        let moves = self.moves.load(SeqCst);
+        let moves = self.moves.count.load(SeqCst);
         let (replaced, targets) = self.targets_of(pool, to)?;
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
@@ -131,14 +131,14 @@ impl Union {
         if hidden.first().is_some_and(|(other, _)| pool.turn(*other) < pool.turn(at)) {
             // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
             // name was looked up, or has it since then; the kernel is to look again.
-            self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
+            self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
             return Err(OpError::STALE);
         }
         // What is replaced is not moved meanwhile either: it would show again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
         let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
         // Maybe, before it was held; or it was, and closed since.
-        let moved = replaced_open.is_some() || self.moves.load(SeqCst) != moves;
+        let moved = replaced_open.is_some() || self.moves.count.load(SeqCst) != moves;
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
         let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
         self.check_writable(pool, &hidden)?;
@@ -179,7 +179,7 @@ impl Union {
         let replaced = self.known(to.dir, to.name).or_else(|| {
             let (at, stat) = targets.first().filter(|(_, stat)| !stat.is_dir())?;
             let id = self.identity(pool, pool.branch(*at), stat);
-            self.inodes.get(id.ino).filter(|inode| inode.id == id)
+            self.tree.inodes.get(id.ino).filter(|inode| inode.id == id)
         });
         if let Some(inode) = &replaced {
             inode.outlives_name();
@@ -217,7 +217,7 @@ impl Union {
         self.known(end.dir, end.name).or_else(|| {
             let copies: DirStats = holders.iter().filter(|(_, stat)| stat.is_dir()).copied().collect();
             let id = self.dir_identity(pool, end.dir, end.name, &copies).ok()?;
-            self.inodes.get(id.ino)
+            self.tree.inodes.get(id.ino)
         })
     }
 
@@ -256,11 +256,11 @@ impl Union {
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
             let stat = self.stat_in(pool, to.dir, at, to.name).ok()?;
-            self.inodes.get(self.identity(pool, pool.branch(at), &stat).ino)
+            self.tree.inodes.get(self.identity(pool, pool.branch(at), &stat).ino)
         });
         if let Some(inode) = moved {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
-            self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+            self.tree.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
             self.tell_index(pool, &inode);
             if !inode.is_dir() {
                 self.tell_index_of_file(pool, to, at);
@@ -286,7 +286,7 @@ impl Union {
     }
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
-        let _tree_lock = self.tree_lock.write(pool)?;
+        let _tree_lock = self.tree.tree_lock.write(pool)?;
         to.dir.has_new(to.name);
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;

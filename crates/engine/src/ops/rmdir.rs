@@ -39,7 +39,7 @@ impl Union {
         if self.remove_only_copy(&pool, &parent, name)? {
             return self.sync_changed(&pool, &parent);
         }
-        let _tree_lock = self.tree_lock.write(&pool)?;
+        let _tree_lock = self.tree.tree_lock.write(&pool)?;
         let branches = parent.copies();
         if branches.len() > 1 {
             self.check_removable(&pool, &parent, name)?;
@@ -83,7 +83,7 @@ impl Union {
     /// What the branch of that copy answered; nothing is removed then.
     fn remove_only_copy(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<bool> {
         let Some(dir) = self.known(parent, name) else { return Ok(false) };
-        let _tree_lock = self.tree_lock.read(pool)?;
+        let _tree_lock = self.tree.tree_lock.read(pool)?;
         if !self.knows_copies(pool, &dir) {
             return Ok(false);
         }
@@ -108,7 +108,7 @@ impl Union {
 
     /// The object of a directory that is about to be removed, if it can be kept.
     fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
-        let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
+        let at = dir.branch().filter(|_| self.tree.unlinked_inodes.has_room())?;
         self.dirfd(pool, dir, at).ok()
     }
 

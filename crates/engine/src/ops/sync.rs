@@ -52,7 +52,7 @@ impl Union {
             }
         }
         let losses = dir.losses();
-        if let Some(open) = self.dirs.get(&handle.0)
+        if let Some(open) = self.files.dirs.get(&handle.0)
             && open.losses.swap(losses, Relaxed) != losses
         {
             let at = dir.branch().ok_or(OpError::STALE)?;

@@ -83,7 +83,7 @@ impl Union {
     /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
     /// again meanwhile.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
-        if inode.unlinked_fd().is_some() || !self.unlinked_inodes.has_room() {
+        if inode.unlinked_fd().is_some() || !self.tree.unlinked_inodes.has_room() {
             return;
         }
         let Some(at) = inode.branch() else { return };
@@ -102,7 +102,7 @@ impl Union {
             && (writes_back
                 || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
         {
-            inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
+            inode.keep_unlinked(Arc::new(self.tree.unlinked_inodes.count(fd)));
         }
     }
 

@@ -35,7 +35,7 @@ impl Union {
         let (pool, away) = without_lacking(&pool, Some(back.ix));
         let Some(interrupted) = Interrupted::of(&pool, back) else { return };
         let changed = {
-            let Some(_tree_lock) = self.tree_lock.try_write(SETTLE_TIMEOUT) else {
+            let Some(_tree_lock) = self.tree.tree_lock.try_write(SETTLE_TIMEOUT) else {
                 return tracing::warn!(
                     branch = %back.path.display(),
                     "recovery of the branch put off to the next mount: the tree is busy"

@@ -151,7 +151,7 @@ impl BranchAnswers<'_> {
                 // The receiver may be gone: an earlier branch had the name.
                 let _heard = tell.send(stat);
             });
-            if !self.union.parallel_lookup.send(job) {
+            if !self.union.tree.parallel_lookup.send(job) {
                 break;
             }
             sent.push((at, answer));

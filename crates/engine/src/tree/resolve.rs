@@ -47,10 +47,10 @@ impl Union {
             return Err(OpError::MISSING);
         }
         loop {
-            let moves = self.moves.load(SeqCst);
+            let moves = self.moves.count.load(SeqCst);
             match self.find_once(pool, parent, name) {
                 // A file that moved meanwhile was on no branch at the moment it was asked.
-                Err(error) if error.is_missing_for_sure() && self.moves.load(SeqCst) != moves => {}
+                Err(error) if error.is_missing_for_sure() && self.moves.count.load(SeqCst) != moves => {}
                 found => return found,
             }
         }
@@ -100,8 +100,8 @@ impl Union {
         if pool.settings.degraded == Degraded::Read {
             return false;
         }
-        let Some(number) = self.seen.get(parent.id.ino, name.to_bytes()) else { return false };
-        let known = self.inodes.get(number).and_then(|inode| inode.branch());
+        let Some(number) = self.tree.seen.get(parent.id.ino, name.to_bytes()) else { return false };
+        let known = self.tree.inodes.get(number).and_then(|inode| inode.branch());
         known.or_else(|| pool.branch_of(number)).is_some_and(|at| unsure.is_unsure_of(at))
     }
 
@@ -233,9 +233,9 @@ impl Union {
         at: BranchIx,
         stat: Stat,
     ) -> Entry {
-        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.note_name(parent, name, stat.nlink);
-        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, stat)
     }
 
@@ -250,7 +250,7 @@ impl Union {
         let id = self.dir_identity(pool, parent, name, stats)?;
         let entry = self.admit_dir_as(id, parent, name, stats, copies);
         if stats.len() > 1
-            && let Some(dir) = self.inodes.get(id.ino)
+            && let Some(dir) = self.tree.inodes.get(id.ino)
         {
             self.compare_rights(pool, &dir, stats);
         }
@@ -283,16 +283,17 @@ impl Union {
         stats: &DirStats,
         copies: &Copies,
     ) -> Entry {
-        let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
+        let inode = self.tree.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
         inode.note_name(parent, name, 1);
-        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, merge(stats))
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log names the hidden one once.
     pub(crate) fn report_clash(&self, pool: &Pool, parent: &Inode, at: BranchIx, name: &CStr) {
-        let reported = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
+        let reported =
+            self.tree.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
         if reported == ClashReport::Before {
             return;
         }

@@ -92,7 +92,7 @@ impl Union {
             }
             let reported = [dir.id.ino.0, u64::from(at.0), seed(shown), seed(own)];
             let reported = reported.into_iter().fold(0, |all, part| mix(all ^ part));
-            if self.unlike.knows(reported) {
+            if self.tree.unlike.knows(reported) {
                 continue;
             }
             let copy = |at: BranchIx| self.dirfd(pool, dir, at).map(|fd| (at, fd));
@@ -100,7 +100,7 @@ impl Union {
             // A change or a new copy that is under way is the reason, or may be. (With this in hand no way is walked: that
             // may wait for the tree lock.)
             let Some(_changes) = dir.change().filter(AttributeGuard::has_all) else { return };
-            if self.unlike.tell(reported) != ClashReport::Before {
+            if self.tree.unlike.tell(reported) != ClashReport::Before {
                 self.settle_rights(pool, dir, &first, &later);
             }
         }

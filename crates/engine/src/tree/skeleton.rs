@@ -48,7 +48,7 @@ impl Union {
             settled if dir.is_on(at) => return settled,
             _ => {}
         }
-        let _tree_lock = self.tree_lock.read(pool)?;
+        let _tree_lock = self.tree.tree_lock.read(pool)?;
         self.skeleton_under_tree_lock(pool, dir, at)
     }
 
@@ -94,7 +94,7 @@ impl Union {
 
     /// Logs once that new entries of `dir` are not put on `branch`.
     fn report_unfit(&self, branch: &Branch, dir: &Arc<Inode>) {
-        if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
+        if self.tree.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
             return;
         }
         let (path, branch) = (dir.path().unwrap_or_default(), branch.path.display());
@@ -126,9 +126,9 @@ impl Union {
         self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
         // It may have been found there, unmarked.
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
-        let fd = Arc::new(self.budget.count(parent.opened(made)));
+        let fd = Arc::new(self.tree.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
-        self.budget.opened(&self.inodes, dir, branch.ix);
+        self.tree.budget.opened(&self.tree.inodes, dir, branch.ix);
         Ok(fd)
     }
 }

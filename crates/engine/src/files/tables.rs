@@ -1,0 +1,38 @@
+//! Tables of open files and directories, by handle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fsstack_pool::Handle;
+
+use super::listing_memory::ListingMemory;
+use super::route::Backings;
+use super::{DirHandle, FileHandle};
+use crate::tree::inode::number::NumberMap;
+
+/// State of what is open: handles, and what they share.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) handles: NumberMap<FileHandle>,
+    pub(crate) dirs: NumberMap<Arc<DirHandle>>,
+    pub(crate) listing_memory: Arc<ListingMemory>,
+    pub(crate) backings: Arc<dyn Backings>,
+    pub(crate) next_handle: AtomicU64,
+}
+
+impl Files {
+    /// Empty tables. Listings may keep `listing_entries` entries altogether; `backings` registers files with the kernel.
+    pub(crate) fn new(listing_entries: usize, backings: Arc<dyn Backings>) -> Self {
+        Self {
+            handles: NumberMap::default(),
+            dirs: NumberMap::default(),
+            listing_memory: Arc::new(ListingMemory::new(listing_entries)),
+            backings,
+            next_handle: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn new_handle(&self) -> Handle {
+        Handle(self.next_handle.fetch_add(1, Relaxed))
+    }
+}
