@@ -16,8 +16,14 @@ _fsstack() {
             ",$1")
                 cmd="fsstack"
                 ;;
+            fsstack,balance)
+                cmd="fsstack__subcmd__balance"
+                ;;
             fsstack,branch)
                 cmd="fsstack__subcmd__branch"
+                ;;
+            fsstack,consolidate)
+                cmd="fsstack__subcmd__consolidate"
                 ;;
             fsstack,copy)
                 cmd="fsstack__subcmd__copy"
@@ -91,6 +97,12 @@ _fsstack() {
             fsstack__subcmd__job,list)
                 cmd="fsstack__subcmd__job__subcmd__list"
                 ;;
+            fsstack__subcmd__job,pause)
+                cmd="fsstack__subcmd__job__subcmd__pause"
+                ;;
+            fsstack__subcmd__job,resume)
+                cmd="fsstack__subcmd__job__subcmd__resume"
+                ;;
             fsstack__subcmd__job,status)
                 cmd="fsstack__subcmd__job__subcmd__status"
                 ;;
@@ -107,12 +119,38 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch job upgrade where explain copy nfs doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch balance consolidate job upgrade where explain copy nfs doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__balance)
+            opts="-h --by --until --rate --verify --dry-run --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --by)
+                    COMPREPLY=($(compgen -W "percent free" -- "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -163,7 +201,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch__subcmd__drain)
-            opts="-h --to --hidden --rate --dry-run --json --help"
+            opts="-h --to --hidden --rate --verify --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,6 +285,31 @@ _fsstack() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        fsstack__subcmd__consolidate)
+            opts="-h --to --rate --verify --dry-run --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         fsstack__subcmd__copy)
             opts="-j -h --jobs --verify --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -316,7 +379,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__job)
-            opts="-h --json --help list status cancel"
+            opts="-h --json --help list status pause resume cancel"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -344,6 +407,34 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__job__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job__subcmd__pause)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job__subcmd__resume)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

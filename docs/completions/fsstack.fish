@@ -33,7 +33,9 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "get" -d 'Show the p
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "set" -d 'Change keys of a mounted pool, all of them or none'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Change the write path; takes effect at the next open of a file that is not open'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "branch" -d 'Add, remove or change a branch of a mounted pool'
-complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show or cancel the jobs of a pool'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "balance" -d 'Move files until the branches of a pool are about as full'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "consolidate" -d 'Move all files below a directory to one branch'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show, pause or cancel the jobs of a pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "upgrade" -d 'Replace the pool\'s daemon by another version, or restart it, under open files'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the branch of each path, and the path there'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain a path\'s placement, or where a new file would be put'
@@ -75,6 +77,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l to -d 'Only these branches take the files' -r -f -a "(__fish_complete_directories)"
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l hidden -d 'Names hidden by other branches: stop refuses to begin, and names them' -r -f -a "stop\t''"
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l verify -d 'Read each copy back and compare it before the old one goes'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
@@ -86,16 +89,36 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from forget" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from abort" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from abort" -s h -l help -d 'Print help'
-complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status cancel" -l json -d 'Print JSON (schemas: docs/schema)'
-complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status cancel" -s h -l help -d 'Print help'
-complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status cancel" -f -a "list" -d 'List the jobs at work, and the last that have ended'
-complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status cancel" -f -a "status" -d 'Show a job'
-complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status cancel" -f -a "cancel" -d 'Call a job off; what it has moved stays moved'
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l by -d 'Measure that is to be equal: percent (the used share) or free (free bytes)' -r -f -a "percent\t''
+free\t''"
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l until -d 'How far branches may be apart: of their size, or for free bytes of the mean size' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l verify -d 'Read each copy back and compare it before the old one goes'
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l dry-run -d 'Only show what would move, and what would stay'
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l to -d 'The branch that takes the files; default: the one that has most of them, if there is room for the rest' -r -f -a "(__fish_complete_directories)"
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l verify -d 'Read each copy back and compare it before the old one goes'
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l dry-run -d 'Only show what would move, and what would stay'
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -f -a "list" -d 'List the jobs at work, and the last that have ended'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -f -a "status" -d 'Show a job'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -f -a "pause" -d 'Have a job begin no further move for now; the move under way goes on to its end'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -f -a "resume" -d 'Have a paused job go on'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and not __fish_seen_subcommand_from list status pause resume cancel" -f -a "cancel" -d 'Call a job off; what it has moved stays moved'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from list" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from status" -l why -d 'Name what stays, and why'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from status" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from pause" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from pause" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from resume" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from resume" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from cancel" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_subcommand_from cancel" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -l program -d 'The program, owned by root and writable by nobody else; default: the path that the running one was started from' -r -F

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
 use std::path::Path;
 
 use fsstack_engine::Caller;
-use fsstack_engine::jobs::DrainOrder;
+use fsstack_engine::jobs::{DrainOrder, Manner};
 use fsstack_engine::ops::{Change, New};
 use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
@@ -182,7 +182,7 @@ pub(crate) static DRAIN_LINKS: Scenario = Scenario {
 
 fn drain(pool: &Engine) -> Answer<()> {
     let from = pool.union.pool().branches[0].ix;
-    let order = DrainOrder { from, to: Vec::new(), rate: None, dry_run: false };
+    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default() };
     pool.union.start_drain(order).unwrap();
     while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
         std::thread::sleep(std::time::Duration::from_millis(1));

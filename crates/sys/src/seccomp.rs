@@ -94,7 +94,7 @@ const SELDOM: &[(c_long, When)] = always![
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigtimedwait SYS_sigaltstack SYS_tgkill
     SYS_restart_syscall SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getattr SYS_sched_setattr
     SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getparam SYS_sched_get_priority_min
-    SYS_sched_get_priority_max SYS_getpriority SYS_setpriority SYS_capget SYS_capset SYS_getrandom SYS_gettimeofday
+    SYS_sched_get_priority_max SYS_getpriority SYS_setpriority SYS_ioprio_set SYS_capget SYS_capset SYS_getrandom SYS_gettimeofday
     SYS_clock_getres SYS_prlimit64 SYS_getrlimit SYS_setrlimit SYS_getrusage SYS_times SYS_uname SYS_sysinfo SYS_getcpu SYS_getcwd
     SYS_fchdir SYS_chdir SYS_sendfile SYS_splice SYS_tee SYS_fadvise64 SYS_readahead SYS_sync SYS_truncate SYS_renameat
     SYS_umount2 SYS_fanotify_init SYS_fanotify_mark SYS_io_uring_setup SYS_io_uring_register SYS_wait4 SYS_waitid

@@ -124,7 +124,7 @@ fn a_scattered_directory_comes_together() {
     // The writer has followed.
     file.write_all_at(&mib(5), 1 << 20).unwrap();
     assert_eq!(pool.read("show/season/0")[1 << 20..], mib(5));
-    let moved = json("job", &["consolidate", &at, "show/season", "--to", &c]);
+    let moved = json("job", &["consolidate", &at, "show/season", "--to", &c, "--verify"]);
     assert_eq!((&moved["state"], &moved["moved_files"]), (&"done".into(), &9.into()), "{moved}");
     assert!((0..9).all(|n| pool.holders(format!("show/season/{n}").as_str()) == ["c"]));
     // No room: nothing moves.

@@ -233,9 +233,20 @@ pub struct Drain {
     /// Names hidden by other branches: stop refuses to begin, and names them.
     #[arg(long, value_name = "HOW", value_parser = ["stop"], default_value = "stop")]
     pub hidden: String,
+    /// How files move.
+    #[command(flatten)]
+    pub manner: Manner,
+}
+
+/// How a job moves files.
+#[derive(Debug, Args)]
+pub struct Manner {
     /// Maximum bytes a second (100M).
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<String>,
+    /// Read each copy back and compare it before the old one goes.
+    #[arg(long)]
+    pub verify: bool,
     /// Only show what would move, and what would stay.
     #[arg(long)]
     pub dry_run: bool,
@@ -262,12 +273,9 @@ pub struct Balance {
     /// How far branches may be apart: of their size, or for free bytes of the mean size.
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub until: String,
-    /// Maximum bytes a second (100M).
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<String>,
-    /// Only show what would move.
-    #[arg(long)]
-    pub dry_run: bool,
+    /// How files move.
+    #[command(flatten)]
+    pub manner: Manner,
 }
 
 /// Arguments of `fsstack consolidate`.
@@ -282,12 +290,9 @@ pub struct Consolidate {
     /// The branch that takes the files; default: the one that has most of them, if there is room for the rest.
     #[arg(long, value_name = "BRANCH", value_hint = ValueHint::DirPath)]
     pub to: Option<PathBuf>,
-    /// Maximum bytes a second (100M).
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<String>,
-    /// Only show what would move.
-    #[arg(long)]
-    pub dry_run: bool,
+    /// How files move.
+    #[command(flatten)]
+    pub manner: Manner,
 }
 
 /// Arguments of `fsstack job`.

@@ -1,6 +1,6 @@
 //! `fsstack branch drain`, `balance` and `consolidate`, which begin a job, and `fsstack job`: jobs go on without the command.
 
-use super::args::{Balance, Consolidate, Drain, Job, JobAction};
+use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
 use super::write_path::inside;
@@ -24,8 +24,9 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
     let request = JobRequest::Drain {
         branch: shown(&wish.branch),
         to: wish.to.iter().map(shown).collect(),
-        rate: rate(wish.rate.as_deref())?,
-        dry_run: wish.dry_run,
+        rate: rate(&wish.manner)?,
+        verify: wish.manner.verify,
+        dry_run: wish.manner.dry_run,
     };
     follow(&pool::find(&wish.pool)?.client(), &request, style)
 }
@@ -38,8 +39,9 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
         dir: dir.unwrap_or_default(),
         by: if wish.by == "free" { BalanceBy::Free } else { BalanceBy::Percent },
         until: hundredths(&wish.until)?,
-        rate: rate(wish.rate.as_deref())?,
-        dry_run: wish.dry_run,
+        rate: rate(&wish.manner)?,
+        verify: wish.manner.verify,
+        dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
 }
@@ -50,14 +52,15 @@ pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed
     let request = JobRequest::Consolidate {
         dir: inside(&pool, &wish.dir)?,
         to: wish.to.as_ref().map(|to| to.to_string_lossy().into_owned()),
-        rate: rate(wish.rate.as_deref())?,
-        dry_run: wish.dry_run,
+        rate: rate(&wish.manner)?,
+        verify: wish.manner.verify,
+        dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
 }
 
-fn rate(typed: Option<&str>) -> Result<Option<u64>, Failed> {
-    let size = typed.map(str::parse::<Size>).transpose();
+fn rate(manner: &Manner) -> Result<Option<u64>, Failed> {
+    let size = manner.rate.as_deref().map(str::parse::<Size>).transpose();
     size.map(|size| size.map(|size| size.0)).map_err(|error| Failed::Usage(format!("--rate: {error}")))
 }
 

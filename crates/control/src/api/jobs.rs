@@ -17,6 +17,9 @@ pub enum JobRequest {
         /// Maximum bytes a second; null for no limit.
         #[serde(default)]
         rate: Option<u64>,
+        /// Read each copy back before the old one goes.
+        #[serde(default)]
+        verify: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -33,6 +36,9 @@ pub enum JobRequest {
         /// Maximum bytes a second; null for no limit.
         #[serde(default)]
         rate: Option<u64>,
+        /// Read each copy back before the old one goes.
+        #[serde(default)]
+        verify: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -47,6 +53,9 @@ pub enum JobRequest {
         /// Maximum bytes a second; null for no limit.
         #[serde(default)]
         rate: Option<u64>,
+        /// Read each copy back before the old one goes.
+        #[serde(default)]
+        verify: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,

@@ -5,7 +5,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs};
 use fsstack_engine::jobs::level::By;
 use fsstack_engine::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, MovingList, PlannedMove,
+    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, Manner, MovingList, PlannedMove,
 };
 use fsstack_pool::Printable;
 use std::num::NonZeroU64;
@@ -14,25 +14,25 @@ impl Served {
     pub(super) fn obey_job(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let one = |view: JobView| Jobs { jobs: vec![self.tell_job(&view)] };
         match request {
-            JobRequest::Drain { branch, to, rate, dry_run } => {
+            JobRequest::Drain { branch, to, rate, verify, dry_run } => {
                 let from = self.known(branch)?.ix;
                 let to = to.iter().map(|to| self.known(to).map(|to| to.ix)).collect::<Result<_, _>>()?;
-                let order = DrainOrder { from, to, rate: rate_of(*rate)?, dry_run: *dry_run };
+                let order = DrainOrder { from, to, manner: manner(*rate, *verify, *dry_run)? };
                 self.union.start_drain(order).map(one).map_err(|error| refused(branch, &error))
             }
-            JobRequest::Balance { dir, by, until, rate, dry_run } => {
+            JobRequest::Balance { dir, by, until, rate, verify, dry_run } => {
                 let by = match by {
                     BalanceBy::Free => By::Free,
                     BalanceBy::Percent => By::Percent,
                 };
-                let (dir, rate) = (dir_of(dir), rate_of(*rate)?);
-                let order = BalanceOrder { dir, by, tolerance: *until, rate, dry_run: *dry_run };
+                let manner = manner(*rate, *verify, *dry_run)?;
+                let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner };
                 self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
             }
-            JobRequest::Consolidate { dir, to, rate, dry_run } => {
+            JobRequest::Consolidate { dir, to, rate, verify, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
-                let order =
-                    ConsolidateOrder { dir: dir_of(dir), to, rate: rate_of(*rate)?, dry_run: *dry_run };
+                let manner = manner(*rate, *verify, *dry_run)?;
+                let order = ConsolidateOrder { dir: dir_of(dir), to, manner };
                 self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Pause { job } => {
@@ -117,8 +117,9 @@ impl Served {
 /// Planned moves that are shown.
 const PLANNED_SHOWN: usize = 10_000;
 
-fn rate_of(rate: Option<u64>) -> Result<Option<NonZeroU64>, Refusal> {
-    rate.map(|rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"))).transpose()
+fn manner(rate: Option<u64>, verify: bool, dry_run: bool) -> Result<Manner, Refusal> {
+    let some = |rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"));
+    Ok(Manner { rate: rate.map(some).transpose()?, verify, dry_run })
 }
 
 /// The path of a directory, as typed: without the slashes around it.

@@ -41,7 +41,7 @@ impl Union {
         if job.is_called_off() {
             return JobState::Cancelled;
         }
-        if job.work.is_dry_run() {
+        if job.work.manner().dry_run {
             return JobState::Planned;
         }
         if let Work::Drain(order) = &job.work

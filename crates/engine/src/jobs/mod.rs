@@ -26,7 +26,7 @@ use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
 pub use moving_list::{MovingList, PlannedMove};
 use order::Work;
-pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder};
+pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner};
 use plan::Share;
 
 /// Ended jobs that are shown.
@@ -273,7 +273,7 @@ impl Job {
             } else {
                 progress.state
             },
-            dry_run: self.work.is_dry_run(),
+            dry_run: self.work.manner().dry_run,
             refusal: progress.refusal.clone(),
             found: progress.found,
             moved: progress.moved,
@@ -405,7 +405,7 @@ impl Union {
 
     fn work(&self, job: &Job, stay: Vec<OpenFileRef>, run: impl FnOnce(&Self, &Job) -> JobState) {
         let (kind, subject) = (job.work.kind(), &job.subject);
-        tracing::info!(job = job.id, kind, %subject, dry_run = job.work.is_dry_run(), "job begins");
+        tracing::info!(job = job.id, kind, %subject, dry_run = job.work.manner().dry_run, "job begins");
         let state = run(self, job);
         if let Some(drained) = job.work.drained().filter(|_| job.progress.lock().forgotten) {
             self.forget_drain(drained);
@@ -429,7 +429,7 @@ impl Union {
         let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         // The job may just be about to be remembered, and forgets that at its end.
-        let drained = job.work.drained().filter(|_| !job.work.is_dry_run());
+        let drained = job.work.drained().filter(|_| !job.work.manner().dry_run);
         let is_over = {
             let mut progress = job.progress.lock();
             progress.forgotten = drained.is_some();

@@ -23,19 +23,11 @@ impl Work {
         }
     }
 
-    pub(super) fn is_dry_run(&self) -> bool {
+    pub(super) fn manner(&self) -> Manner {
         match self {
-            Self::Drain(order) => order.dry_run,
-            Self::Balance(order) => order.dry_run,
-            Self::Consolidate(order) => order.dry_run,
-        }
-    }
-
-    pub(super) fn rate(&self) -> Option<NonZeroU64> {
-        match self {
-            Self::Drain(order) => order.rate,
-            Self::Balance(order) => order.rate,
-            Self::Consolidate(order) => order.rate,
+            Self::Drain(order) => order.manner,
+            Self::Balance(order) => order.manner,
+            Self::Consolidate(order) => order.manner,
         }
     }
 
@@ -56,6 +48,17 @@ impl Work {
     }
 }
 
+/// How a job moves files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+    /// Each copy is read back and compared before the old one goes, whatever the pool's own setting.
+    pub verify: bool,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
 /// A wish that branches are about as full as each other.
 #[derive(Clone, Debug)]
 pub struct BalanceOrder {
@@ -65,10 +68,8 @@ pub struct BalanceOrder {
     pub by: By,
     /// Hundredths of a percent by which branches may differ.
     pub tolerance: u32,
-    /// Bytes a second at most.
-    pub rate: Option<NonZeroU64>,
-    /// Only tell.
-    pub dry_run: bool,
+    /// How it moves files.
+    pub manner: Manner,
 }
 
 /// A wish that all files below a directory are on one branch.
@@ -78,10 +79,8 @@ pub struct ConsolidateOrder {
     pub dir: Vec<u8>,
     /// The branch; None: the one that has most of it, if there is room.
     pub to: Option<BranchIx>,
-    /// Bytes a second at most.
-    pub rate: Option<NonZeroU64>,
-    /// Only tell.
-    pub dry_run: bool,
+    /// How it moves files.
+    pub manner: Manner,
 }
 
 /// A wish to empty a branch.
@@ -91,10 +90,8 @@ pub struct DrainOrder {
     pub from: BranchIx,
     /// Branches that may take its files; none: all others.
     pub to: Vec<BranchIx>,
-    /// Bytes a second at most.
-    pub rate: Option<NonZeroU64>,
-    /// Only tell.
-    pub dry_run: bool,
+    /// How it moves files.
+    pub manner: Manner,
 }
 
 /// Why a job does not begin, or is not called off.

@@ -88,7 +88,7 @@ impl<'a> Pass<'a> {
         }
         self.moved_away.clear();
         for (mut open, Leaving { file, from, targets }) in held {
-            let how = (&targets, job.work.rate(), file.names.clone());
+            let how = (&targets, job.work.manner(), file.names.clone());
             let is_held_up = job.is_held_up();
             let moved = match is_held_up {
                 true => Err(None),

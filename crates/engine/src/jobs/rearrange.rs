@@ -195,12 +195,12 @@ impl Union {
         {
             let mut progress = job.progress.lock();
             (progress.found, progress.shares) = (list.amount(), list.shares());
-            progress.planned = job.work.is_dry_run().then(|| list.clone());
+            progress.planned = job.work.manner().dry_run.then(|| list.clone());
         }
         if job.is_called_off() {
             return JobState::Cancelled;
         }
-        if job.work.is_dry_run() {
+        if job.work.manner().dry_run {
             return JobState::Planned;
         }
         job.is_now(JobState::Moving);

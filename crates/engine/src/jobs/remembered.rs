@@ -3,7 +3,7 @@
 //! It is there from before the branch takes nothing new until the operator cancels the job, gives the branch a mode or removes it.
 //! A mount that finds it makes the branch NC and begins the job again, which costs a walk if nothing is left.
 //!
-//! Value: bytes a second at most as 8 bytes, 0 for no limit, then the ids of the targets, 2 bytes each, none for all; little-endian.
+//! Value: bytes a second at most as 8 bytes, 0 for no limit, with the highest bit if copies are read back, then the ids of the targets, 2 bytes each, none for all; little-endian.
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
@@ -16,7 +16,7 @@ use fsstack_pool::{BranchIx, BranchMode};
 use fsstack_sys::Errno;
 use fsstack_sys::xattr::{self, On};
 
-use super::DrainOrder;
+use super::{DrainOrder, Manner};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::recover::sync_dir;
@@ -25,24 +25,29 @@ use crate::union::Union;
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
 
+/// Bit of the rate: copies are read back.
+const VERIFY: u64 = 1 << 63;
+
 /// Content of the attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Remembered {
     rate: Option<NonZeroU64>,
+    verify: bool,
     targets: Vec<u16>,
 }
 
 impl Remembered {
     fn encode(&self) -> Vec<u8> {
-        let rate = self.rate.map_or(0, NonZeroU64::get).to_le_bytes();
-        rate.into_iter().chain(self.targets.iter().flat_map(|id| id.to_le_bytes())).collect()
+        let rate = self.rate.map_or(0, NonZeroU64::get) & !VERIFY | if self.verify { VERIFY } else { 0 };
+        rate.to_le_bytes().into_iter().chain(self.targets.iter().flat_map(|id| id.to_le_bytes())).collect()
     }
 
     fn parse(value: &[u8]) -> Option<Self> {
         let (rate, ids) = value.split_first_chunk::<8>()?;
         let (ids, []) = ids.as_chunks::<2>() else { return None };
         let targets = ids.iter().map(|id| u16::from_le_bytes(*id)).collect();
-        Some(Self { rate: NonZeroU64::new(u64::from_le_bytes(*rate)), targets })
+        let rate = u64::from_le_bytes(*rate);
+        Some(Self { rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, targets })
     }
 }
 
@@ -53,7 +58,8 @@ impl Remembered {
 pub(super) fn remember(pool: &Pool, order: &DrainOrder) -> Result<()> {
     let branch = pool.branch(order.from);
     let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
-    let value = Remembered { rate: order.rate, targets }.encode();
+    let Manner { rate, verify, .. } = order.manner;
+    let value = Remembered { rate, verify, targets }.encode();
     let root = branch.root();
     branch.ask(|| {
         xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
@@ -92,7 +98,7 @@ impl Union {
     pub fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-            let Some(Remembered { rate, targets }) = of(branch) else { continue };
+            let Some(Remembered { rate, verify, targets }) = of(branch) else { continue };
             if self.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
                 continue;
             }
@@ -104,7 +110,7 @@ impl Union {
                 tracing::warn!(branch = %path, "drain not begun again: a branch that takes its files is not in the pool; fsstack branch drain begins it anew");
                 continue;
             };
-            let order = DrainOrder { from: branch.ix, to, rate, dry_run: false };
+            let order = DrainOrder { from: branch.ix, to, manner: Manner { rate, verify, dry_run: false } };
             if let Err(error) = self.start_drain(order) {
                 tracing::warn!(%error, branch = %path, "drain not begun again; fsstack branch drain begins it anew");
             }
@@ -130,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_read_as_it_was_written() {
         for (rate, targets) in [(None, vec![]), (NonZeroU64::new(300 << 10), vec![1, 0x7fff])] {
-            let remembered = Remembered { rate, targets };
+            let remembered = Remembered { rate, verify: rate.is_some(), targets };
             assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
         }
         for bad in [&b""[..], b"1234567", b"123456789"] {

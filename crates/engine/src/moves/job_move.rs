@@ -11,7 +11,6 @@
 //! A symbolic link, fifo, socket or device has no content, and no request opens it. It is held open by its name, and its move
 //! is ordered before the requests are waited for: a request for it calls the move off (`ops/pin.rs`).
 
-use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -25,10 +24,11 @@ use parking_lot::Mutex;
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
+use crate::jobs::Manner;
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::pool::Pool;
-use crate::settings::Relocation;
+use crate::settings::{Relocation, Verify};
 use crate::tree::inode::Inode;
 use crate::union::Union;
 
@@ -61,8 +61,9 @@ impl MoveCause {
 
     /// How the content is copied.
     pub(crate) fn how(&self, pools: &Relocation) -> Relocation {
-        let speed = self.job().and_then(|job| job.speed).or(pools.speed);
-        Relocation { speed, ..pools.clone() }
+        let Manner { rate, verify, .. } = self.job().map(|job| job.manner).unwrap_or_default();
+        let verify = if verify { Verify::Content } else { pools.verify };
+        Relocation { speed: rate.or(pools.speed), verify, ..pools.clone() }
     }
 }
 
@@ -71,7 +72,7 @@ impl MoveCause {
 pub(crate) struct JobMove {
     /// Branches that may take the file.
     pub(crate) targets: Arc<[BranchIx]>,
-    pub(crate) speed: Option<NonZeroU64>,
+    pub(crate) manner: Manner,
     /// All names of the file that were found.
     pub(crate) names: Names,
     result: Mutex<Option<Result<(), &'static str>>>,
@@ -147,7 +148,7 @@ impl Union {
         &self,
         held: &mut HeldFile,
         from: BranchIx,
-        (targets, speed, names): (&Arc<[BranchIx]>, Option<NonZeroU64>, Names),
+        (targets, manner, names): (&Arc<[BranchIx]>, Manner, Names),
         tell: impl FnOnce(&Arc<Departure>),
     ) -> Result<(), Option<&'static str>> {
         let departure = match held.departure.take() {
@@ -159,7 +160,7 @@ impl Union {
             },
         };
         tell(&departure);
-        let job = Arc::new(JobMove { targets: targets.clone(), speed, names, result: Mutex::default() });
+        let job = Arc::new(JobMove { targets: targets.clone(), manner, names, result: Mutex::default() });
         let cause = MoveCause::Job(job.clone());
         self.have_moved(OrderedMove::new(&held.inode, &held.file, departure.clone(), from, cause));
         let outcome = departure.wait(|| self.start_movers(from));
@@ -195,5 +196,27 @@ pub(crate) fn in_words(error: OpError) -> &'static str {
         "a branch that may have it does not answer"
     } else {
         "its branch refuses to open it"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    #[test]
+    fn a_jobs_manner_goes_before_the_pools() {
+        let pools = Relocation { speed: NonZeroU64::new(7), ..Relocation::to_the_roomiest() };
+        let with = |rate, verify| {
+            let manner = Manner { rate: NonZeroU64::new(rate), verify, dry_run: false };
+            let (targets, names) = (Arc::new([]), Names::new());
+            let cause =
+                MoveCause::Job(Arc::new(JobMove { targets, manner, names, result: Mutex::default() }));
+            let how = cause.how(&pools);
+            (how.speed.map(NonZeroU64::get), how.verify)
+        };
+        assert_eq!(with(0, false), (Some(7), Verify::Size));
+        assert_eq!(with(300, true), (Some(300), Verify::Content));
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::thread;
 use fsstack_pool::BranchIx;
-use fsstack_sys::Stat;
+use fsstack_sys::thread::IoClass;
+use fsstack_sys::{self as sys, Stat};
 use parking_lot::Mutex;
 
 use crate::files::OpenFile;
@@ -185,8 +186,25 @@ impl Union {
     }
 
     fn carry_out(&self, order: &OrderedMove) {
-        let outcome = if order.departure.begin() { self.move_file(order) } else { DepartureOutcome::Stays };
+        let outcome = match order.departure.begin() {
+            true if order.cause.job().is_some() => beside_others(|| self.move_file(order)),
+            true => self.move_file(order),
+            false => DepartureOutcome::Stays,
+        };
         order.let_go();
         order.departure.end(outcome);
     }
+}
+
+/// Reads and writes with the idle I/O class: nobody waits for the move of a job.
+fn beside_others<T>(moves: impl FnOnce() -> T) -> T {
+    let set = |class| {
+        if let Err(error) = sys::thread::set_io_class(class) {
+            tracing::debug!(%error, "a mover keeps its I/O class");
+        }
+    };
+    set(IoClass::Idle);
+    let moved = moves();
+    set(IoClass::Ordinary);
+    moved
 }
