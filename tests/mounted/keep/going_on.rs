@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use fsstack_lab::needs;
+use fsstack_lab::{MiB, needs};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, linkat, openat};
 
 use super::{crash, crash_and_serve, daemon, pool};
@@ -253,6 +253,41 @@ fn what_an_operator_has_changed_is_kept() {
     pool.write("new", b"new");
     assert_eq!(pool.holders("new"), ["a"]);
     output_of(&["branch", "remove", &at, &added]);
+}
+
+#[test]
+fn a_file_that_was_moved_while_it_is_open_goes_on() {
+    needs!(mounting());
+    let pool = fsstack_lab::pool()
+        .tmpfs_branch("a", MiB(8))
+        .tmpfs_branch("b", MiB(32))
+        .option("restart=keep")
+        .option("create=ff")
+        .option("minfreespace=1M")
+        .option("write-path=stacked")
+        .mount();
+    let file = File::options().read(true).write(true).create_new(true).open(pool.at("file")).unwrap();
+    let block = |n: u64| vec![u8::try_from(n).unwrap(); 1 << 20];
+    for n in 0..12 {
+        file.write_all_at(&block(n), n << 20).unwrap();
+    }
+    assert_eq!(pool.holders("file"), ["b"], "it did not move");
+    let number = file.metadata().unwrap().ino();
+    crash(&pool);
+    for n in 12..16 {
+        file.write_all_at(&block(n), n << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+    for n in 0..16 {
+        let mut read = block(99);
+        file.read_exact_at(&mut read, n << 20).unwrap();
+        assert!(read == block(n), "block {n}");
+    }
+    assert_eq!(file.metadata().unwrap().ino(), number);
+    assert_eq!(fs::metadata(pool.at("file")).unwrap().len(), 16 << 20);
+    fs::remove_file(pool.at("file")).unwrap();
+    crash(&pool);
+    assert_eq!(file.metadata().unwrap().len(), 16 << 20);
 }
 
 #[test]

@@ -266,6 +266,9 @@ impl TakenOver {
         let mount_point = Printable::path(&settings.mount_point).to_string();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.is_to_be_kept();
+            if served.union.kept().is_some() {
+                served.union.resume_drains();
+            }
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 let _installed = keep_to_known_calls(&settings);

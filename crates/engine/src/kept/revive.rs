@@ -21,7 +21,7 @@ use crate::files::decision::Facts;
 use crate::files::listing::Listing;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
-use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, is_refused};
+use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::ResolvedNumber;
 use crate::ops::open::has_capability;
 use crate::pool::Pool;
@@ -122,10 +122,33 @@ impl Union {
         file.take_opens(self.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
         let file = Arc::new(file);
         inode.set_open(&file, rows.len());
+        let (object, generation) = (file.object(), number::generation(&reached.stat));
         for row in rows {
+            if let Some(kept) = self.kept() {
+                // It may have been moved since it was opened.
+                kept.note_object(row.number, object, generation, reached.at.0);
+            }
             self.revive_handle(row, &inode, &file);
         }
         Ok(())
+    }
+
+    /// Notes what `file`, the open file of an inode that is about to lose a name, is on its branch: after a move it is not what it was
+    /// opened as, and without a name nothing else leads there.
+    pub(crate) fn note_moved(&self, file: &Arc<OpenFile>, held: &SharedFile<'_>) {
+        let Some(kept) = self.kept() else { return };
+        let pool = self.pool.load();
+        let branch = pool.branch(held.branch.ix);
+        let Ok(stat) = branch.ask(|| branch.stat_fd(held.fd.as_fd())) else { return };
+        if (stat.dev, stat.ino) == file.object() {
+            return;
+        }
+        for open in self.files.handles.iter().filter(|open| Arc::ptr_eq(&open.file, file)) {
+            if let Some(row) = open.row {
+                let generation = number::generation(&stat);
+                kept.note_object(row, (stat.dev, stat.ino), generation, held.branch.ix.0);
+            }
+        }
     }
 
     fn revive_handle(&self, row: &HandleRow, inode: &Arc<Inode>, file: &Arc<OpenFile>) {
@@ -168,7 +191,7 @@ impl Union {
         for number in fds.get(&row.object).into_iter().flatten() {
             let Ok(fd) = inherited.copy(*number) else { continue };
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
-            if number::generation(&stat) == row.generation {
+            if number::generation(&stat) == row.object_generation {
                 let id = Identity { ino: row.ino, generation: row.generation };
                 return Ok(Reached { at, fd: branch.root().opened(fd), stat, id, name: None });
             }

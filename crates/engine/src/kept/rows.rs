@@ -12,7 +12,8 @@ use crate::tree::inode::Inode;
 
 /// Handles that can be kept at once. Memory is taken for those that were open.
 const ROWS: usize = 1 << 20;
-/// Words of a row: handle, number, generation and flags, device and inode number on the branch, place and route, writer.
+/// Words of a row: handle, number, generation and flags, device and inode number on the branch, place and route, writer, and the
+/// generation of what is on the branch.
 const ROW: usize = 8;
 /// The end of all words.
 pub(super) const END: usize = slots::END + ROWS * ROW;
@@ -47,6 +48,8 @@ pub(super) struct HandleRow {
     pub(super) is_dir: bool,
     /// Device and inode number of the file on its branch when it was opened.
     pub(super) object: (u64, u64),
+    /// Its generation: another one than the number's, if it was moved.
+    pub(super) object_generation: u32,
     /// The branch's slot then.
     pub(super) branch: u16,
     pub(super) route: Route,
@@ -58,7 +61,7 @@ pub(super) struct HandleRow {
 }
 
 impl HandleRow {
-    fn words(&self) -> [u64; 6] {
+    fn words(&self) -> [u64; 7] {
         let flags = [
             (self.is_dir, IS_DIR),
             (self.sync == Some(Sync::Data), SYNC_DATA),
@@ -81,11 +84,12 @@ impl HandleRow {
             self.object.1,
             u64::from(self.branch) | kind << 16 | u64::from(backing) << 32,
             self.writer.map_or(0, |uid| u64::from(uid) | HAS_WRITER),
+            self.object_generation.into(),
         ]
     }
 
-    fn of(number: RowNumber, handle: u64, words: [u64; 6]) -> Self {
-        let [ino, flags, dev, inode, place, writer] = words;
+    fn of(number: RowNumber, handle: u64, words: [u64; 7]) -> Self {
+        let [ino, flags, dev, inode, place, writer, object_generation] = words;
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
         let backing = low(place >> 32);
         let route = match place >> 16 & 0xff {
@@ -106,6 +110,7 @@ impl HandleRow {
             generation: low(flags),
             is_dir: flags & IS_DIR != 0,
             object: (dev, inode),
+            object_generation: low(object_generation),
             branch: u16::try_from(place & 0xffff).unwrap_or_default(),
             route,
             writer: (writer & HAS_WRITER != 0).then(|| low(writer)),
@@ -132,6 +137,7 @@ impl Kept {
             generation: open.inode.id.generation,
             is_dir: false,
             object: open.file.object(),
+            object_generation: open.inode.id.generation,
             branch: open.file.branch().ix.0,
             route: open.route,
             writer: open.writer,
@@ -151,6 +157,7 @@ impl Kept {
             generation: dir.id.generation,
             is_dir: true,
             object: (0, 0),
+            object_generation: 0,
             branch: 0,
             route: Route::Direct,
             writer: None,
@@ -170,6 +177,16 @@ impl Kept {
         // Last: it makes the row one.
         words[0].store(told.handle.0, SeqCst);
         Some(row)
+    }
+
+    /// The file of the row is another object by now, as it was moved: with this device, inode number and generation, on that branch.
+    pub(crate) fn note_object(&self, row: RowNumber, object: (u64, u64), generation: u32, branch: u16) {
+        const BRANCH: u64 = 0xffff;
+        let words = self.row(row);
+        words[3].store(object.0, SeqCst);
+        words[4].store(object.1, SeqCst);
+        words[5].store(words[5].load(SeqCst) & !BRANCH | u64::from(branch), SeqCst);
+        words[7].store(generation.into(), SeqCst);
     }
 
     fn take_row(&self) -> Option<RowNumber> {
@@ -206,7 +223,7 @@ impl Kept {
         let told = |row: u32| {
             let words = self.row(RowNumber(row));
             let handle = words[0].load(SeqCst);
-            let mut rest = [0; 6];
+            let mut rest = [0; 7];
             for (value, word) in rest.iter_mut().zip(&words[1..]) {
                 *value = word.load(SeqCst);
             }
@@ -234,6 +251,7 @@ mod tests {
             generation: u32::MAX,
             is_dir: set,
             object: (1 << 63, 1 << 62),
+            object_generation: 5,
             branch: 63,
             route,
             writer,
@@ -255,11 +273,13 @@ mod tests {
         ];
         let numbers: Vec<_> = rows.iter().map(|row| first.note(*row).unwrap()).collect();
         first.drop_row(numbers[1]);
+        first.note_object(numbers[2], (4, 5), 6, 7);
         let left = || Kept::left(first.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let second = left();
         let told: Vec<HandleRow> =
             second.handles().into_iter().map(|row| HandleRow { number: RowNumber(0), ..row }).collect();
-        assert_eq!(told, [rows[0], rows[2], rows[3]]);
+        let moved = HandleRow { object: (4, 5), object_generation: 6, branch: 7, ..rows[2] };
+        assert_eq!(told, [rows[0], moved, rows[3]]);
         assert_eq!(second.note(rows[1]), Some(numbers[1]));
         assert_eq!(second.note(row(5, Route::Cached, None, None, false)), Some(RowNumber(4)));
         assert_eq!(left().handles().len(), 5);

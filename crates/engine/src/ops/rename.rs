@@ -136,7 +136,10 @@ impl Union {
         }
         // What is replaced is not moved meanwhile either: it would show again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
-        let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
+        let stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
+        if let Some((file, held)) = replaced_open.as_ref().zip(stays_too.as_ref()) {
+            self.note_moved(file, held);
+        }
         // Maybe, before it was held; or it was, and closed since.
         let moved = replaced_open.is_some() || self.moves.count.load(SeqCst) != moves;
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };

@@ -41,7 +41,10 @@ impl Union {
             inode.outlives_name();
         }
         let open = known.as_ref().and_then(|inode| inode.open_file());
-        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
+        let stays = open.as_ref().map(|file| file.hold()).transpose()?;
+        if let Some((file, held)) = open.as_ref().zip(stays.as_ref()) {
+            self.note_moved(file, held);
+        }
         if let Some(inode) = &known {
             self.keep_removed(&pool, inode, &parent, name);
         }
