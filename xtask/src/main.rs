@@ -28,7 +28,7 @@ enum Xtask {
     /// Cause each fault of docs/reliability.md for mhddfs, mergerfs and fsstack, and write the table.
     Faults(faults::Faults),
     /// Check the rules of this code base that the compiler does not know.
-    Tidy,
+    Tidy(tidy::Tidy),
     /// Write the generated pages (options, commands, man pages, completions, the picture of the crates) and build the site.
     Docs(docs::Docs),
     /// Build the release files: Debian package, tarball, checksums, bill of materials, licences.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Xtask::Lab(lab) => lab.run(),
         Xtask::Test(test) => test.run(),
         Xtask::Faults(faults) => faults.run(),
-        Xtask::Tidy => tidy::run(),
+        Xtask::Tidy(tidy) => tidy.run(),
         Xtask::Docs(docs) => docs.run(),
         Xtask::Dist(dist) => dist.run(),
         Xtask::Bench { args } => bench(&args),

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod answer;
+mod bad_change;
 mod changes;
 pub mod files;
 pub mod handles;
@@ -22,12 +23,13 @@ pub mod rules;
 pub mod settings;
 pub mod tree;
 pub mod union;
+mod write_all;
 mod zeros;
 
 /// Parts of a move that bulk copies share.
 pub mod carry {
-    pub use crate::moves::inode_flags::InodeFlags;
     pub use crate::moves::transfer::is_same;
+    pub use crate::tree::inode_flags::InodeFlags;
     pub use crate::tree::skeleton::{Unfit, copy_xattrs};
 }
 

@@ -18,8 +18,7 @@ use crate::recovery::recover::sync_dir;
 use crate::settings::Settings;
 use crate::tree::inode::number::{self, hash_name, mix};
 
-/// Branches of one pool at most: a set of them fits one word.
-pub const MAX_BRANCHES: usize = 64;
+pub use crate::settings::MAX_BRANCHES;
 
 /// One snapshot of the pool.
 #[derive(Clone, Debug)]

@@ -9,8 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use fsstack_pool::Printable;
-
-use crate::settings::WritePath;
+use fsstack_pool::settings::WritePath;
 
 /// The write path of the files in one directory and below.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,9 @@ use crate::rules::Rules;
 
 pub use fsstack_pool::settings::{ControlFile, Degraded, Locks, PageCache, StatfsMode, Verify, WritePath};
 
+/// Branches of one pool at most: a set of them fits one word.
+pub const MAX_BRANCHES: usize = 64;
+
 /// How a file is moved whose branch is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relocation {

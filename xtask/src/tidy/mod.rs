@@ -1,6 +1,8 @@
 //! Rules of STYLE and ARCHITECTURE that the compiler does not know, each a function from sources to complaints.
 
+mod imports;
 mod manual;
+mod methods;
 mod names;
 mod options;
 mod pages;
@@ -55,7 +57,26 @@ const RULES: &[Rule] = &[
     ("a type has its name alone in its crate", names::unique_types),
     ("a type says what it is", names::telling_types),
     ("prose fits the width", prose::wide_lines),
+    ("import circles of the engine only shrink", imports::circles),
 ];
+
+/// Options of the errand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Tidy {
+    /// Print figures of the layout (lines, import circles, methods, public items) in place of checking rules.
+    #[arg(long)]
+    print: bool,
+}
+
+impl Tidy {
+    pub(crate) fn run(&self) -> Result<()> {
+        if self.print {
+            imports::print(&sources()?);
+            return Ok(());
+        }
+        run()
+    }
+}
 
 /// Checks every rule on every file that git tracks or would add.
 pub(crate) fn run() -> Result<()> {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
-use fsstack_sys::{self as sys, SysError};
+use fsstack_sys as sys;
 use parking_lot::MutexGuard;
 
 use crate::jobs::remembered;
@@ -29,6 +29,8 @@ use crate::settings::WritePath;
 use crate::tree::inode::Inode;
 use crate::union::Union;
 
+pub use crate::bad_change::BadChange;
+
 /// How long requests that began before a change are waited for: one may hang.
 pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,82 +39,6 @@ const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Interval of the check that a branch's files are closed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Why the branches stay as they are.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadChange {
-    /// There is no such branch.
-    #[error("no branch of this pool is in slot {0}")]
-    NoBranch(BranchIx),
-    /// The directory does not open.
-    #[error("branch {path}: {error}")]
-    Unopened {
-        /// Its path.
-        path: String,
-        /// Error of the system.
-        error: SysError,
-    },
-    /// The directory is a branch already.
-    #[error("branch {path}: the same directory as branch {known}, which is in the pool")]
-    Double {
-        /// Its path.
-        path: String,
-        /// The path of the branch that it is.
-        known: String,
-    },
-    /// Only the order distinguishes it from another.
-    #[error(
-        "branch {0}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere"
-    )]
-    SameId(String),
-    /// The pool is as large as can be.
-    #[error("the pool has {MAX_BRANCHES} branches, which is the most")]
-    TooMany,
-    /// The last branch cannot go.
-    #[error("the pool's only branch cannot be removed: unmount the pool")]
-    Last,
-    /// Files are open there.
-    #[error("branch {path}: {open} files are open there: close them, or remove it when they are closed")]
-    InUse {
-        /// Its path.
-        path: String,
-        /// How many.
-        open: usize,
-    },
-    /// Another branch is being added or removed.
-    #[error("another change of the branches is under way, and waits for a disk or for requests: try again")]
-    Busy,
-    /// It is being removed already.
-    #[error("branch {0}: it is being removed already, when its files are closed")]
-    Leaving(String),
-    /// A branch in the pool cannot be given up.
-    #[error("branch {0}: it is in the pool: remove it first")]
-    InPool(String),
-    /// Without `nfs-export` no handle outlives what the kernel remembers.
-    #[error("the pool is mounted without nfs-export: it has no handles that wait for a branch")]
-    NotExported,
-    /// There is no index, or it failed.
-    #[error("the pool's index failed: the log says why")]
-    NotKept,
-    /// A branch in the pool keeps records of interrupted changes for the branch that was to be given up.
-    #[error(
-        "branch {path}: what it has for the branch to forget could not be removed ({error}): try again when it answers"
-    )]
-    Remembered {
-        /// Its path.
-        path: String,
-        /// Why.
-        error: String,
-    },
-    /// The pool promises passthrough, which the kernel does not do there.
-    #[error("branch {path}: the kernel refuses passthrough there ({why}): set write-path=auto first")]
-    NoPassthrough {
-        /// Its path.
-        path: String,
-        /// Error of the kernel.
-        why: String,
-    },
-}
 
 /// Where a new branch comes in the pool's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,11 +23,11 @@ use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::admin::explain::fits;
 use crate::member::Member;
-use crate::moves::inode_flags;
 use crate::pool::Pool;
 use crate::recovery::record;
 use crate::recovery::recover::{self, AtWork};
 use crate::tree::inode::Inode;
+use crate::tree::inode_flags;
 use crate::tree::place::random;
 use crate::tree::resolve::check_public;
 use crate::union::Union;

@@ -10,7 +10,7 @@ use fsstack_sys::{self as sys, Kind};
 
 use super::route::Route;
 use super::{OpenFile, SET_ID};
-use crate::ops::open::has_capability;
+use crate::files::capability::has_capability;
 use crate::pool::Pool;
 use crate::rules::Rule;
 use crate::settings::{PageCache, Synced, WritePath};

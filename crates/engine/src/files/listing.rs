@@ -23,9 +23,9 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::files::listing_memory::{Allowance, ListingMemory};
-use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::settings::Degraded;
+use crate::tree::entries::is_dot;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number::{hash_name, mix};
 use crate::tree::resolve::is_private;

@@ -5,6 +5,7 @@
 
 mod access;
 mod branch_file;
+pub(crate) mod capability;
 pub mod decision;
 pub(crate) mod departure;
 mod dirty;
@@ -13,6 +14,7 @@ pub(crate) mod followed;
 pub(crate) mod handed;
 pub mod listing;
 pub(crate) mod listing_memory;
+mod lock_owner;
 pub mod noatime;
 pub mod route;
 pub(crate) mod tables;
@@ -36,18 +38,18 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::kept::rows::RowNumber;
-use crate::ops::lock::LockOwner;
-use crate::ops::open::has_capability;
 use crate::tree::inode::Inode;
 pub use access::Access;
 pub(crate) use access::is_refused;
 pub use branch_file::BranchFile;
 pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, SharedFile, may_be_mapped};
 use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
+use capability::has_capability;
 use decision::{PathDecision, StackedReason};
 use dirty::DirtyFlag;
 use followed::Followed;
 use listing::Listing;
+use lock_owner::LockOwner;
 use noatime::NoatimeState;
 use route::{Backings, IoMode, Known, Route, Unknown, register};
 use write_back_errors::{ReportTo, WriteBackErrors};

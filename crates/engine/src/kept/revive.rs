@@ -17,13 +17,13 @@ use fsstack_sys::{self as sys, Kind, OFlags, Stat};
 
 use super::Kept;
 use super::rows::HandleRow;
+use crate::files::capability::has_capability;
 use crate::files::decision::Facts;
 use crate::files::listing::Listing;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
 use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::ResolvedNumber;
-use crate::ops::open::has_capability;
 use crate::pool::Pool;
 use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Copies, Inode};

@@ -11,9 +11,9 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::moves::allocation::allocate_as;
-use crate::moves::inode_flags::InodeFlags;
 use crate::moves::transfer;
 use crate::settings::{Relocation, Verify};
+use crate::tree::inode_flags::InodeFlags;
 use crate::tree::skeleton::{Unfit, copy_xattrs};
 
 /// Removed by the kernel when the content is written to.

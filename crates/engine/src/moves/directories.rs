@@ -14,11 +14,11 @@ use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::moves::inode_flags::InodeFlags;
 use crate::moves::job_move;
 use crate::pool::Pool;
 use crate::recovery::recover::sync_dir;
 use crate::tree::inode::{Inode, mark};
+use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;

@@ -3,8 +3,6 @@
 pub(crate) mod allocation;
 pub(crate) mod clone_metadata;
 pub(crate) mod directories;
-pub(crate) mod group;
-pub(crate) mod inode_flags;
 pub(crate) mod job_move;
 pub(crate) mod movers;
 pub(crate) mod moving;

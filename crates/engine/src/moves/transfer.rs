@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use fsstack_sys::file::Whence;
+
+use crate::write_all::write_all;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 /// Bytes read and written at a time.
@@ -250,22 +252,6 @@ fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64, most: u64) -> Result<(u64, 
         sys::file::truncate(fd, at + len)?;
     }
     Ok((len, 0))
-}
-
-/// Writes all of `data`.
-///
-/// # Errors
-/// ENOSPC if the file takes no more without saying why.
-pub(crate) fn write_all(fd: BorrowedFd<'_>, mut data: &[u8], mut at: u64) -> Result<(), SysError> {
-    while !data.is_empty() {
-        let written = sys::file::write_at(fd, data, at)?;
-        if written == 0 {
-            return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC });
-        }
-        data = &data[written..];
-        at += written as u64;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use fsstack_sys::ioctl::{
 };
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
-use crate::moves::inode_flags::FlagsRequest;
+use crate::tree::inode_flags::FlagsRequest;
 use crate::union::Union;
 
 impl Union {

@@ -1,6 +1,5 @@
 //! Opening and closing files.
 
-use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Opened, Validity};
+use crate::files::capability::{CAPABILITY, has_capability};
 use crate::files::decision::{Facts, StackedReason, stacked_route};
 use crate::files::route::Route;
 use crate::files::write_back_errors::{ReportTo, Reporter};
@@ -21,9 +21,6 @@ use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
 use crate::union::Union;
-
-/// The file capabilities of capabilities(7).
-pub(crate) const CAPABILITY: &CStr = c"security.capability";
 
 impl Union {
     /// Opens `ino` as `flags` say.
@@ -256,8 +253,4 @@ pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>, caller: Caller) -> Resul
         Err(error) if !matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(error),
         Ok(()) | Err(_) => Ok(kept),
     }
-}
-
-pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
-    crate::tree::resolve::has_xattr(On::Fd(fd), CAPABILITY)
 }

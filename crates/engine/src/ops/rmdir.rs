@@ -154,7 +154,3 @@ impl Union {
         }
     }
 }
-
-pub(crate) fn is_dot(name: &CStr) -> bool {
-    matches!(name.to_bytes(), b"." | b"..")
-}

@@ -11,8 +11,8 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
+use crate::files::capability::CAPABILITY;
 use crate::files::route::Route;
-use crate::ops::open::CAPABILITY;
 use crate::pool::Pool;
 use crate::tree::inode::{Inode, mark};
 use crate::union::Union;

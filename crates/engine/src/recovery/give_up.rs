@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use fsstack_pool::BranchId;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
-use crate::admin::live::BadChange;
+use crate::bad_change::BadChange;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::journal;

@@ -28,8 +28,8 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
 
 use crate::identity::index::birth;
-use crate::moves::group;
 use crate::pool::Pool;
+use crate::recovery::group;
 use crate::recovery::record::{self, RecordKind, Written};
 use crate::recovery::recover::{fresh_name, own_folder, sync_dir};
 use crate::recovery::settle::{Occasion, walk};

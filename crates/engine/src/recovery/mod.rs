@@ -3,6 +3,7 @@
 pub(crate) mod blank;
 pub(crate) mod branch_recovery;
 pub(crate) mod give_up;
+pub(crate) mod group;
 pub(crate) mod intent;
 pub(crate) mod journal;
 pub(crate) mod record;

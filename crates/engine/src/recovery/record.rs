@@ -175,7 +175,7 @@ pub(crate) fn hold_new(file: &OwnedFd, dir: BorrowedFd<'_>, name: &CStr) -> Resu
 }
 
 fn store(file: &OwnedFd, record: &[u8]) -> Result<(), SysError> {
-    crate::moves::transfer::write_all(file.as_fd(), record, 0)?;
+    crate::write_all::write_all(file.as_fd(), record, 0)?;
     sys::file::fsync(file.as_fd())
 }
 

@@ -19,12 +19,12 @@ use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
 use parking_lot::Mutex;
 
 use crate::member::Member;
-use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recovery::intent;
 use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord, RecordKind};
 use crate::recovery::settle::{self, Occasion, SettledRename};
+use crate::tree::entries::is_dot;
 
 /// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
 /// the branch: 0 is no pool.

@@ -9,10 +9,10 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
 use crate::recovery::recover::sync_dir;
+use crate::tree::entries::is_dot;
 
 /// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,15 +3,13 @@
 //! A branch that lacks a part lists what it has and ends as if that were all (`health/subvolumes.rs`). So the end is an end only if
 //! the branch is whole then. (What programs list is read in `files/listing.rs`, from any position, with the same question.)
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Kind, OFlags};
-
-use crate::ops::rmdir::is_dot;
 
 /// Rest of a directory to read.
 pub(crate) struct Entries<'a> {
@@ -63,4 +61,8 @@ impl<'a> Entries<'a> {
             }
         }
     }
+}
+
+pub(crate) fn is_dot(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
 }

@@ -3,6 +3,7 @@
 pub(crate) mod clashes;
 pub(crate) mod entries;
 pub mod inode;
+pub(crate) mod inode_flags;
 pub(crate) mod parallel_lookup;
 pub(crate) mod place;
 pub(crate) mod resolve;

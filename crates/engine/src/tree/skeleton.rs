@@ -26,13 +26,13 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::member::Member;
-use crate::moves::inode_flags::InodeFlags;
-use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recovery::recover;
 use crate::tree::clashes::ClashReport;
+use crate::tree::entries::is_dot;
 use crate::tree::inode::number::{Identity, mix};
 use crate::tree::inode::{Inode, InodeName, mark};
+use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;

@@ -13,7 +13,7 @@ use fsstack_pool::{BranchId, Ino};
 
 use super::Index;
 use super::store::Store;
-use crate::admin::live::BadChange;
+use crate::bad_change::BadChange;
 use crate::pool::Pool;
 use crate::recovery::give_up::give_up;
 use crate::tree::inode::number;

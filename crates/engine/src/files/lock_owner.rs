@@ -1,0 +1,85 @@
+//! Owners of locks on the branch's file, and their descriptors there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_branch::error::Result;
+use fsstack_pool::Handle;
+use fsstack_sys::{self as sys, OFlags};
+use smallvec::SmallVec;
+
+use super::OpenFile;
+
+/// Owners of locks on the branch's file.
+#[derive(Debug)]
+pub(crate) struct LockOwner {
+    fd: Arc<OwnedFd>,
+    /// Mount of the branch that it was opened on.
+    mount_generation: u32,
+    /// The handles that it asked by.
+    by: SmallVec<[Handle; 1]>,
+}
+
+impl OpenFile {
+    /// All locks of `owner` go.
+    pub(crate) fn unlock_owner(&self, owner: u64) {
+        let gone = self.lock_owners.lock().remove(&owner);
+        if let Some(gone) = gone {
+            self.branch().dispose_now(gone.mount_generation, gone.fd);
+        }
+    }
+
+    /// A handle is closed for good: so are the locks taken by it alone. (A process has lost its own at its close; locks of
+    /// an open file description, fcntl(2)'s F_OFD_SETLK, the kernel gives up for no remote file system.)
+    pub(crate) fn unlock_closed(&self, handle: Handle) {
+        let gone: SmallVec<[LockOwner; 1]> = self
+            .lock_owners
+            .lock()
+            .extract_if(|_, owner| owner.is_done(handle))
+            .map(|(_, owner)| owner)
+            .collect();
+        for owner in gone {
+            self.branch().dispose_now(owner.mount_generation, owner.fd);
+        }
+    }
+
+    /// Descriptor for locks of `owner`. None: only to query others' locks.
+    pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<OwnedFd>> {
+        if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
+            known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
+            return Ok(known.fd.clone());
+        }
+        // The branch may hang: it is asked without the owners' lock. The file's place is held until the owner is
+        // known: a move in between would leave the lock on a file without a name.
+        let placed = self.settled(Self::readable)?;
+        let reopen = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
+        let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
+        let Some(handle) = handle else { return Ok(fd) };
+        let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);
+        let owner =
+            owners.entry(owner).or_insert_with(|| LockOwner { fd, mount_generation, by: SmallVec::new() });
+        if !owner.by.contains(&handle) {
+            owner.by.push(handle);
+        }
+        Ok(owner.fd.clone())
+    }
+}
+
+impl LockOwner {
+    /// Its descriptor, the mount that it was opened on, and the handles that it asked by.
+    pub(crate) fn parts(&self) -> (BorrowedFd<'_>, u32, Vec<u64>) {
+        (self.fd.as_fd(), self.mount_generation, self.by.iter().map(|handle| handle.0).collect())
+    }
+
+    /// The owner of the locks of `fd`, handed over by another program.
+    pub(crate) fn of(fd: OwnedFd, mount_generation: u32, by: &[u64]) -> Self {
+        Self { fd: Arc::new(fd), mount_generation, by: by.iter().copied().map(Handle).collect() }
+    }
+
+    /// `handle` is closed: whether it was the last one.
+    fn is_done(&mut self, handle: Handle) -> bool {
+        let asked = self.by.len();
+        self.by.retain(|by| *by != handle);
+        self.by.len() < asked && self.by.is_empty()
+    }
+}
