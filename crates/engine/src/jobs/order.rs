@@ -1,10 +1,10 @@
 //! Orders of jobs, and reasons not to begin one.
 
-use std::num::NonZeroU64;
-
 use fsstack_pool::BranchIx;
 
 use super::level::By;
+
+pub use crate::moves::job_move::Manner;
 
 /// Work of a job.
 #[derive(Clone, Debug)]
@@ -46,17 +46,6 @@ impl Work {
             _ => true,
         }
     }
-}
-
-/// How a job moves files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
-    /// Bytes a second at most.
-    pub rate: Option<NonZeroU64>,
-    /// Each copy is read back and compared before the old one goes, whatever the pool's own setting.
-    pub verify: bool,
-    /// Only tell.
-    pub dry_run: bool,
 }
 
 /// A wish that branches are about as full as each other.

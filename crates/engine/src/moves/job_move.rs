@@ -11,6 +11,7 @@
 //! A symbolic link, fifo, socket or device has no content, and no request opens it. It is held open by its name, and its move
 //! is ordered before the requests are waited for: a request for it calls the move off (`ops/pin.rs`).
 
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -24,13 +25,23 @@ use parking_lot::Mutex;
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
-use crate::jobs::Manner;
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::pool::Pool;
 use crate::settings::{Relocation, Verify};
 use crate::tree::inode::Inode;
 use crate::union::Union;
+
+/// How a job moves files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+    /// Each copy is read back and compared before the old one goes, whatever the pool's own setting.
+    pub verify: bool,
+    /// Only tell.
+    pub dry_run: bool,
+}
 
 /// Reason of a move.
 #[derive(Debug)]
@@ -201,8 +212,6 @@ pub(crate) fn in_words(error: OpError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-
     use super::*;
 
     #[test]
