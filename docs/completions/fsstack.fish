@@ -41,7 +41,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain a path\'s placement, or where a new file would be put'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "copy" -d 'Copy files and trees into a pool, directly onto the branches that its policy chooses'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "nfs" -d 'Show and check a pool\'s NFS export'
-complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "doctor" -d 'Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "doctor" -d 'Check the kernel, limits and branches of a pool, or all: ok, warn or fail'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "top" -d 'Show live figures: branches, open files, and the CPU of each process in the stack'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "metrics" -d 'Print the pool\'s metrics (OpenMetrics)'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "print" -d 'Print a generated page: man page, completions, command reference'

@@ -74,7 +74,7 @@ pub enum Command {
     Copy(Copy),
     /// Show and check a pool's NFS export.
     Nfs(Nfs),
-    /// Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail.
+    /// Check the kernel, limits and branches of a pool, or all: ok, warn or fail.
     Doctor {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
