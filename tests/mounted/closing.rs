@@ -136,6 +136,46 @@ fn others_are_served_though_few_threads_can_start_by_the_ring() {
     others_are_served_though_few_threads_can_start("transport=ring");
 }
 
+/// No thread can be started, and requests are stuck in a branch.
+fn stuck_requests_are_answered_though_no_thread_can_start(transport: &str) {
+    let builder = described().option(transport);
+    let group = lab::PidsGroup::new(&format!("none-{}", transport.replace('=', "-"))).unwrap();
+    let pool = filled(builder);
+    let files: Vec<_> = (1..4).map(|n| File::open(pool.at(format!("on-a/{n}"))).unwrap()).collect();
+    assert_eq!(pool.read("on-b/1"), b"on-b/1");
+    group.enter(pool.daemon().pid).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    group.bound(0).unwrap();
+    let (tell, answers) = std::sync::mpsc::channel();
+    let asker = std::thread::spawn(move || {
+        let [first, ..] = &files[..] else { panic!("no files") };
+        let read = first.read_at(&mut [0; 8], 0).map_err(|error| error.raw_os_error());
+        tell.send((read, files)).unwrap();
+    });
+    let answered = answers.recv_timeout(Duration::from_secs(60));
+    let waiting = waiting(pool.daemon());
+    group.unbound().unwrap();
+    let (read, files) = answered.unwrap_or_else(|_| panic!("the reader waits: {waiting:#?}"));
+    assert_eq!(read, Err(Some(5)));
+    assert_eq!(pool.read("on-b/2"), b"on-b/2");
+    drop(frozen);
+    asker.join().unwrap();
+    drop(files);
+    until("the branch answers again", || fs::read(pool.at("on-a/1")).is_ok());
+}
+
+#[test]
+fn stuck_requests_are_answered_though_no_thread_can_start_by_the_device() {
+    needs!(mounting(), pids_groups(), program("mergerfs"));
+    stuck_requests_are_answered_though_no_thread_can_start("transport=dev");
+}
+
+#[test]
+fn stuck_requests_are_answered_though_no_thread_can_start_by_the_ring() {
+    needs!(mounting(), pids_groups(), program("mergerfs"), rings());
+    stuck_requests_are_answered_though_no_thread_can_start("transport=ring");
+}
+
 /// Queued closes do not keep the daemon from ending.
 #[test]
 fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {

@@ -20,13 +20,13 @@ use super::{FirstEntry, RingShared};
 /// Time between the moment at which a queue has no free thread and the look at what its threads do, and between two looks
 /// while they wait.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// The same while they run: it doubles up to this.
+/// The same while they run, or no thread may come: it doubles up to this.
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(8);
 /// Looks in a row at which no thread of a queue was runnable before it gets one more.
 const LOOKS_BEFORE_GROWING: u32 = 2;
 
 /// Files that are named to the kernel at most before it sends a request.
-const FILES_TRIED: usize = 8;
+const FILES_TRIED: usize = 64;
 /// Number of the first request that the transport asked for; the next ones are even, too, as the kernel has it. Its own
 /// requests begin at 2.
 const FIRST_ASKED_FOR: u64 = 1 << 62;
@@ -36,8 +36,8 @@ const FIRST_ASKED_FOR: u64 = 1 << 62;
 enum Supply {
     /// It has a free thread, or is getting one.
     Enough,
-    /// Its threads are all busy, and one of them is runnable.
-    Runs,
+    /// Its threads are all busy, and it gets no other for now: one of them is runnable, or as many work as may.
+    Later,
     /// Its threads all wait.
     Waits,
 }
@@ -73,7 +73,7 @@ impl RingShared {
                 self.workers.look();
                 let all = waits.iter_mut().enumerate().map(|(number, waits)| self.supply(number, waits));
                 supply = all.max().unwrap_or(Supply::Enough);
-                pause = if supply == Supply::Runs { LONGEST_LOOK_PAUSE.min(2 * pause) } else { LOOK_PAUSE };
+                pause = if supply == Supply::Later { LONGEST_LOOK_PAUSE.min(2 * pause) } else { LOOK_PAUSE };
             }
         }
     }
@@ -85,8 +85,12 @@ impl RingShared {
         if !queue.wanted.swap(false, SeqCst) || queue.free.load(SeqCst) != 0 {
             return Supply::Enough;
         }
-        let is_any_runnable = self.workers.is_any_runnable(number);
-        if !is_any_runnable && LOOKS_BEFORE_GROWING <= looks && self.has_room(number) {
+        // What its threads do is read in /proc, so only where it matters.
+        if !self.has_room(number) || self.workers.is_any_runnable(number) {
+            queue.wanted.store(true, SeqCst);
+            return Supply::Later;
+        }
+        if LOOKS_BEFORE_GROWING <= looks {
             match self.start(number, FirstEntry::Late) {
                 Ok(_) => return Supply::Enough,
                 Err(error) => {
@@ -96,9 +100,6 @@ impl RingShared {
             }
         }
         queue.wanted.store(true, SeqCst);
-        if is_any_runnable {
-            return Supply::Runs;
-        }
         *waits = looks;
         Supply::Waits
     }

@@ -12,6 +12,7 @@ mod entry;
 mod extra_workers;
 mod forgets;
 mod request_at_hand;
+mod spares;
 #[cfg(test)]
 mod tests;
 
@@ -31,10 +32,11 @@ use parking_lot::{Condvar, Mutex};
 use super::ending::{Closer, Ending};
 use super::repeatable::is_repeatable;
 use super::scheduling::{QueueScheduling, Scheduling, StarvationGuard};
-use super::workers::{Worker, Workers};
+use super::workers::{Worker, WorkerGuard, Workers};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
 use request_at_hand::{EntryAtHand, RequestCopy, TakenEntry};
+use spares::Spares;
 
 pub(crate) use entry::probe;
 
@@ -64,9 +66,11 @@ pub(super) struct RingShared {
     ending: Arc<Ending>,
     /// A queue wants one more thread, or the mount is gone: the thread `ring-grow` sleeps on it.
     ordered: (Mutex<bool>, Condvar),
+    spares: Spares,
 }
 
 /// First step of a queue's thread.
+#[derive(Debug)]
 enum FirstEntry {
     /// Registers the queue's first entry, without which the kernel uses no queue; the result is sent.
     Own(Sender<io::Result<()>>),
@@ -123,6 +127,7 @@ impl UringTransport {
             max,
             ending: Arc::default(),
             ordered: Default::default(),
+            spares: Spares::default(),
         });
         let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
         let watched = shared.clone();
@@ -143,6 +148,7 @@ impl UringTransport {
         let grower = std::thread::Builder::new().name("ring-grow".into());
         let kept = shared.clone();
         threads.push(grower.spawn(move || kept.start_wanted())?);
+        shared.start_spares();
         Ok(Self { threads, shared })
     }
 
@@ -162,23 +168,29 @@ impl RingShared {
     fn start(self: &Arc<Self>, queue: usize, first: FirstEntry) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         let membership = self.workers.enter(queue);
-        std::thread::Builder::new().name(format!("ring-{queue}")).spawn(move || {
-            membership.worker().starts();
-            shared.scheduling.apply(Some(queue));
-            if let Err(error) = identity::keep_capabilities() {
-                tracing::warn!(%error, "transport: a thread cannot take callers' identities");
-            }
-            match shared.serve(membership.worker(), first) {
-                Ok(()) => {}
-                Err(_) if shared.ending.is_gone() => {}
-                Err(error) => {
-                    tracing::error!(%error, queue, "io_uring queue failed; another thread takes its place");
-                    if shared.ending.pause() {
-                        shared.order(queue);
-                    }
+        let thread = std::thread::Builder::new().name(format!("ring-{queue}"));
+        thread.spawn(move || shared.run(&membership, first))
+    }
+
+    /// Serves a queue in the calling thread.
+    fn run(self: &Arc<Self>, membership: &WorkerGuard, first: FirstEntry) {
+        let worker = membership.worker();
+        let queue = worker.number();
+        worker.starts();
+        self.scheduling.apply(Some(queue));
+        if let Err(error) = identity::keep_capabilities() {
+            tracing::warn!(%error, "transport: a thread cannot take callers' identities");
+        }
+        match self.serve(worker, first) {
+            Ok(()) => {}
+            Err(_) if self.ending.is_gone() => {}
+            Err(error) => {
+                tracing::error!(%error, queue, "io_uring queue failed; another thread takes its place");
+                if self.ending.pause() {
+                    self.order(queue);
                 }
             }
-        })
+        }
     }
 
     fn serve(self: &Arc<Self>, worker: &Arc<Worker>, first: FirstEntry) -> io::Result<()> {
@@ -336,5 +348,6 @@ impl RingShared {
     fn end(&self) {
         self.ending.end();
         self.wake_grower();
+        self.dismiss_spares();
     }
 }

@@ -71,9 +71,9 @@ impl ReplyTakeover for EntryAtHand {
         }
         let taken = TakenEntry(Arc::new(Mutex::new(Some(slot))));
         let first =
-            if again { FirstEntry::Again(taken.clone()) } else { FirstEntry::TakenOver(taken.clone()) };
-        match self.transport.start(self.worker.number(), first) {
-            Ok(_) => {
+            || if again { FirstEntry::Again(taken.clone()) } else { FirstEntry::TakenOver(taken.clone()) };
+        match self.transport.replace(self.worker.number(), first) {
+            Ok(()) => {
                 self.worker.is_stuck();
                 true
             }

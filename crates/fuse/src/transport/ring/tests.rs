@@ -156,6 +156,7 @@ fn a_device_that_fails_once_is_read_again() {
         max: 1,
         ending: Arc::<Ending>::default(),
         ordered: Default::default(),
+        spares: super::spares::Spares::default(),
     });
     let served = shared.clone();
     let reader = std::thread::spawn(move || forgets::serve(&served));
