@@ -22,6 +22,9 @@ _fsstack() {
             fsstack,branch)
                 cmd="fsstack__subcmd__branch"
                 ;;
+            fsstack,check)
+                cmd="fsstack__subcmd__check"
+                ;;
             fsstack,consolidate)
                 cmd="fsstack__subcmd__consolidate"
                 ;;
@@ -119,7 +122,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch balance consolidate job upgrade where explain copy nfs doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch balance consolidate job upgrade where explain copy nfs check doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -278,6 +281,24 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__check)
+            opts="-h --from --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -41,6 +41,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain a path\'s placement, or where a new file would be put'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "copy" -d 'Copy files and trees into a pool, directly onto the branches that its policy chooses'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "nfs" -d 'Show and check a pool\'s NFS export'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "check" -d 'Compare the branches of a pool name by name: what differs or is hidden; changes nothing'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "doctor" -d 'Check the kernel, limits and branches of a pool, or all: ok, warn or fail'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "top" -d 'Show live figures: branches, open files, and the CPU of each process in the stack'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "metrics" -d 'Print the pool\'s metrics (OpenMetrics)'
@@ -144,6 +145,9 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_sub
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from check" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand check" -l from -d 'Go on at this path of the pool, as an interrupted check has printed it' -r -F
+complete -c fsstack -n "__fish_fsstack_using_subcommand check" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand check" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand doctor" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand top" -l json -d 'Print JSON (schemas: docs/schema)'

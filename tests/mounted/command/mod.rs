@@ -3,6 +3,7 @@
 mod bad_input;
 mod branches;
 mod changes;
+mod check;
 mod copy;
 mod copy_durable;
 mod drain;

@@ -74,6 +74,8 @@ pub enum Command {
     Copy(Copy),
     /// Show and check a pool's NFS export.
     Nfs(Nfs),
+    /// Compare the branches of a pool name by name: what differs or is hidden; changes nothing.
+    Check(Check),
     /// Check the kernel, limits and branches of a pool, or all: ok, warn or fail.
     Doctor {
         /// The pool.
@@ -293,6 +295,26 @@ pub struct Consolidate {
     /// How files move.
     #[command(flatten)]
     pub manner: Manner,
+}
+
+/// Arguments of `fsstack check`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A finding is a line: the path in the pool, what was found, and what to do. Found are: copies of a directory that differ in owner, mode, \
+ACL or extended attributes; files hidden by another branch's file, and whether their content is the same; a file and a directory of one name; \
+leftovers of interrupted moves; files below the mount points of the pool and its branches; and what could not be read. Directories that another \
+file system is mounted on are not entered. Run it as root. Exit status 1 says that something was found, or that it was interrupted."
+)]
+pub struct Check {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// Only this directory and all below it.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Go on at this path of the pool, as an interrupted check has printed it.
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
 }
 
 /// Arguments of `fsstack job`.

@@ -5,6 +5,7 @@
 mod abort;
 mod args;
 mod branch;
+mod check;
 mod copy;
 mod doctor;
 mod explain;
@@ -85,6 +86,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Explain(wish) => explain::run(wish, style),
         Command::Copy(wish) => copy::run(wish, style),
         Command::Nfs(wish) => nfs::run(wish, style),
+        Command::Check(wish) => check::run(wish, style),
         Command::Doctor { pool } => doctor::run(pool.as_deref(), style),
         Command::Top { pool } => top::run(pool, style),
         Command::Metrics { pool } => show::text(&pool::find(pool)?.client().metrics()?),

@@ -473,6 +473,7 @@ mod tests {
         check::<PlacementExplained>("explain-create");
         check::<Copied>("copy");
         check::<Findings>("doctor");
+        check::<Checked>("check");
         check::<ExportShown>("nfs-show");
         check::<Moment>("top");
         check::<Refusal>("error");

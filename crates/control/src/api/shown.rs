@@ -131,6 +131,51 @@ pub enum Level {
     Fail,
 }
 
+/// Output of `fsstack check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Checked {
+    /// In the order of paths.
+    pub findings: Vec<CheckFinding>,
+    /// Names of the pool that were looked at.
+    pub names: u64,
+    /// Where an interrupted check goes on with `--from`; null: it has come to its end.
+    pub next: Option<String>,
+}
+
+/// One finding of `fsstack check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckFinding {
+    /// The path from the pool's root; for `leftover` and `below-mount` that on the machine.
+    pub path: String,
+    /// Kind of the finding.
+    pub kind: CheckKind,
+    /// Description of it.
+    pub text: String,
+    /// Remedy.
+    pub remedy: String,
+}
+
+/// Kind of a finding of `fsstack check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckKind {
+    /// Copies of a directory differ in owner, mode, ACL or extended attributes.
+    Differs,
+    /// A file is hidden by another branch's file.
+    Hidden,
+    /// A file hides a directory, or a directory a file.
+    OtherKind,
+    /// Left by an interrupted move, rename or copy.
+    Leftover,
+    /// Below a mount point.
+    BelowMount,
+    /// Could not be read.
+    NotChecked,
+}
+
 /// One sample of `fsstack top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -70,7 +70,7 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut DoctorReport) {
 }
 
 /// The path itself; printed paths may be escaped.
-fn path_of(pool: &Pool, branch: &BranchStatus) -> PathBuf {
+pub(crate) fn path_of(pool: &Pool, branch: &BranchStatus) -> PathBuf {
     let known = pool.entry.branches.iter().map(|branch| branch.path());
     known
         .into_iter()

@@ -4,6 +4,8 @@ mod branches;
 mod machine;
 mod options;
 
+pub(crate) use branches::path_of;
+
 use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{Finding, Findings, Level};

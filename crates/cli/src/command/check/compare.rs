@@ -1,0 +1,142 @@
+//! Compares copies of a directory, and objects of one name.
+
+use fsstack_sys::at::Mounts;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, OFlags, Result, Stat, at};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+/// Bytes that are compared at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Attributes that copies of a directory have in common.
+#[derive(PartialEq, Eq)]
+pub(super) struct DirTraits {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    /// None where the file system has none.
+    attributes: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+impl DirTraits {
+    pub(super) fn of(dir: BorrowedFd<'_>) -> Result<Self> {
+        let stat = at::stat_fd(dir)?;
+        let attributes = match attributes_of(dir) {
+            Ok(attributes) => Some(attributes),
+            Err(error) if error.errno == Errno::OPNOTSUPP => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777, attributes })
+    }
+
+    /// Says how `self` differs from the first copy; empty if it does not.
+    pub(super) fn difference(&self, first: &Self) -> String {
+        let mut parts = Vec::new();
+        if (self.uid, self.gid) != (first.uid, first.gid) {
+            parts.push(format!("owner {}:{} for {}:{}", self.uid, self.gid, first.uid, first.gid));
+        }
+        if self.mode != first.mode {
+            parts.push(format!("mode {:04o} for {:04o}", self.mode, first.mode));
+        }
+        if let (Some(own), Some(first)) = (&self.attributes, &first.attributes) {
+            let names: std::collections::BTreeSet<_> = own.keys().chain(first.keys()).collect();
+            for name in names.into_iter().filter(|name| own.get(*name) != first.get(*name)) {
+                let shown = fsstack_pool::Printable(name);
+                parts.push(match (own.contains_key(name), first.contains_key(name)) {
+                    (true, false) => format!("{shown} only here"),
+                    (false, _) => format!("{shown} missing"),
+                    _ => format!("another {shown}"),
+                });
+            }
+        }
+        parts.join(", ")
+    }
+}
+
+/// Users' attributes, capabilities and access lists: not those of file systems, of fsstack, or of the machine's policy.
+fn attributes_of(dir: BorrowedFd<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let list = xattr::list_vec(On::Fd(dir))?;
+    let mut attributes = BTreeMap::new();
+    for name in list.split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        let is_users =
+            name.to_bytes().starts_with(b"user.") && !name.to_bytes().starts_with(b"user.fsstack.");
+        if !is_users && !name.to_bytes().starts_with(b"system.posix_acl_") && name != c"security.capability" {
+            continue;
+        }
+        match xattr::get_vec(On::Fd(dir), name) {
+            Ok(value) => drop(attributes.insert(name.to_bytes().to_vec(), value)),
+            // Removed since it was listed.
+            Err(error) if error.errno == Errno::NODATA => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(attributes)
+}
+
+/// Compares what two objects of one name hold, and says it in words.
+pub(super) fn contents(
+    (first_dir, first): (BorrowedFd<'_>, &Stat),
+    (other_dir, other): (BorrowedFd<'_>, &Stat),
+    name: &CStr,
+) -> Result<&'static str> {
+    Ok(if (first.dev, first.ino) == (other.dev, other.ino) {
+        "the same file by another link"
+    } else if first.kind() != other.kind() {
+        "of another type"
+    } else if first.is_symlink() {
+        let same = at::readlink(first_dir, name)? == at::readlink(other_dir, name)?;
+        if same { "the same target" } else { "another target" }
+    } else if !first.is_file() {
+        "a special file"
+    } else if first.size != other.size {
+        "another size"
+    } else if same_bytes(reader(first_dir, name)?, reader(other_dir, name)?)? {
+        "the same content"
+    } else {
+        "another content"
+    })
+}
+
+/// Opens a regular file; anything else that took its name meanwhile is not opened.
+fn reader(dir: BorrowedFd<'_>, name: &CStr) -> Result<File> {
+    let place = at::open(dir, name, OFlags::PATH, 0, Mounts::Stay)?;
+    if !at::stat_fd(place.as_fd())?.is_file() {
+        return Err(fsstack_sys::SysError::new(fsstack_sys::Call::Open, Errno::STALE));
+    }
+    at::reopen_quietly(place.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK).map(File::from)
+}
+
+fn same_bytes(first: File, other: File) -> Result<bool> {
+    let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
+    loop {
+        let (read, against) = (fill(&first, &mut left)?, fill(&other, &mut right)?);
+        if left[..read] != right[..against] {
+            return Ok(false);
+        }
+        if read == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn fill(mut from: &File, buffer: &mut [u8]) -> Result<usize> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match from.read(&mut buffer[have..]) {
+            Ok(0) => break,
+            Ok(read) => have += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                return Err(fsstack_sys::SysError::new(fsstack_sys::Call::Read, errno));
+            }
+        }
+    }
+    Ok(have)
+}

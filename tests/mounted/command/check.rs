@@ -1,0 +1,89 @@
+//! `fsstack check` on a real pool: what it finds, what it leaves alone, how it goes on.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use fsstack_lab::needs;
+use serde_json::Value;
+
+use super::*;
+
+/// Findings of a check that finds something, by kind and path.
+#[track_caller]
+fn found(arguments: &[&str]) -> (Vec<(String, String)>, Value) {
+    let Finished { code, stdout, stderr, .. } = run(&[arguments, &["--json"]].concat());
+    assert_eq!(code, 1, "{stdout} {stderr}");
+    let answer = checked("check", &stdout);
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    let findings = answer["findings"].as_array().unwrap().iter();
+    (findings.map(|one| (text(one, "kind"), text(one, "path"))).collect(), answer)
+}
+
+/// A pool with one finding of each kind that two branches can show.
+fn damaged() -> Pool {
+    let pool = pool();
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for root in [&a, &b] {
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(root.join("dir/deep")).unwrap();
+        fs::create_dir(root.join("equal")).unwrap();
+    }
+    fs::set_permissions(b.join("dir/deep"), fs::Permissions::from_mode(0o700)).unwrap();
+    for (name, first, second) in [("same", "x", "x"), ("other", "x", "y"), ("new\nline", "x", "xy")] {
+        fs::write(a.join("dir").join(name), first).unwrap();
+        fs::write(b.join("dir").join(name), second).unwrap();
+    }
+    fs::write(a.join("equal/alone"), "x").unwrap();
+    fs::write(a.join("kind"), "x").unwrap();
+    fs::create_dir(b.join("kind")).unwrap();
+    symlink("/etc", a.join("link")).unwrap();
+    symlink("/usr", b.join("link")).unwrap();
+    pool
+}
+
+#[test]
+fn check_finds_what_differs_and_what_is_hidden_and_changes_nothing() {
+    needs!(mounting());
+    let pool = damaged();
+    let (findings, answer) = found(&["check", &at(&pool)]);
+    let expected = [
+        ("differs", "/dir/deep"),
+        ("hidden", "/dir/new\\012line"),
+        ("hidden", "/dir/other"),
+        ("hidden", "/dir/same"),
+        ("other-kind", "/kind"),
+        ("hidden", "/link"),
+    ];
+    assert_eq!(findings, expected.map(|(kind, path)| (kind.to_owned(), path.to_owned())), "{answer:#}");
+    let text = |index: usize| answer["findings"][index]["text"].as_str().unwrap();
+    assert!(text(0).contains("mode 0700 for 0755"), "{answer:#}");
+    assert!(text(1).contains("another size"), "{answer:#}");
+    assert!(text(2).contains("another content") && text(3).contains("the same content"), "{answer:#}");
+    assert!(text(5).contains("another target"), "{answer:#}");
+    assert_eq!(answer["next"], Value::Null);
+    assert_eq!(found(&["check", &at(&pool)]).1, answer, "it changed nothing");
+    // One line a finding, whatever the names.
+    let Finished { code, stdout, stderr, .. } = run(&["check", &at(&pool)]);
+    assert_eq!((code, stdout.lines().count()), (1, expected.len()), "{stdout}");
+    assert_eq!(stderr, "fsstack: check: findings: 6\n");
+}
+
+#[test]
+fn check_is_limited_to_a_directory_and_goes_on_at_a_path() {
+    needs!(mounting());
+    let pool = damaged();
+    let dir = pool.at("dir").to_str().unwrap().to_owned();
+    let paths = |arguments: &[&str]| found(arguments).0.into_iter().map(|(_, path)| path).collect::<Vec<_>>();
+    assert_eq!(
+        paths(&["check", &at(&pool), "--from", "/dir/other"]),
+        ["/dir/other", "/dir/same", "/kind", "/link"]
+    );
+    assert_eq!(paths(&["check", &at(&pool), &dir, "--from", "/dir/other"]), ["/dir/other", "/dir/same"]);
+    let equal = pool.at("equal").to_str().unwrap().to_owned();
+    let clean = json("check", &["check", &at(&pool), &equal]);
+    assert_eq!((&clean["findings"], &clean["names"]), (&serde_json::json!([]), &1.into()));
+    let (code, line) = refused(&["check", &at(&pool), pool.at("none").to_str().unwrap()]);
+    assert_eq!(code, 3, "{line}");
+    let (code, line) = refused(&["check", &at(&pool), "--from", "/../etc"]);
+    assert_eq!(code, 2, "{line}");
+}
