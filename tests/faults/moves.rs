@@ -346,13 +346,16 @@ fn a_move_is_killed_at_every_call() {
 fn an_added_branch_changes_nothing_for_open_files() {
     needs!(root());
     let branches = Branches::fresh();
-    let (mounting, calls) = kill::child(&MOVE, &branches.paths(), None).unwrap();
+    let (mounting, _) = kill::child(&MOVE, &branches.paths(), None).unwrap();
     let [a, b, c] = branches.paths();
     let mut both = 0;
     let mut wrong = Vec::new();
-    for (nth, open) in (mounting + 1..=mounting + calls).flat_map(|nth| [(nth, true), (nth, false)]) {
+    // Other threads of the child make calls too, so how many there are is only known when one ends by itself.
+    for (nth, open) in (mounting + 1..).flat_map(|nth| [(nth, true), (nth, false)]) {
         branches.reset();
-        assert!(kill::child(&MOVE, &branches.paths(), Some(nth)).is_none());
+        if kill::child(&MOVE, &branches.paths(), Some(nth)).is_some() {
+            break;
+        }
         if branches.0.holders(FILM) != ["a", "b"] {
             continue;
         }
@@ -374,7 +377,7 @@ fn an_added_branch_changes_nothing_for_open_files() {
             _ => wrong.push(format!("killed at {nth}, open: {open}: on {:?}", branches.0.holders(FILM))),
         }
     }
-    assert!(both > 0, "never were there two of it, in {calls} calls");
+    assert!(both > 0, "never were there two of it");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -450,8 +453,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
     let branches = Branches::fresh();
     let [a, b, _] = branches.paths().map(|path| path.join(FILM));
     let mut both = 0;
-    let calls = calls_of_a_move(&branches, &|| branches.mount());
-    for (nth, later) in (1..=calls).flat_map(|nth| (1..=2).map(move |later| (nth, later))) {
+    for (nth, later) in (1..).flat_map(|nth| (1..=2).map(move |later| (nth, later))) {
         branches.reset();
         let engine = branches.mount();
         let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
@@ -461,6 +463,10 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         // Allocates space without changing content.
         let reserve = || engine.union.fallocate(film, KEEP_SIZE, 0, 300 << 10, Caller::DAEMON);
         let (result, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, reserve);
+        if failed.is_none() {
+            engine.union.release(film);
+            break; // it made fewer calls
+        }
         if result.is_err() || !a.exists() || !b.exists() {
             engine.union.release(film);
             continue;
@@ -484,5 +490,5 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         engine.union.release(film);
         drop((hosted, engine));
     }
-    assert!(both > 0, "never were there two of it, in {calls} calls");
+    assert!(both > 0, "never were there two of it");
 }
