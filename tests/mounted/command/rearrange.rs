@@ -168,6 +168,36 @@ fn a_job_pauses_goes_on_and_is_not_begun_twice() {
     assert_clean(&pool);
 }
 
+/// A pause that cuts a pass short is no failed try, however often it is asked for.
+#[test]
+fn a_job_that_pauses_often_still_moves_everything() {
+    needs!(mounting(), loops());
+    let pool = two().option("write-path=stacked").mount();
+    (0..16).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    let (at, to) = (at(&pool), branch(&pool, "b"));
+    let moved = || job(&pool)["moved_files"].as_u64().unwrap_or_default();
+    std::thread::scope(|scope| {
+        let gather = scope.spawn(|| run(&["consolidate", &at, "/", "--to", &to, "--rate", "4M"]));
+        for round in 0..5 {
+            let before = moved();
+            until("a file has moved", || moved() > before);
+            let paused = json("job", &["job", "pause", &at, "1"]);
+            assert_eq!(paused["state"], "paused", "round {round}: {paused}");
+            // What the pass has left is counted when it ends.
+            until("the pass is over", || {
+                let now = job(&pool);
+                let count = |key: &str| now[key].as_u64().unwrap_or_default();
+                count("moved_files") + count("staying") == count("files")
+            });
+            output_of(&["job", "resume", &at, "1"]);
+        }
+        let Finished { code, stdout, stderr, .. } = gather.join().unwrap();
+        assert_eq!(code, 0, "{stdout}{stderr}");
+    });
+    assert!((0..16).all(|n| pool.holders(n.to_string().as_str()) == ["b"]));
+    assert_clean(&pool);
+}
+
 /// Files that a kernel reads by passthrough stay, with their reason; others take no harm.
 #[test]
 fn what_cannot_move_is_named_and_the_rest_moves() {

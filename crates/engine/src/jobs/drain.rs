@@ -147,9 +147,9 @@ impl Union {
                 (idle, pause) = (0, SHORTEST_PAUSE);
                 continue;
             }
-            idle += 1;
+            idle += u32::from(!hopes.contains(&Hope::Paused));
             let goes_on = |hope: &Hope| match hope {
-                Hope::Waits => true,
+                Hope::Waits | Hope::Paused => true,
                 Hope::Tries => idle < TRIES,
                 Hope::Once => idle < 2,
                 Hope::Never => false,

@@ -22,6 +22,8 @@ const BUSY: &str = "earlier requests to the pool have not ended";
 pub(super) enum Hope {
     /// When the file is closed or unlocked.
     Waits,
+    /// When the job goes on: nothing was tried, as it paused.
+    Paused,
     /// At another try.
     Tries,
     /// At another walk, if it was just changed.
@@ -103,7 +105,7 @@ impl<'a> Pass<'a> {
                 // Nothing is wrong with it.
                 Err(_) if is_held_up || job.is_called_off() => {
                     self.staying += 1;
-                    self.hopes.insert(Hope::Tries);
+                    self.hopes.insert(Hope::Paused);
                 }
                 Err(why) => self.stays(file.path.clone(), why.unwrap_or(CHANGED_NOW)),
             }

@@ -205,12 +205,17 @@ impl Union {
         }
         job.is_now(JobState::Moving);
         let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
-        for pass in 0..PASSES {
-            let more = self.pass_over(job, &list, &mut left, settles);
+        let mut tries = 0;
+        loop {
+            let hopes = self.pass_over(job, &list, &mut left, settles);
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
-            if left.is_empty() || !more || pass + 1 == PASSES {
+            // A pass that a pause cuts short has not tried all.
+            let is_cut = hopes.contains(&Hope::Paused);
+            tries += u32::from(!is_cut);
+            let more = is_cut || hopes.contains(&Hope::Tries) || hopes.contains(&Hope::Once);
+            if left.is_empty() || !more || tries == PASSES {
                 break;
             }
             job.is_now(JobState::Waiting);
@@ -220,8 +225,14 @@ impl Union {
         if job.progress.lock().staying == 0 { JobState::Done } else { JobState::Incomplete }
     }
 
-    /// Moves what can be moved, and leaves the others in `left`. True if another try may move some of them.
-    fn pass_over(&self, job: &Job, list: &MovingList, left: &mut Vec<&PlannedMove>, settles: bool) -> bool {
+    /// Moves what can be moved, and leaves the others in `left`. Returns what hope there is for them.
+    fn pass_over(
+        &self,
+        job: &Job,
+        list: &MovingList,
+        left: &mut Vec<&PlannedMove>,
+        settles: bool,
+    ) -> HashSet<Hope> {
         let mut pass = Pass::new(self, job, Vec::new());
         let mut moved: HashSet<Ino> = HashSet::new();
         let mut gone: HashSet<Ino> = HashSet::new();
@@ -254,7 +265,7 @@ impl Union {
         // The moved files stay open until the requests under way have ended, which may have met them on their old branch.
         drop(progress);
         self.requests_ended();
-        pass.hopes.iter().any(|hope| matches!(hope, Hope::Tries | Hope::Once))
+        pass.hopes
     }
 
     /// A planned file, if it is as it was planned. The directories that lead to it are known for as long as `ways`.
