@@ -101,21 +101,17 @@ impl Served {
         let pool = self.union.pool();
         let branch = |at| Printable::path(&pool.branch(at).path).to_string();
         let tell = |list: &MovingList| {
-            let planned = list.moves().iter().take(PLANNED_SHOWN);
             let one = |planned: &PlannedMove| JobMove {
                 path: Printable(&list.path(planned)).to_string(),
                 bytes: planned.bytes,
                 from: branch(planned.from),
                 to: branch(planned.to),
             };
-            planned.map(one).collect()
+            list.moves().iter().map(one).collect()
         };
         view.planned.as_deref().map(tell).unwrap_or_default()
     }
 }
-
-/// Planned moves that are shown.
-const PLANNED_SHOWN: usize = 10_000;
 
 fn manner(rate: Option<u64>, verify: bool, dry_run: bool) -> Result<Manner, Refusal> {
     let some = |rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"));

@@ -31,6 +31,8 @@ use plan::Share;
 
 /// Ended jobs that are shown.
 const ENDED_SHOWN: usize = 16;
+/// Moves of a dry run that are kept to be shown: its plan stays in memory after it.
+const PLANNED_SHOWN: usize = 10_000;
 /// Objects that stay and are named.
 const NAMED: usize = 1000;
 /// How long jobs are waited for when the daemon ends.
@@ -115,7 +117,7 @@ pub struct JobView {
     pub dirs: u64,
     /// Share of each branch.
     pub shares: Vec<Share>,
-    /// Moves of a job that was only to tell, if they are known file by file.
+    /// The first moves of a job that was only to tell, if they are known file by file.
     pub planned: Option<Arc<MovingList>>,
     /// How many objects stay, as it was seen last.
     pub staying: u64,

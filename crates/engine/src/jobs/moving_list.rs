@@ -42,6 +42,17 @@ impl MovingList {
         self.moves.push(planned);
     }
 
+    /// Forgets all but the first `most` files, and gives their memory back.
+    pub(super) fn keep_first(&mut self, most: usize) {
+        self.moves.truncate(most);
+        self.moves.shrink_to_fit();
+        let last = self.moves.iter().flat_map(|planned| &planned.names).map(|(dir, _)| *dir).max();
+        self.dirs.truncate(
+            last.map_or(0, |last| usize::try_from(last).map_or(usize::MAX, |last| last.saturating_add(1))),
+        );
+        self.dirs.shrink_to_fit();
+    }
+
     /// The files.
     pub fn moves(&self) -> &[PlannedMove] {
         &self.moves
@@ -84,5 +95,30 @@ impl MovingList {
         let mut amount = Amount::default();
         self.moves.iter().for_each(|planned| amount.add(planned.bytes));
         amount
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_moves_are_kept_with_their_directories_and_nothing_else() {
+        let mut list = MovingList::default();
+        for (at, dir) in [&b"a"[..], b"a", b"b", b"c"].into_iter().enumerate() {
+            let name = (list.dir(dir), CString::new(at.to_string()).unwrap());
+            let (from, to, names) = (BranchIx(0), BranchIx(1), SmallVec::from_iter([name]));
+            list.push(PlannedMove { from, to, bytes: 7, ino: Ino(at as u64 + 2), names });
+        }
+        let paths = |list: &MovingList| -> Vec<Vec<u8>> {
+            list.moves().iter().map(|planned| list.path(planned)).collect()
+        };
+        list.keep_first(3);
+        assert_eq!(paths(&list), [b"a/0", b"a/1", b"b/2"]);
+        assert_eq!((list.dirs.len(), list.moves.capacity()), (2, 3));
+        list.keep_first(9);
+        assert_eq!(paths(&list).len(), 3);
+        list.keep_first(0);
+        assert!(list.moves().is_empty() && list.dirs.is_empty());
     }
 }

@@ -15,7 +15,7 @@ use super::level::{Load, Quotas};
 use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
 use super::walk::{Met, MetFile, Visitor};
-use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, Work};
+use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, PLANNED_SHOWN, Work};
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::tree::inode::{Inode, InodeName};
@@ -185,8 +185,8 @@ impl Union {
 
     /// Moves the files of the list, or keeps it to be shown. They stay where they are for a day if they are `settled` then.
     fn carry_out_list(&self, job: &Job, listed: Result<MovingList, String>, settles: bool) -> JobState {
-        let list = match listed {
-            Ok(list) => Arc::new(list),
+        let mut list = match listed {
+            Ok(list) => list,
             Err(why) => {
                 job.progress.lock().refusal = Some(why);
                 return JobState::Refused;
@@ -195,7 +195,10 @@ impl Union {
         {
             let mut progress = job.progress.lock();
             (progress.found, progress.shares) = (list.amount(), list.shares());
-            progress.planned = job.work.manner().dry_run.then(|| list.clone());
+            if job.work.manner().dry_run {
+                list.keep_first(PLANNED_SHOWN);
+                progress.planned = Some(Arc::new(std::mem::take(&mut list)));
+            }
         }
         if job.is_called_off() {
             return JobState::Cancelled;
