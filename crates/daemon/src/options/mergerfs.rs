@@ -133,7 +133,10 @@ pub(super) const NO_MEANING: &[Row] = &[
         "with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short",
     ),
     no_meaning(&["ignorepponrename"], "rename and link always keep a file on its branch"),
-    no_meaning(&["link-exdev", "rename-exdev"], "within a pool EXDEV is never answered"),
+    no_meaning(
+        &["link-exdev", "rename-exdev"],
+        "rename and link keep a file on its branch: EXDEV only if that cannot be given the directory",
+    ),
     no_meaning(&["cache.statfs"], "branches are asked for their space at most once a second"),
     no_meaning(&["cache.symlinks"], "the kernel always caches symbolic links"),
     no_meaning(&["cache.readdir", "func.readdir"], "listings come from all branches as they are"),

@@ -47,7 +47,7 @@ impl Union {
         if let Work::Drain(order) = &job.work
             && let Err(error) = remembered::remember(&self.pool(), order)
         {
-            tracing::warn!(%error, branch = %job.subject, "job: the branch does not keep that it is being emptied; the drain ends with the mount");
+            tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }
         if self.set_branch_mode(from, BranchMode::NoCreate).is_err() {
             return refuse(format!("{}: no branch of the pool any more", job.subject));

@@ -80,7 +80,7 @@ pub(crate) fn forget(branch: &Branch) -> Result<()> {
     match forgotten {
         Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(error) => {
-            tracing::warn!(%error, branch = %branch.path.display(), "drain of the branch is not forgotten; the next mount begins it again");
+            tracing::warn!(%error, branch = %branch.path.display(), "the drain mark of the branch cannot be removed; the next mount starts the drain again");
             Err(error)
         }
         Ok(()) => Ok(()),
@@ -107,12 +107,12 @@ impl Union {
                 targets.iter().map(|id| found(id).map(|other| other.ix)).collect();
             let path = branch.path.display();
             let Some(to) = to else {
-                tracing::warn!(branch = %path, "drain not begun again: a branch that takes its files is not in the pool; fsstack branch drain begins it anew");
+                tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
                 continue;
             };
             let order = DrainOrder { from: branch.ix, to, manner: Manner { rate, verify, dry_run: false } };
             if let Err(error) = self.start_drain(order) {
-                tracing::warn!(%error, branch = %path, "drain not begun again; fsstack branch drain begins it anew");
+                tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
             }
         }
     }

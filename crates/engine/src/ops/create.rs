@@ -1,8 +1,10 @@
 //! Creating a file and opening it in one.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
 use fsstack_branch::caller::Caller;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
@@ -86,9 +88,9 @@ impl Union {
         slots::acts(0);
         let fd = dir.opened(branch.ask_as(caller, make)?);
         // Another branch may be tried next: this one must not keep the name.
-        let stat = branch
-            .ask(|| branch.stat_fd(fd.as_fd()))
-            .inspect_err(|_| take_back(sys::at::unlink(dir.as_fd(), name.as_cstr())))?;
+        let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).inspect_err(|_| {
+            take_back(branch, name.as_cstr(), sys::at::unlink(dir.as_fd(), name.as_cstr()))
+        })?;
         Ok(Made { at, fd, stat })
     }
 
@@ -154,8 +156,9 @@ impl Union {
 }
 
 /// Logs a failed rollback of an object just created.
-pub(crate) fn take_back(removed: Result<(), sys::SysError>) {
+pub(crate) fn take_back(branch: &Branch, name: &CStr, removed: Result<(), sys::SysError>) {
     if let Err(error) = removed {
-        tracing::error!(%error, "create: rollback failed; an incomplete object stays on the branch");
+        let branch = branch.path.display();
+        tracing::error!(%error, %branch, ?name, "create: rollback failed; an incomplete object stays on the branch");
     }
 }

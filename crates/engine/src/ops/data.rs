@@ -72,22 +72,22 @@ impl Union {
         Ok((done, None))
     }
 
-    /// Writes `data` at `offset`, on the `admin` of this one write: the number of bytes, fewer only if the branch took no
+    /// Writes `data` at `offset`, under `terms`, those of this one write: the number of bytes, fewer only if the branch took no
     /// more.
     ///
     /// # Errors
     /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
     /// what the branch answered before the first byte.
-    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], admin: WriteTerms) -> Result<usize> {
+    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
-        if !admin.appends {
+        if !terms.appends {
             if open.must_append() {
                 return Err(Errno::PERM.into());
             }
             // What others opened to append appends.
             open.file.check_stored()?;
         }
-        match self.write_until(&open, offset, data, admin)? {
+        match self.write_until(&open, offset, data, terms)? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -116,10 +116,10 @@ impl Union {
     /// # Errors
     /// EBADF if the handle may not write; EPERM if the file is append-only; the branch's error before the last byte; ENOSPC
     /// if the branch takes no more.
-    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], admin: WriteTerms) -> Result<usize> {
+    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
         open.file.check_stored()?;
-        match self.write_until(&open, offset, data, admin)? {
+        match self.write_until(&open, offset, data, terms)? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
             (done, None) => Ok(done),
@@ -132,14 +132,14 @@ impl Union {
         open: &FileHandle,
         offset: u64,
         data: &[u8],
-        admin: WriteTerms,
+        terms: WriteTerms,
     ) -> Result<(usize, Option<OpError>)> {
-        if let Some(stranger) = admin.strips
+        if let Some(stranger) = terms.strips
             && open.file.strips()
         {
             self.strip_now(&open.inode, &open.file, stranger)?;
         }
-        let sync = admin.sync.max(open.sync);
+        let sync = terms.sync.max(open.sync);
         if sync.is_some() {
             self.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
         }
@@ -147,20 +147,20 @@ impl Union {
         open.file.make_writable()?;
         // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
         // another host. The branch appends under its own lock.
-        let how = flags_of(sync, admin.appends);
+        let how = flags_of(sync, terms.appends);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch();
-            let refreshes = admin.appends && branch.is_remote();
+            let refreshes = terms.appends && branch.is_remote();
             let write = || {
                 open.file.ask_to_write(sync, |fd| {
                     if refreshes {
                         // A remote branch's client appends at the size that it has kept, until it asks the server.
                         sys::at::stat_now(fd)?;
                     }
-                    if admin.appends && done == 0 && slots::is_noted() {
+                    if terms.appends && done == 0 && slots::is_noted() {
                         slots::acts(sys::at::stat_fd(fd)?.size);
                     }
                     sys::file::write_at_flags(fd, rest, at, how)

@@ -1,6 +1,6 @@
 //! Renaming.
 //!
-//! A file is renamed on its branch, where the target's parent is made if it is missing: EXDEV never shows.
+//! A file is renamed on its branch, where the target's parent is made if it is missing: EXDEV is left for a parent that the branch cannot be given.
 //! The order keeps the last copy of everything: hidden copies of the source go first (else they would come to
 //! light under the old name), then hidden copies of the target, then the file is renamed, which replaces a
 //! target on the same branch in one step. A target that is visible on another branch: `replace.rs`.
