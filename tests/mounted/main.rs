@@ -43,6 +43,7 @@ mod mount8;
 mod mounted_again;
 mod moving;
 mod names;
+mod open_files;
 mod opens;
 mod out_of_band;
 mod out_of_reach;

@@ -1,103 +1,24 @@
 //! Open files, listings, locks and settings outlive an upgrade.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_lab::needs;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom as DirSeek, linkat, openat, seek};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom as DirSeek, openat, seek};
 
 use super::{pool, upgrade};
 use crate::command::{at, branch, json, output_of};
 use crate::hung_branches::until;
+use crate::open_files::{go_on, names, read_write};
 use crate::script::{python, sh, ways};
-
-/// Names from where the descriptor stands, at most `most` of them.
-fn names(dir: impl AsFd, buffer: usize) -> Vec<String> {
-    let mut buffer = Vec::with_capacity(buffer);
-    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    let mut names = Vec::new();
-    while let Some(entry) = entries.next() {
-        names.push(entry.unwrap().file_name().to_string_lossy().into_owned());
-        if entries.is_buffer_empty() {
-            break;
-        }
-    }
-    names
-}
-
-fn read_write(file: &File) {
-    let mut held = vec![0; 7];
-    file.read_exact_at(&mut held, 0).unwrap();
-    assert_eq!(held, b"before\n");
-    file.write_all_at(b"after\n", 7).unwrap();
-    file.sync_all().unwrap();
-    let mut all = String::new();
-    (&*file).seek(SeekFrom::Start(0)).unwrap();
-    (&*file).read_to_string(&mut all).unwrap();
-    assert_eq!(all, "before\nafter\n");
-}
 
 #[test]
 fn open_files_go_on_in_every_write_path() {
     needs!(mounting());
     for way in ways() {
-        let pool = pool(way);
-        let options = || File::options().read(true).write(true).create(true).to_owned();
-        let made = |name: &str| {
-            let file = options().open(pool.at(name)).unwrap();
-            file.write_all_at(b"before\n", 0).unwrap();
-            file
-        };
-        let (plain, unlinked, renamed) = (made("plain"), made("unlinked"), made("renamed"));
-        fs::remove_file(pool.at("unlinked")).unwrap();
-        let unnamed = File::options()
-            .read(true)
-            .write(true)
-            .custom_flags(OFlags::TMPFILE.bits().cast_signed())
-            .open(pool.path())
-            .unwrap();
-        unnamed.write_all_at(b"before\n", 0).unwrap();
-        let mut appended = File::options().append(true).create(true).open(pool.at("appended")).unwrap();
-        appended.write_all(b"one\n").unwrap();
-        let mut read_only = File::open(pool.at("plain")).unwrap();
-        let number = plain.metadata().unwrap().ino();
-        for _ in 0..2 {
-            upgrade(&pool);
-        }
-        fs::rename(pool.at("renamed"), pool.at("renamed.now")).unwrap();
-        for file in [&plain, &unlinked, &renamed, &unnamed] {
-            read_write(file);
-        }
-        let mut text = String::new();
-        read_only.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "before\nafter\n", "{way:?}");
-        appended.write_all(b"two\n").unwrap();
-        assert_eq!(pool.read("appended"), b"one\ntwo\n", "{way:?}");
-        assert_eq!(pool.read("renamed.now"), b"before\nafter\n");
-        assert_eq!((plain.metadata().unwrap().ino(), unlinked.metadata().unwrap().nlink()), (number, 0));
-        assert_eq!(fs::metadata(pool.at("plain")).unwrap().ino(), number);
-        // Later opens share the mode of those before.
-        read_only = File::open(pool.at("plain")).unwrap();
-        read_only.read_to_string(&mut text).unwrap();
-        OpenOptions::new().write(true).open(pool.at("plain")).unwrap().set_len(3).unwrap();
-        assert_eq!(plain.metadata().unwrap().len(), 3, "{way:?}");
-        linkat(
-            CWD,
-            format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&unnamed)),
-            CWD,
-            pool.at("named"),
-            AtFlags::SYMLINK_FOLLOW,
-        )
-        .unwrap();
-        assert_eq!(pool.read("named"), b"before\nafter\n");
-        drop((plain, unlinked, renamed, unnamed, appended, read_only));
-        until("all handles are closed", || {
-            json("status", &["status", &at(&pool)])["pools"][0]["tables"]["files"] == 0
-        });
+        go_on(&pool(way), way, |pool| drop(upgrade(pool)));
     }
 }
 
