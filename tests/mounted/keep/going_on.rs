@@ -182,6 +182,7 @@ fn a_file_that_was_moved_while_it_is_open_goes_on() {
     let pool = fsstack_lab::pool()
         .tmpfs_branch("a", MiB(8))
         .tmpfs_branch("b", MiB(32))
+        .option("transport=dev")
         .option("restart=keep")
         .option("create=ff")
         .option("minfreespace=1M")
@@ -286,7 +287,11 @@ fn handles_of_an_exported_pool_lead_where_they_did() {
 #[test]
 fn files_on_a_branch_that_another_daemon_serves_go_on() {
     needs!(mounting());
-    let pool = crate::hung_branches::described().option("restart=keep").option("create=ff").mount();
+    let pool = crate::hung_branches::described()
+        .option("transport=dev")
+        .option("restart=keep")
+        .option("create=ff")
+        .mount();
     fs::write(pool.branch("a").path().join("there"), "before\n").unwrap();
     let there = File::options().read(true).write(true).open(pool.at("there")).unwrap();
     let here = File::options().read(true).write(true).create_new(true).open(pool.at("here")).unwrap();

@@ -83,7 +83,12 @@ fn without_its_keeper_the_daemon_serves_on_and_says_so() {
 fn what_cannot_be_kept_is_refused_with_the_reason() {
     needs!(mounting());
     let refuses = |option: &str, why: &str| {
-        let tried = lab::pool().tmp_branch("a").option("restart=keep").option(option).try_mount();
+        let tried = lab::pool()
+            .tmp_branch("a")
+            .option("transport=dev")
+            .option("restart=keep")
+            .option(option)
+            .try_mount();
         let said = tried.err().map(|refused| refused.said).unwrap_or_default();
         assert!(said.contains(why) && said.lines().count() == 1, "{option}: {said}");
     };

@@ -12,7 +12,12 @@ use crate::hung_branches::until;
 
 /// A pool that outlives its daemon.
 pub(crate) fn pool(options: &[&str]) -> Pool {
-    let builder = lab::pool().tmp_branch("a").tmp_branch("b").option("restart=keep").option("create=ff");
+    let builder = lab::pool()
+        .tmp_branch("a")
+        .tmp_branch("b")
+        .option("transport=dev")
+        .option("restart=keep")
+        .option("create=ff");
     options.iter().fold(builder, |builder, option| builder.option(option)).mount()
 }
 
