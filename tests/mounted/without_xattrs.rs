@@ -27,7 +27,7 @@ fn no_attribute_is_shown_or_taken() {
         pool.path(),
         "ls -l > /dev/null; cp -a file copy; rsync -aX file synced; tar --xattrs --acls -cf - file | tar xf - -O | cmp - file; cmp copy synced",
     );
-    // What the branch keeps stays.
+    // The attribute on the branch stays.
     assert_eq!(sh(pool.branch("a").path(), "getfattr --only-values -n user.color file"), "red");
     // `fsstack where` goes by the daemon then.
     let told = output_of(&["where", &pool.at("file").display().to_string()]);

@@ -125,7 +125,7 @@ impl Watched {
     /// Waits for its end.
     ///
     /// # Errors
-    /// What the system said.
+    /// Error of the system call.
     pub fn wait(&self) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, poll};
         rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None))?;

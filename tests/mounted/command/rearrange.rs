@@ -90,7 +90,7 @@ fn only_files_below_the_directory_move_and_directories_stay_together() {
     assert_eq!((&done["state"], &done["branch"]), (&"done".into(), &"/films".into()), "{done}");
     assert!(done["moved_files"].as_u64().unwrap() > 0, "{done}");
     assert!((0..10).all(|n| pool.holders(format!("other/{n}").as_str()) == ["a"]));
-    // What is left for less than a directory is made up by files of one.
+    // Less than a directory was left to move: files of one directory make it up.
     let is_torn = |dir: &u64| {
         let on = (0..10).map(|n| pool.holders(format!("films/f{dir}/{}", dir + 6 * n).as_str()).concat());
         on.collect::<std::collections::HashSet<_>>().len() > 1

@@ -240,7 +240,7 @@ impl OpenFile {
                 Route::Cached => 1,
                 Route::Direct => 0,
             };
-            // Of all ways that are open at once, the one that the others go beside was first.
+            // Several modes may be open at once; the others go beside the one that came first.
             if io_mode.decided.is_none_or(|decided| rank(decided) < rank(route)) {
                 io_mode.decided = Some(route);
             }

@@ -178,10 +178,10 @@ pub fn again() -> Option<u64> {
     OWN.with_borrow(|own| own.as_ref().filter(|own| own.is_used)?.again)
 }
 
-/// The next call of this thread on a branch does what the request asks for; `note` is for who has to find out whether it did.
+/// The next call of this thread on a branch does what the request asks for. After a death, `note` helps to find out whether it did.
 pub fn acts(note: u64) {
     on_own(|own, slot| {
-        // Who does it again looks for the first time's traces.
+        // A second try looks for traces of the first.
         if own.again.is_none() {
             slot[NOTE].store(note, SeqCst);
             slot[STATE].store(own.kept.state(ACTS), SeqCst);
