@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::which;
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -119,6 +119,19 @@ fn the_check_looks_through_no_branch() {
     check(&pool, &held);
     let checked = output_of(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    found anew: the daemon finds 2 of 2"), "{checked}");
+}
+
+/// A FUSE server may number a file anew after each FORGET of the kernel.
+#[test]
+fn the_check_fails_where_a_branch_shows_other_numbers_than_it_lists() {
+    needs!(mounting(), program("mergerfs"));
+    for (kind, fails) in [(Kind::Served, true), (Kind::Numbered, false)] {
+        let pool = lab::pool().branch("s", kind).option("nfs-export").mount();
+        pool.write("file", b"");
+        let checked = run(&["nfs", "check", &at(&pool)]);
+        let told = checked.stdout.contains("file: its inode number is not the one that the directory lists");
+        assert_eq!((told, checked.code == 1), (fails, fails), "{}", checked.stdout);
+    }
 }
 
 /// The kernel knows the object and opens its handle. Once it has forgotten it, the handle is stale, and the check

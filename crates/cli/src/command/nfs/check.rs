@@ -11,8 +11,10 @@ use fsstack_control::exports::{self, ETAB, ExportClient, ExportLine};
 use fsstack_control::ganesha::{self, CONFIG, GaneshaConfig};
 use fsstack_control::holders;
 use fsstack_pool::Printable;
+use fsstack_sys::dirents::Dirents;
 use fsstack_sys::handle::ByNumber;
-use fsstack_sys::{at, file};
+use fsstack_sys::{OFlags, at, file};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -108,12 +110,19 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     for branch in &pool.entry.branches {
         let path = branch.path();
         let about = Printable::path(&path).to_string();
-        let Some((by_number, tells_births, is_whole)) =
-            unless_it_hangs(HUNG_AFTER, move || (by_number(&path), tells_births(&path), is_whole(&path)))
-        else {
+        let Some((by_number, tells_births, is_whole, other_number)) = unless_it_hangs(HUNG_AFTER, move || {
+            (by_number(&path), tells_births(&path), is_whole(&path), other_number(&path))
+        }) else {
             add(Level::Fail, &about, "it hangs: clients wait for what is there".into());
             continue;
         };
+        if let Ok(Some(name)) = other_number {
+            let name = Printable(name.to_bytes());
+            let text = format!(
+                "{name}: its inode number is not the one that the directory lists: the server of the branch numbers files anew each time the kernel forgets them, and handles are stale then; mount the branch with use_ino if it knows that option, else do not export it"
+            );
+            add(Level::Fail, &about, text);
+        }
         match by_number {
             Ok(true) if is_whole.is_ok_and(|whole| !whole) => add(
                 Level::Warn,
@@ -159,6 +168,35 @@ fn by_number(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
     Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
+}
+
+/// Entries of a branch's root whose numbers are compared.
+const COMPARED: usize = 64;
+
+/// Returns an entry of the branch's root whose inode number is not the listed one. Objects are found by the numbers that
+/// directories list where a file system cannot open by number, so such a file is never found again. Servers by libfuse that do
+/// not set `use_ino` have nothing else.
+fn other_number(branch: &Path) -> io::Result<Option<CString>> {
+    if by_number(branch)? {
+        return Ok(None);
+    }
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let dev = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?.dev;
+    let list = at::reopen_quietly(root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
+    let mut entries = Dirents::new(list.map_err(|error| error.errno)?, 32 << 10);
+    for _ in 0..COMPARED {
+        let Some(entry) = entries.next().map_err(|error| error.errno)? else { break };
+        let is_dot = matches!(entry.name.to_bytes(), b"." | b"..");
+        // One that was removed meanwhile, or a mount point, tells nothing.
+        if let Ok(stat) = at::stat(root.as_fd(), entry.name)
+            && !is_dot
+            && stat.dev == dev
+            && stat.ino != entry.ino
+        {
+            return Ok(Some(entry.name.to_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// Checks exports of the pool by the kernel's server.
