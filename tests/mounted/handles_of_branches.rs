@@ -235,7 +235,8 @@ fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     if let Err(skip) = passthrough() {
         return skip.announce();
     }
-    let pool = lab::pool().branch("s", Kind::Numbered).tmp_branch("t").option("create=ff").option("nfs-export");
+    let pool =
+        lab::pool().branch("s", Kind::Numbered).tmp_branch("t").option("create=ff").option("nfs-export");
     let pool = pool.option("write-path=passthrough").option("attr-timeout=0").mount();
     pool.write("f", &[b'f'; 1 << 16]);
     let mut held = hold(&pool, "f");

@@ -110,9 +110,11 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     for branch in &pool.entry.branches {
         let path = branch.path();
         let about = Printable::path(&path).to_string();
-        let Some((by_number, tells_births, is_whole, other_number)) = unless_it_hangs(HUNG_AFTER, move || {
-            (by_number(&path), tells_births(&path), is_whole(&path), other_number(&path))
-        }) else {
+        let Some((by_number, tells_births, is_whole, other_number)) =
+            unless_it_hangs(HUNG_AFTER, move || {
+                (by_number(&path), tells_births(&path), is_whole(&path), other_number(&path))
+            })
+        else {
             add(Level::Fail, &about, "it hangs: clients wait for what is there".into());
             continue;
         };
