@@ -1,20 +1,13 @@
 //! The union file system: the tables that all operations share, and the way from an inode to a directory
 //! descriptor on a branch.
 
-use std::ffi::CStr;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use fsstack_branch::branch::Branch;
-use fsstack_branch::dir_fd::DirFd;
-use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::metrics::PoolMetrics;
-use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::at::Mounts;
-use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use fsstack_pool::Ino;
 use parking_lot::Mutex;
 
 use crate::admin::Admin;
@@ -29,21 +22,18 @@ use crate::moves::Moves;
 use crate::pool::Pool;
 use crate::recovery::branch_recovery::PoolEvents;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
-use crate::tree::resolve::Found;
-use crate::tree::tree_lock::TreeLock;
+use crate::tree::inode::Inode;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
 #[derive(Debug)]
 pub struct Union {
-    pub(crate) pool: ArcSwap<Pool>,
+    pub(crate) pool: Arc<ArcSwap<Pool>>,
     pub(crate) tree: Tree,
     pub(crate) files: Files,
     pub(crate) moves: Moves,
     pub(crate) admin: Admin,
     pub(crate) jobs: JobList,
-    pub(crate) index: Index,
     id: Option<PoolId>,
     pub(crate) pool_metrics: PoolMetrics,
     /// Some branch is served by others.
@@ -84,26 +74,28 @@ impl Union {
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
         index.admit(&pool.branches);
-        let tree = Tree::new(root, pool.settings.dir_fds);
-        tree.parallel_lookup.start_threads(&pool);
+        let may_hang = !pool.is_local();
+        let pool = Arc::new(ArcSwap::from_pointee(pool));
+        let tree = Tree::new(root, pool.clone(), index);
+        let now = pool.load();
+        tree.parallel_lookup.start_threads(&now);
         let events = Arc::new(PoolEvents::new(&tree.inodes));
-        pool.branches.iter().for_each(|branch| branch.reports_to(&events));
+        now.branches.iter().for_each(|branch| branch.reports_to(&events));
         Self {
             tree,
-            files: Files::new(pool.settings.listing_entries, backings),
+            files: Files::new(now.settings.listing_entries, backings),
             moves: Moves::default(),
             admin: Admin::default(),
             jobs: JobList::default(),
-            index,
             id,
             pool_metrics: PoolMetrics::default(),
-            may_hang: AtomicBool::new(!pool.is_local()),
+            may_hang: AtomicBool::new(may_hang),
             transport: OnceLock::new(),
             noatime_scope: OnceLock::new(),
             events,
             kept: OnceLock::new(),
             owes_sync: Mutex::new(false),
-            pool: ArcSwap::from_pointee(pool),
+            pool,
         }
     }
 
@@ -147,7 +139,7 @@ impl Union {
 
     /// How the index of moved files and directories does.
     pub fn index_health(&self) -> IndexHealth {
-        self.index.health(&self.pool.load().branches)
+        self.tree.index.health(&self.pool.load().branches)
     }
 
     /// Returns the sizes of the tables.
@@ -174,7 +166,7 @@ impl Union {
         self.files.handles.clear();
         self.files.dirs.clear();
         self.tree.inodes.clear();
-        self.index.close();
+        self.tree.index.close();
     }
 
     /// Like [`Self::destroy`], and waits for threads inside of a branch, for at most `timeout`; where all stuck ones are in
@@ -228,148 +220,4 @@ impl Union {
     pub fn kept(&self) -> Option<&Arc<Kept>> {
         self.kept.get()
     }
-
-    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        match self.tree.inodes.get(ino) {
-            Some(inode) => Ok(inode),
-            None => self.found_again(ino),
-        }
-    }
-
-    /// The inode `ino`, which must be a directory.
-    pub(crate) fn dir(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino)?;
-        if inode.is_dir() { Ok(inode) } else { Err(Errno::NOTDIR.into()) }
-    }
-
-    /// The live inode that `name` in `parent` was last known to mean.
-    pub(crate) fn known(&self, parent: &Inode, name: &CStr) -> Option<Arc<Inode>> {
-        let ino = self.tree.seen.get(parent.id.ino, name.to_bytes())?;
-        self.tree.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
-    }
-
-    /// Like [`Self::known`] of a file; asks the branches where the cache entry was evicted.
-    pub(crate) fn known_or_found(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Arc<Inode>> {
-        self.known(parent, name).or_else(|| {
-            let Found::File(at, stat) = self.find(pool, parent, name).ok()? else { return None };
-            let id = self.identity(pool, pool.branch(at), &stat);
-            self.tree.inodes.get(id.ino).filter(|inode| inode.id == id)
-        })
-    }
-
-    /// The descriptor of `dir`'s copy on `branch`.
-    ///
-    /// # Errors
-    /// ENOENT if there is no copy there, or not any more; what the branch answered.
-    pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
-        let on = pool.branch(branch);
-        let mount_generation = on.mount_generation();
-        // A descriptor from before the branch was mounted again leads to the mount that is gone.
-        let known =
-            |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.mount_generation == mount_generation);
-        if let Some(fd) = known(dir) {
-            return Ok(fd);
-        }
-        let walked = match self.walk(pool, dir, branch, &known) {
-            // Not there, or a directory above was just renamed: that is known while all names stay.
-            Err(error) if is_astray(error) && !TreeLock::is_held_here() => {
-                let _tree_lock = self.tree.tree_lock.read(pool)?;
-                self.walk(pool, dir, branch, &known)
-            }
-            walked => walked,
-        };
-        match walked {
-            // Renamed out of band.
-            Err(error) if is_astray(error) && pool.settings.nfs_export => {
-                self.reconnected(pool, dir).map_or(Err(error), |()| self.walk(pool, dir, branch, &known))
-            }
-            walked => walked,
-        }
-    }
-
-    fn walk(
-        &self,
-        pool: &Pool,
-        dir: &Arc<Inode>,
-        branch: BranchIx,
-        known: &dyn Fn(&Inode) -> Option<Arc<DirFd>>,
-    ) -> Result<Arc<DirFd>> {
-        // Up to the first directory that is open, then down again: as deep as the tree may be, without
-        // recursion, and each step one name below one descriptor.
-        let mut below: Vec<(Arc<Inode>, InodeName)> = Vec::new();
-        let mut at = dir.clone();
-        let mut fd = loop {
-            if at.is_root() {
-                break pool.branch(branch).root();
-            }
-            if let Some(fd) = known(&at) {
-                break fd;
-            }
-            let name = at.name().ok_or(OpError::MISSING)?;
-            let parent = name.parent.clone();
-            below.push((at, name));
-            at = parent;
-        };
-        while let Some((inode, name)) = below.pop() {
-            fd = self.open_copy(pool.branch(branch), &fd, &inode, &name)?;
-        }
-        Ok(fd)
-    }
-
-    fn open_copy(
-        &self,
-        branch: &Branch,
-        parent: &DirFd,
-        dir: &Arc<Inode>,
-        name: &InodeName,
-    ) -> Result<Arc<DirFd>> {
-        let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
-        let opened = opened.inspect_err(|error| {
-            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && TreeLock::is_held_here() {
-                dir.drop_copy(branch.ix);
-            }
-        })?;
-        let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
-        if dir.copy_ino(branch.ix) != Some(stat.ino) {
-            // Replaced out of band: another directory has this name now.
-            if TreeLock::is_held_here() {
-                dir.drop_copy(branch.ix);
-            }
-            return Err(OpError::MISSING);
-        }
-        let fd = Arc::new(self.tree.budget.count(parent.opened(opened)));
-        if dir.keep_dirfd(branch, &fd) {
-            self.tree.budget.opened(&self.tree.inodes, dir, branch.ix);
-        }
-        Ok(fd)
-    }
-
-    /// Asks `branch` for `name` in `dir`.
-    pub(crate) fn stat_in(
-        &self,
-        pool: &Pool,
-        dir: &Arc<Inode>,
-        branch: BranchIx,
-        name: &CStr,
-    ) -> Result<Stat> {
-        let fd = self.dirfd(pool, dir, branch)?;
-        let branch = pool.branch(branch);
-        let stat = branch.ask(|| branch.stat(fd.as_fd(), name))?;
-        self.check_mount(branch, &stat)?;
-        Ok(stat)
-    }
-
-    /// A mount inside a branch is not entered unless the branch asks for it.
-    pub(crate) fn check_mount(&self, branch: &Branch, stat: &Stat) -> Result<()> {
-        if branch.mounts == Mounts::Stay && stat.mnt_id != branch.mnt_id() {
-            tracing::info!(branch = %branch.path.display(), "mount inside the branch not entered");
-            return Err(branch.said(SysError { call: sys::Call::Stat, errno: Errno::ACCESS }));
-        }
-        Ok(())
-    }
-}
-
-/// A name on the way to a directory led nowhere, or elsewhere.
-pub(crate) fn is_astray(error: OpError) -> bool {
-    matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)
 }

@@ -13,6 +13,7 @@ use fsstack_sys::{Errno, Kind};
 use crate::files::decision::PathDecision;
 use crate::handles::by_number::ConnectedDir;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::place::random;
 use crate::tree::resolve::{Found, is_private};
@@ -101,8 +102,8 @@ impl Union {
     /// ENOENT if there is none; EIO if that cannot be known.
     pub fn where_is(&self, path: &[u8]) -> Result<Whereabouts> {
         let pool = self.pool.load();
-        let Some((parent, name)) = self.lead(&pool, path)? else { return Ok(roots(&pool)) };
-        self.whereabouts(&pool, &parent, &name)
+        let Some((parent, name)) = self.tree.lead(&pool, path)? else { return Ok(roots(&pool)) };
+        self.tree.whereabouts(&pool, &parent, &name)
     }
 
     /// Where what is at `path` is, and why its bytes go as they do.
@@ -111,17 +112,17 @@ impl Union {
     /// ENOENT if nothing is there; what a branch answered.
     pub fn explain(&self, path: &[u8]) -> Result<Explained> {
         let pool = self.pool.load();
-        let Some((parent, name)) = self.lead(&pool, path)? else {
+        let Some((parent, name)) = self.tree.lead(&pool, path)? else {
             return Ok(Explained { at: roots(&pool), way: None });
         };
-        let at = self.whereabouts(&pool, &parent, &name)?;
-        let Found::File(on, stat) = self.find(&pool, &parent, &name)? else {
+        let at = self.tree.whereabouts(&pool, &parent, &name)?;
+        let Found::File(on, stat) = self.tree.find(&pool, &parent, &name)? else {
             return Ok(Explained { at, way: None });
         };
         if stat.kind() != Kind::File {
             return Ok(Explained { at, way: None });
         }
-        let id = self.identity(&pool, pool.branch(on), &stat);
+        let id = self.tree.identity(&pool, pool.branch(on), &stat);
         let known = self.tree.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
         let inode = known.unwrap_or_else(|| Arc::new(Inode::file(id, stat.kind(), on)));
         inode.note_name(&parent, &name, stat.nlink);
@@ -145,10 +146,10 @@ impl Union {
     pub fn explain_create(&self, path: &[u8], size: u64) -> Result<Placement> {
         let pool = self.pool.load();
         let names = names_of(path)?;
-        let (parent, done) = self.walk_down(&pool, &names)?;
-        self.check_free(&pool, &parent, &names[done..])?;
+        let (parent, done) = self.tree.walk_down(&pool, &names)?;
+        self.tree.check_free(&pool, &parent, &names[done..])?;
         let chain = &pool.settings.create;
-        let facts = self.candidates(&pool, &parent, chain, |_, _| true);
+        let facts = self.tree.candidates(&pool, &parent, chain, |_, _| true);
         let ranking = rank(chain, &facts, &mut random);
         let facts_of = |at: BranchIx| facts.iter().find(|facts| facts.branch == at).copied();
         let mut rows = Vec::with_capacity(facts.len());
@@ -179,8 +180,8 @@ impl Union {
     /// something can be made, or it is not for want of room.
     pub fn nothing_fits(&self) -> Option<Vec<String>> {
         let pool = self.pool.load();
-        let (root, _) = self.walk_down(&pool, &[]).ok()?;
-        let facts = self.candidates(&pool, &root, &pool.settings.create, |_, _| true);
+        let (root, _) = self.tree.walk_down(&pool, &[]).ok()?;
+        let facts = self.tree.candidates(&pool, &root, &pool.settings.create, |_, _| true);
         let ranking = rank(&pool.settings.create, &facts, &mut random);
         let too_full = ranking.refused.iter().any(|(_, why)| *why == Rejection::TooFull);
         let reported = ranking.refused.iter().filter_map(|(at, why)| {
@@ -189,7 +190,9 @@ impl Union {
         });
         (too_full && ranking.order.is_empty()).then(|| reported.collect())
     }
+}
 
+impl Tree {
     /// The directory that holds the last name of `path`, and that name; None: the root.
     fn lead(&self, pool: &Pool, path: &[u8]) -> Result<Option<(Arc<Inode>, CString)>> {
         let mut names = names_of(path)?;
@@ -203,7 +206,7 @@ impl Union {
 
     /// Follows `names` as far down as there are directories: returns the last one, and the number of names that lead to it.
     pub(crate) fn walk_down(&self, pool: &Pool, names: &[CString]) -> Result<(Arc<Inode>, usize)> {
-        let mut dir = self.tree.inodes.root().clone();
+        let mut dir = self.inodes.root().clone();
         for (done, name) in names.iter().enumerate() {
             match self.find(pool, &dir, name) {
                 Ok(Found::Dir(stats, copies)) => {

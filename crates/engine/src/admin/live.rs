@@ -26,6 +26,7 @@ use crate::jobs::remembered;
 use crate::member::Member;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::union::Union;
 
@@ -102,8 +103,8 @@ impl Union {
         if let Some(id) = self.id() {
             id.store(&branch);
         }
-        self.index.join(&branch);
-        self.index.admit(std::slice::from_ref(&branch));
+        self.tree.index.join(&branch);
+        self.tree.index.admit(std::slice::from_ref(&branch));
         crate::recovery::recover::clear_added(&more, &branch);
         drop(more);
         self.admin.changes.lock().vacant.retain(|vacant| *vacant != ix);
@@ -222,7 +223,7 @@ impl Union {
         self.leave_listings(ix);
         self.branches_changed(None, Some(ix));
         branch.let_go();
-        self.index.admit(&[]);
+        self.tree.index.admit(&[]);
         let mut changes = self.admin.changes.lock();
         settled &= self.settle(&mut changes);
         if settled {
@@ -252,42 +253,8 @@ impl Union {
             self.settle(&mut changes);
         }
         // With nothing held that a change of the settings waits for: the kernel and the tree are.
-        self.learn(&self.pool.load(), branch);
+        self.tree.learn(&self.pool.load(), branch);
         self.branches_changed(Some(branch), None);
-    }
-
-    /// Looks for the objects that the kernel knows on `branch` too.
-    fn learn(&self, pool: &Pool, branch: &Branch) {
-        let mut dirs = Vec::new();
-        self.forget_hints();
-        for inode in self.tree.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
-            inode.invalidate();
-            if inode.name().is_some() {
-                dirs.push((depth(&inode), inode));
-            }
-        }
-        dirs.sort_by_key(|(depth, _)| *depth);
-        for (_, dir) in dirs {
-            let Ok(_tree_lock) = self.tree.tree_lock.read(pool) else { continue };
-            let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
-            // A name that is no directory there, or does not answer, is left to the next lookup.
-            if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
-                && stat.is_dir()
-            {
-                dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
-                self.new_copy(pool, &name.parent, &name.name, dir.id, branch.ix, stat.ino);
-            }
-        }
-    }
-
-    /// Drops cached locations, except those of directories, which keep their numbers by them.
-    pub(crate) fn forget_hints(&self) {
-        self.tree.seen.clear();
-        for inode in self.tree.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
-            if let Some(name) = inode.name() {
-                self.tree.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
-            }
-        }
     }
 
     fn leave_listings(&self, ix: BranchIx) {
@@ -332,6 +299,42 @@ impl Union {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl Tree {
+    /// Looks for the objects that the kernel knows on `branch` too.
+    fn learn(&self, pool: &Pool, branch: &Branch) {
+        let mut dirs = Vec::new();
+        self.forget_hints();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            inode.invalidate();
+            if inode.name().is_some() {
+                dirs.push((depth(&inode), inode));
+            }
+        }
+        dirs.sort_by_key(|(depth, _)| *depth);
+        for (_, dir) in dirs {
+            let Ok(_tree_lock) = self.tree_lock.read(pool) else { continue };
+            let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
+            // A name that is no directory there, or does not answer, is left to the next lookup.
+            if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
+                && stat.is_dir()
+            {
+                dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
+                self.new_copy(pool, &name.parent, &name.name, dir.id, branch.ix, stat.ino);
+            }
+        }
+    }
+
+    /// Drops cached locations, except those of directories, which keep their numbers by them.
+    pub(crate) fn forget_hints(&self) {
+        self.seen.clear();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            if let Some(name) = inode.name() {
+                self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
+            }
         }
     }
 }

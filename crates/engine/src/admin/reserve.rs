@@ -26,6 +26,7 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::record;
 use crate::recovery::recover::{self, AtWork};
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode_flags;
 use crate::tree::place::random;
@@ -166,8 +167,8 @@ impl Union {
     /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
     pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
         let pool = self.pool.load();
-        let parent = self.dir(dir)?;
-        let known = || self.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
+        let parent = self.tree.dir(dir)?;
+        let known = || self.tree.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
         let mut facts = known();
         let mut asked_again = false;
         let mut reserved = Vec::with_capacity(wanted.len());
@@ -205,7 +206,7 @@ impl Union {
             let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
-                && let Err(error) = self.skeleton(pool, parent, *at)
+                && let Err(error) = self.tree.skeleton(pool, parent, *at)
                 && error.is_unfit()
             {
                 last = Some(error);
@@ -272,7 +273,7 @@ impl Union {
                 answers.push(Err(OpError::MISSING));
                 continue;
             };
-            let named = self.name_staged(&pool, &kept);
+            let named = self.tree.name_staged(&pool, &kept);
             match &named {
                 Ok(()) => reported.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
                 Err(_) => discard(&kept),
@@ -289,40 +290,6 @@ impl Union {
             }
         }
         answers
-    }
-
-    fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
-        let Reservation { id, staging, parent, name, size } = of;
-        let branch = &staging.branch;
-        if parent.name().is_none() && !parent.is_root() {
-            return Err(OpError::MISSING);
-        }
-        let _create_guard = self.must_be_missing(pool, parent, name)?;
-        let staged = staged(*id);
-        // The branch's copy of the directory may have been removed with its last entry.
-        let dir = self.skeleton(pool, parent, branch.ix)?;
-        self.sync_renamed(pool, (parent, name), &[branch.ix]);
-        let folder = staging.dir.as_fd();
-        if self.index.may_lack(pool) {
-            let stat = branch.ask(|| branch.stat(folder, &staged))?;
-            self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
-        }
-        let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
-        branch.ask(|| match name_it() {
-            // The directory gives a project to what is made in it, and takes nothing of another one.
-            Err(error) if error.errno == Errno::XDEV => {
-                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, branch.mounts)?;
-                let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
-                // Where that is not the reason, the first error is the one to tell.
-                inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
-                name_it()
-            }
-            named => named,
-        })?;
-        branch.note_placed_beside(size.saturating_sub(branch.arrived(*id)));
-        branch.note_made();
-        parent.has_new(name);
-        Ok(())
     }
 
     /// Removes the reserved files `ids`, which will not come. An unknown one is not of the pool.
@@ -355,6 +322,42 @@ impl Union {
     /// Files that are reserved and not committed.
     pub fn reservations(&self) -> usize {
         self.admin.copies.lock().values().map(|copy| copy.reservations.len()).sum()
+    }
+}
+
+impl Tree {
+    fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
+        let Reservation { id, staging, parent, name, size } = of;
+        let branch = &staging.branch;
+        if parent.name().is_none() && !parent.is_root() {
+            return Err(OpError::MISSING);
+        }
+        let _create_guard = self.must_be_missing(pool, parent, name)?;
+        let staged = staged(*id);
+        // The branch's copy of the directory may have been removed with its last entry.
+        let dir = self.skeleton(pool, parent, branch.ix)?;
+        self.sync_renamed(pool, (parent, name), &[branch.ix]);
+        let folder = staging.dir.as_fd();
+        if self.index.may_lack(pool) {
+            let stat = branch.ask(|| branch.stat(folder, &staged))?;
+            self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
+        }
+        let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
+        branch.ask(|| match name_it() {
+            // The directory gives a project to what is made in it, and takes nothing of another one.
+            Err(error) if error.errno == Errno::XDEV => {
+                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, branch.mounts)?;
+                let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
+                // Where that is not the reason, the first error is the one to tell.
+                inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
+                name_it()
+            }
+            named => named,
+        })?;
+        branch.note_placed_beside(size.saturating_sub(branch.arrived(*id)));
+        branch.note_made();
+        parent.has_new(name);
+        Ok(())
     }
 }
 

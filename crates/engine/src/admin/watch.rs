@@ -27,6 +27,7 @@ use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
 
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number;
 use crate::tree::resolve::Found;
@@ -145,7 +146,7 @@ impl BranchWatch {
                 let now = Instant::now();
                 let due = again.iter().take_while(|(due, ..)| *due <= now).count();
                 for (_, parent, name) in again.drain(..due) {
-                    union.invalidate_name(parent, &name);
+                    union.tree.invalidate_name(parent, &name);
                     self.invalidator.name(parent, &name);
                 }
             }
@@ -172,14 +173,14 @@ impl BranchWatch {
         for root in roots.iter().filter(|root| root.fsid == event.fsid) {
             let mut find = |handle: &FileHandle| {
                 let key = (root.at, handle.clone());
-                *known.entry(key).or_insert_with(|| union.number_of(&pool, root, handle))
+                *known.entry(key).or_insert_with(|| union.tree.number_of(&pool, root, handle))
             };
             if event.mask.has(EventMask::NAMES)
                 && let (Some(dir), Some(name)) = (&event.dir, event.name)
                 && let Some(parent) = find(dir)
             {
                 let is_known_dir =
-                    union.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
+                    union.tree.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
                 self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
                     // Names below it may mean other objects now, and missing names may exist.
@@ -245,7 +246,7 @@ impl Union {
 
     /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
-        self.forget_hints();
+        self.tree.forget_hints();
         let Some(invalidator) = self.admin.invalidator.get() else { return };
         let expired = invalidator.all_names();
         for inode in self.tree.inodes.all() {
@@ -259,7 +260,7 @@ impl Union {
 
     /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
     pub(crate) fn has_returned(&self, branch: &Branch) {
-        self.forget_hints();
+        self.tree.forget_hints();
         for inode in self.tree.inodes.all() {
             inode.invalidate();
             inode.invalidate_copy_on(branch.ix);
@@ -268,13 +269,15 @@ impl Union {
             watch.returned(branch);
         }
     }
+}
 
+impl Tree {
     /// Removes `name` in `parent` from the location cache. True if the kernel knows a directory by it.
     fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
-        let Some(parent) = self.tree.inodes.get(parent) else { return false };
+        let Some(parent) = self.inodes.get(parent) else { return false };
         let child = self.known(&parent, name);
         parent.invalidate();
-        self.tree.seen.forget(parent.id.ino, name.to_bytes());
+        self.seen.forget(parent.id.ino, name.to_bytes());
         let dir = child.filter(|child| child.is_dir());
         dir.inspect(|dir| dir.invalidate()).is_some()
     }
@@ -286,12 +289,12 @@ impl Union {
         let stat = branch.stat_fd(fd.as_fd()).ok()?;
         if !stat.is_dir() {
             let ino = self.identity(pool, branch, &stat).ino;
-            return self.tree.inodes.get(ino).map(|inode| inode.id.ino);
+            return self.inodes.get(ino).map(|inode| inode.id.ino);
         }
         if stat.ino == branch.root_ino && stat.dev == branch.dev() {
             return Some(Ino::ROOT);
         }
-        let own = self.tree.inodes.get(number::number(branch, stat.dev, stat.ino));
+        let own = self.inodes.get(number::number(branch, stat.dev, stat.ino));
         let own = own.filter(|dir| dir.is_dir() && dir.copy_ino(root.at) == Some(stat.ino));
         own.or_else(|| {
             // A later copy of a directory, which has the first copy's number.
@@ -303,13 +306,13 @@ impl Union {
 
     /// The directory at `path`, if the kernel knows it.
     fn known_dir(&self, pool: &Pool, path: &[u8]) -> Option<Arc<Inode>> {
-        let mut at = self.tree.inodes.root().clone();
+        let mut at = self.inodes.root().clone();
         for raw in path.split(|byte| *byte == b'/').filter(|raw| !raw.is_empty()) {
             let name = CString::new(raw).ok()?;
             let known = self.known(&at, &name).filter(|inode| inode.is_dir());
             let next = known.or_else(|| {
                 let Found::Dir(stats, _) = self.find(pool, &at, &name).ok()? else { return None };
-                self.tree.inodes.get(self.dir_identity(pool, &at, &name, &stats).ok()?.ino)
+                self.inodes.get(self.dir_identity(pool, &at, &name, &stats).ok()?.ino)
             });
             at = next?;
         }

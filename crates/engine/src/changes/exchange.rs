@@ -11,14 +11,14 @@ use fsstack_sys::at::RenameFlags;
 use crate::changes::names::{End, Half, begin, finish, has_no_links, note};
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::DirStats;
-use crate::union::Union;
 
-impl Union {
+impl Tree {
     /// Each of the two names gets what the other had, branch by branch.
     pub(crate) fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
-        let _tree_lock = self.tree.tree_lock.write(pool)?;
+        let _tree_lock = self.tree_lock.write(pool)?;
         let (in_a, in_b) =
             (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
         if in_a.is_empty() || in_b.is_empty() {
@@ -150,7 +150,7 @@ impl Union {
         for (inode, from, to, holders) in [(of_a, a, b, in_a), (of_b, b, a, in_b)] {
             if let Some(inode) = inode {
                 inode.renamed((from.dir, from.name), (to.dir, to.name));
-                self.tree.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+                self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
                 self.tell_index(pool, &inode);
             }
             if let Some((at, stat)) = holders.first()

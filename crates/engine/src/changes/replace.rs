@@ -15,9 +15,9 @@ use fsstack_sys::at::RenameFlags;
 use crate::changes::names::{End, Half, begin, finish, has_no_links, note};
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
-use crate::union::Union;
+use crate::tree::Tree;
 
-impl Union {
+impl Tree {
     /// Renames `from`, a file on the branch `at`, over the file `to` that the branch `other` has. If that comes earlier it
     /// hides the new file until it is gone; if it comes later it is hidden.
     pub(crate) fn rename_over(
@@ -37,7 +37,7 @@ impl Union {
             }
         }
         // Paths in the record stay what they are until it is done with.
-        let _tree_lock = self.tree.tree_lock.read(pool)?;
+        let _tree_lock = self.tree_lock.read(pool)?;
         let replaced = Object::to_go(&self.stat_in(pool, to.dir, other, to.name)?);
         let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
         let parts = [(other, replaced, Act::Remove), (at, moved, Act::There)];

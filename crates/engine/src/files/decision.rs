@@ -132,7 +132,7 @@ impl Union {
     /// privileges from it.
     pub(crate) fn choose_closed(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<PathDecision> {
         let (capable, stat) =
-            self.pin(pool, inode)?.ask(pool, |fd| Ok((has_capability(fd), sys::at::stat_fd(fd)?)))?;
+            self.tree.pin(pool, inode)?.ask(pool, |fd| Ok((has_capability(fd), sys::at::stat_fd(fd)?)))?;
         let strips = capable || stat.mode & SET_ID != 0;
         let branch = pool.branch(inode.branch().ok_or(OpError::STALE)?);
         let append_only = stat.is_append_only();

@@ -161,7 +161,7 @@ impl Listing {
         } else {
             cookie
         };
-        if pool.settings.degraded == Degraded::Strict && union.is_unsure(pool, dir) {
+        if pool.settings.degraded == Degraded::Strict && union.tree.is_unsure(pool, dir) {
             self.short = true;
         }
         let id = branch_of(cookie);
@@ -245,7 +245,7 @@ impl Listing {
                 return self.end(union, pool, dir);
             }
             self.names = Some(HashSet::new());
-            if pool.settings.degraded == Degraded::Strict && union.is_unsure(pool, dir) {
+            if pool.settings.degraded == Degraded::Strict && union.tree.is_unsure(pool, dir) {
                 self.short = true;
             }
             if !self.enter_first(union, pool, dir, &dir.copies())? {
@@ -277,7 +277,7 @@ impl Listing {
     fn end(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
         self.drop_names();
         let strict = pool.settings.degraded == Degraded::Strict;
-        if self.short || strict && union.check_whole(pool, dir).is_err() {
+        if self.short || strict && union.tree.check_whole(pool, dir).is_err() {
             dir.forget_listing();
             return Err(OpError::UNSURE);
         }
@@ -327,7 +327,7 @@ impl Listing {
 
     fn enter(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
         let copies = dir.copies();
-        let fd = union.dirfd(pool, dir, at)?;
+        let fd = union.tree.dirfd(pool, dir, at)?;
         let open = if self.noatime { sys::at::reopen_quietly } else { sys::at::reopen };
         let fd = pool.branch(at).ask(|| open(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
         self.check_subvolumes(pool, at)?;
@@ -448,10 +448,10 @@ impl Listing {
             return Ok(true);
         }
         for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
-            match union.stat_in(pool, dir, earlier, &read.name) {
+            match union.tree.stat_in(pool, dir, earlier, &read.name) {
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
-                        union.report_clash(pool, dir, read.at, &read.name);
+                        union.tree.report_clash(pool, dir, read.at, &read.name);
                     }
                     return Ok(false);
                 }
@@ -460,7 +460,7 @@ impl Listing {
             }
         }
         // Listed and removed since this entry was read ahead, unless it is still here: then the hash is another's.
-        match union.stat_in(pool, dir, read.at, &read.name) {
+        match union.tree.stat_in(pool, dir, read.at, &read.name) {
             Ok(_) => Ok(true),
             Err(error) if error.is_missing() => Ok(false),
             Err(error) => Err(error),

@@ -22,11 +22,11 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use crate::identity::index::IndexEntry;
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::entries::Entries;
 use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{DirStats, Found};
-use crate::union::Union;
 
 /// Tries for a path that changes under renames while it is read.
 const ATTEMPTS: usize = 8;
@@ -63,7 +63,7 @@ pub(crate) struct ConnectedDir {
     pub(crate) id: Identity,
 }
 
-impl Union {
+impl Tree {
     /// The object that has the number `ino` now.
     ///
     /// # Errors
@@ -231,7 +231,7 @@ impl Union {
         let (dir, last) = split(&path);
         let name = CString::new(last).ok().filter(|name| !name.is_empty())?;
         let parent = match dir {
-            [] => self.tree.inodes.root().clone(),
+            [] => self.inodes.root().clone(),
             dir => self.pass_by(&self.walk_to_dir(pool, dir).ok()?),
         };
         let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
@@ -268,7 +268,7 @@ impl Union {
     }
 
     fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<ConnectedDir> {
-        let mut parent = self.tree.inodes.root().clone();
+        let mut parent = self.inodes.root().clone();
         let mut names = path.split(|byte| *byte == b'/').peekable();
         while let Some(raw) = names.next() {
             let name = CString::new(raw).map_err(|_| OpError::MISSING)?;
@@ -288,7 +288,7 @@ impl Union {
 
     /// The inode of a directory on the way.
     pub(crate) fn pass_by(&self, dir: &ConnectedDir) -> Arc<Inode> {
-        let inode = self.tree.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
+        let inode = self.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
         inode.update_copies(&dir.copies);
         inode.note_name(&dir.parent, &dir.name, 1);
         inode
@@ -331,7 +331,7 @@ impl Union {
     /// Whether objects are searched by their numbers where no branch opens them so: for NFS servers, and for a kernel that knows
     /// more than this daemon.
     fn searches(&self, pool: &Pool) -> bool {
-        pool.settings.nfs_export || self.tree.inodes.is_uncertain()
+        pool.settings.nfs_export || self.inodes.is_uncertain()
     }
 
     /// A file by its number where none of its names is known any more, for pools that search.

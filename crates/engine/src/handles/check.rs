@@ -10,6 +10,7 @@ use fsstack_sys::Errno;
 use crate::handles::by_number::ResolvedNumber;
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::number::{self, Identity};
 use crate::union::Union;
 
@@ -33,10 +34,10 @@ impl Union {
         if id.ino == Ino::ROOT {
             return if id.generation == 0 { HandleEnd::Found } else { HandleEnd::Stale };
         }
-        if !self.is_found_at_once(&pool, id.ino) {
+        if !self.tree.is_found_at_once(&pool, id.ino) {
             return HandleEnd::NotTried;
         }
-        let found = self.resolve_number(&pool, id.ino).map(|reached| match reached {
+        let found = self.tree.resolve_number(&pool, id.ino).map(|reached| match reached {
             ResolvedNumber::File(file) => file.id,
             ResolvedNumber::Dir(dir) => dir.id,
         });
@@ -52,9 +53,11 @@ impl Union {
     /// Some of the objects that only the index finds: moved files, and directories with several copies.
     pub fn some_indexed(&self, count: usize) -> Vec<Identity> {
         // From another one on at each call.
-        self.index.some(RandomState::new().hash_one(count), count)
+        self.tree.index.some(RandomState::new().hash_one(count), count)
     }
+}
 
+impl Tree {
     /// Whether each place where the object may be is looked at without a look through a branch.
     fn is_found_at_once(&self, pool: &Pool, ino: Ino) -> bool {
         let indexed = self.index.places(ino).into_iter().flat_map(|place| place.naturals);

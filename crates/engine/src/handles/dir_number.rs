@@ -19,11 +19,12 @@ use smallvec::SmallVec;
 
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Inode, InodeName, mark};
 use crate::tree::resolve::DirStats;
 use crate::tree::tree_lock::TreeLock;
-use crate::union::{Union, is_astray};
+use crate::tree::walk::is_astray;
 
 /// Copies of a directory: its identity by each, its branch, and the branch's inode number.
 type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;
@@ -34,7 +35,7 @@ fn since_1970(time: Time) -> u64 {
         .map_or(0, |sec| sec.saturating_mul(1_000_000_000).saturating_add(u64::from(time.nsec)))
 }
 
-impl Union {
+impl Tree {
     /// The number of a directory, whose copies are all that there are.
     pub(crate) fn dir_identity(
         &self,
@@ -57,7 +58,7 @@ impl Union {
             live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
         });
         let live = live.or_else(|| {
-            let known = |id: &Identity| self.tree.inodes.get(id.ino).filter(|known| known.id == *id);
+            let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
             ids.iter().find_map(|(id, ..)| known(id))
         });
         if let Some(live) = live {
@@ -105,7 +106,7 @@ impl Union {
         copies: &Naturals,
     ) -> Result<bool> {
         // While a rename is half done it is alive under its old name.
-        let elsewhere = match self.tree.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
+        let elsewhere = match self.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
             Some((is, live)) if is.parent.id != parent.id || *is.name != *name => {
                 !self.has_left_name(pool, &live, &is)?
             }
@@ -214,7 +215,7 @@ impl Union {
             return;
         }
         // No rename is half done that these are one half of.
-        let Ok(_tree_lock) = self.tree.tree_lock.read(pool) else { return };
+        let Ok(_tree_lock) = self.tree_lock.read(pool) else { return };
         for (_, at, own) in copies {
             let branch = pool.branch(*at);
             let is_it = self.stat_in(pool, parent, *at, name).is_ok_and(|stat| stat.ino == *own);

@@ -15,14 +15,14 @@ use fsstack_sys::xattr::On;
 use crate::identity::index::{IndexEntry, birth};
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::mark;
 use crate::tree::inode::number::{self, Identity};
 use crate::tree::resolve::DirStats;
-use crate::union::Union;
 
-impl Union {
+impl Tree {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
-    /// see [`Union::dir_identity`].
+    /// see [`Tree::dir_identity`].
     pub(crate) fn identity(&self, pool: &Pool, branch: &Member, stat: &Stat) -> Identity {
         let natural = number::identity(branch, stat);
         if let Some((ino, generation)) = stat.alias {
@@ -144,7 +144,7 @@ impl Union {
         if natural.generation != 0 {
             return false;
         }
-        let lives = self.tree.inodes.get(natural.ino).filter(|live| live.id == natural);
+        let lives = self.inodes.get(natural.ino).filter(|live| live.id == natural);
         lives.is_none_or(|live| live.branch() != pool.branch_of(natural.ino))
     }
 

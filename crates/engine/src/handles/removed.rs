@@ -18,9 +18,9 @@ use smallvec::SmallVec;
 
 use crate::identity::index::IndexEntry;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number::{self, Identity};
-use crate::union::Union;
 
 /// Timeout of waiting for threads that link something: the index may have too much.
 const LINK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ enum LastNameCheck<'a> {
     },
 }
 
-impl Union {
+impl Tree {
     /// `name` in `parent` is about to be removed from `inode`: for [`Self::gone`], when it is.
     pub(crate) fn removal<'a>(
         &self,

@@ -30,9 +30,9 @@ use smallvec::SmallVec;
 use crate::identity::index::{DirPath, KeptBy, Name, open_path};
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::entries::{Entries, FoundEntry};
 use crate::tree::inode::{Inode, number};
-use crate::union::Union;
 
 /// The root of a branch, as the parent of a name.
 const ROOT: Ino = Ino(0);
@@ -162,7 +162,7 @@ impl Drop for RenameGuard<'_> {
     }
 }
 
-impl Union {
+impl Tree {
     /// Object with the number `natural`, which does not contain the branch, on the branches that must be searched.
     ///
     /// # Errors

@@ -138,7 +138,7 @@ impl Union {
             std::thread::sleep(LOOK_PAUSE);
         }
         self.check_handover()?;
-        self.index.rest();
+        self.tree.index.rest();
         Ok(())
     }
 
@@ -152,6 +152,6 @@ impl Union {
 
     /// The pool stays with this program after [`Self::rest`].
     pub fn go_on(&self) {
-        self.index.go_on();
+        self.tree.index.go_on();
     }
 }

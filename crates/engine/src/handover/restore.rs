@@ -18,6 +18,7 @@ use super::{BranchRow, PoolState};
 use crate::files::{DirHandle, FileHandle, OpenFile};
 use crate::pool::{Adopted, Pool};
 use crate::settings::Settings;
+use crate::tree::Tree;
 use crate::tree::inode::handed::Unusable;
 use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
@@ -95,47 +96,12 @@ impl Union {
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
         }
-        let inodes = self.take_inodes(state, inherited)?;
+        let inodes = self.tree.take_inodes(state, inherited)?;
         let files = self.take_files(state, &pool, inherited)?;
         self.take_handles(state, &inodes, &files)?;
         // Never one that was given before, by a daemon that noted it elsewhere (`kept`).
         self.files.next_handle.fetch_max(state.next_handle, Relaxed);
         Ok(())
-    }
-
-    fn take_inodes(&self, state: &PoolState, inherited: &mut Inherited) -> Result<Vec<Arc<Inode>>, Unusable> {
-        let mut inodes: Vec<Arc<Inode>> = Vec::with_capacity(state.inodes.len());
-        for row in &state.inodes {
-            let inode = match inodes.is_empty() {
-                true => self.tree.inodes.root().clone(),
-                false => Arc::new(Inode::of_row(row)?),
-            };
-            if inode.id.ino.0 != row.ino {
-                return Err("the list of inodes does not begin with the root".to_owned());
-            }
-            inode.take_row(row);
-            inodes.push(inode);
-        }
-        for (row, inode) in state.inodes.iter().zip(&inodes).skip(1) {
-            let mut names: SmallVec<[InodeName; 1]> = SmallVec::new();
-            for (parent, name) in &row.names {
-                let parent = inodes.get(*parent).filter(|parent| parent.is_dir());
-                let (parent, name) = parent.zip(name.name()).ok_or("a name is damaged")?;
-                names.push(InodeName::new(parent, &name));
-            }
-            inode.set_names(names);
-            if let Some(unlinked) = row.unlinked {
-                let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
-                inode.set_unlinked(Arc::<DirFd>::new(self.tree.unlinked_inodes.count(fd)));
-            }
-            if let Some(lookups) = row.lookups {
-                self.tree.inodes.take_in(inode, lookups)?;
-            }
-        }
-        for (_, inode) in state.inodes.iter().zip(&inodes).skip(1).filter(|(row, _)| row.lookups.is_none()) {
-            self.tree.inodes.take_in_aside(inode);
-        }
-        Ok(inodes)
     }
 
     fn take_files(
@@ -181,5 +147,42 @@ impl Union {
             self.files.dirs.insert(row.handle, Arc::new(open));
         }
         Ok(())
+    }
+}
+
+impl Tree {
+    fn take_inodes(&self, state: &PoolState, inherited: &mut Inherited) -> Result<Vec<Arc<Inode>>, Unusable> {
+        let mut inodes: Vec<Arc<Inode>> = Vec::with_capacity(state.inodes.len());
+        for row in &state.inodes {
+            let inode = match inodes.is_empty() {
+                true => self.inodes.root().clone(),
+                false => Arc::new(Inode::of_row(row)?),
+            };
+            if inode.id.ino.0 != row.ino {
+                return Err("the list of inodes does not begin with the root".to_owned());
+            }
+            inode.take_row(row);
+            inodes.push(inode);
+        }
+        for (row, inode) in state.inodes.iter().zip(&inodes).skip(1) {
+            let mut names: SmallVec<[InodeName; 1]> = SmallVec::new();
+            for (parent, name) in &row.names {
+                let parent = inodes.get(*parent).filter(|parent| parent.is_dir());
+                let (parent, name) = parent.zip(name.name()).ok_or("a name is damaged")?;
+                names.push(InodeName::new(parent, &name));
+            }
+            inode.set_names(names);
+            if let Some(unlinked) = row.unlinked {
+                let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
+                inode.set_unlinked(Arc::<DirFd>::new(self.unlinked_inodes.count(fd)));
+            }
+            if let Some(lookups) = row.lookups {
+                self.inodes.take_in(inode, lookups)?;
+            }
+        }
+        for (_, inode) in state.inodes.iter().zip(&inodes).skip(1).filter(|(row, _)| row.lookups.is_none()) {
+            self.inodes.take_in_aside(inode);
+        }
+        Ok(inodes)
     }
 }

@@ -181,7 +181,7 @@ impl<'a> Visitor<'a> for Count<'_> {
         let mut found = Amount::default();
         for file in files {
             let pool = self.union.pool();
-            let why = |name| self.union.why_not_from(&pool, name, self.from);
+            let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
             if let Some(why) = file.names.iter().find_map(why) {
                 self.stays(file.path, why);
                 continue;

@@ -127,16 +127,6 @@ impl Union {
         Ok(choice.list)
     }
 
-    fn choose_files(&self, choice: &mut Choice<'_>, dir: &[u8], unit: Unit) -> Result<(), String> {
-        for giver in choice.quotas.givers().to_vec() {
-            let job = choice.job;
-            let mut collect = Collect { choice, from: giver.branch, unit, dir: None, found: Vec::new() };
-            self.walk_dir(job, giver.branch, dir, &mut collect)?;
-            collect.flush();
-        }
-        Ok(())
-    }
-
     fn list_for_consolidate(&self, job: &Job, order: &ConsolidateOrder) -> Result<MovingList, String> {
         let mut found: Vec<(BranchIx, FoundFile)> = Vec::new();
         let branches: Vec<BranchIx> = self.pool().branches.iter().map(|branch| branch.ix).collect();
@@ -311,6 +301,16 @@ impl Union {
         }
         Ok(met.map(|met| MetFile { met, path: list.path(planned), bytes: planned.bytes, names }))
     }
+
+    fn choose_files(&self, choice: &mut Choice<'_>, dir: &[u8], unit: Unit) -> Result<(), String> {
+        for giver in choice.quotas.givers().to_vec() {
+            let job = choice.job;
+            let mut collect = Collect { choice, from: giver.branch, unit, dir: None, found: Vec::new() };
+            self.walk_dir(job, giver.branch, dir, &mut collect)?;
+            collect.flush();
+        }
+        Ok(())
+    }
 }
 
 /// A file on a branch, as the list keeps it.
@@ -395,7 +395,7 @@ impl Collect<'_, '_> {
     fn is_free(&self, file: &MetFile<'_>) -> bool {
         let Choice { union, taken, .. } = &*self.choice;
         let pool = union.pool();
-        let is_hidden = |name| union.why_not_from(&pool, name, self.from).is_some();
+        let is_hidden = |name| union.tree.why_not_from(&pool, name, self.from).is_some();
         file.bytes > 0 && !taken.contains(&file.met.inode.id.ino) && !file.names.iter().any(is_hidden)
     }
 }
@@ -433,7 +433,7 @@ impl<'a> Visitor<'a> for Gather<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         let pool = self.union.pool();
         for file in files {
-            let why = |name| self.union.why_not_from(&pool, name, self.from);
+            let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
             match file.names.iter().find_map(why) {
                 Some(why) => self.stays(file.path, why),
                 None => self.found.push(FoundFile::of(&file)),

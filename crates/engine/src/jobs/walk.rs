@@ -87,11 +87,6 @@ impl Union {
         Ok(way)
     }
 
-    /// The object `ino`, of which one more lookup was counted.
-    pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
-        Some(Met { union: self, inode: self.inode(ino).ok()?, counted: true })
-    }
-
     /// Visits all that is on the branch `from`, except the root itself.
     pub(super) fn walk_branch<'a>(&'a self, job: &Job, from: BranchIx, visitor: &mut dyn Visitor<'a>) {
         let root = Met { union: self, inode: self.tree.inodes.root().clone(), counted: false };
@@ -157,7 +152,7 @@ impl Union {
         if !dir.is_on(from) {
             return Ok(Vec::new());
         }
-        let fd = self.dirfd(&pool, dir, from)?;
+        let fd = self.tree.dirfd(&pool, dir, from)?;
         let branch = pool.branch(from);
         let mut entries = Entries::of(branch, fd.as_fd())?;
         let mut names = Vec::new();
@@ -224,6 +219,11 @@ impl Union {
         } else {
             visitor.stays(path, HIDDEN);
         }
+    }
+
+    /// The object `ino`, of which one more lookup was counted.
+    pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
+        Some(Met { union: self, inode: self.tree.inode(ino).ok()?, counted: true })
     }
 }
 

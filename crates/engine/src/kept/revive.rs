@@ -25,6 +25,7 @@ use crate::files::write_back_errors::ReportTo;
 use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::ResolvedNumber;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Copies, Inode};
 use crate::union::Union;
@@ -95,10 +96,10 @@ impl Union {
         inherited: &mut Inherited,
     ) -> Result<()> {
         let first = rows.first().ok_or(OpError::STALE)?;
-        let reached = self.reach(pool, first, fds, inherited)?;
+        let reached = self.tree.reach(pool, first, fds, inherited)?;
         let branch = pool.branch(reached.at);
         let writes = rows.iter().any(|row| row.writer.is_some());
-        let (fd, access) = self.open_as(pool, &reached, writes, fds, inherited)?;
+        let (fd, access) = self.tree.open_as(pool, &reached, writes, fds, inherited)?;
         let kind = reached.stat.kind();
         let capable = writes && kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
         let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.files.backings.clone());
@@ -176,6 +177,22 @@ impl Union {
         self.files.handles.insert(row.handle.0, open);
     }
 
+    /// A directory that is found no more is one that was removed: nothing is in it.
+    fn revive_dir(&self, row: HandleRow) {
+        let id = Identity { ino: row.ino, generation: row.generation };
+        let inode = match self.tree.found_again(row.ino) {
+            Ok(inode) if inode.id == id && inode.is_dir() => inode,
+            _ => Arc::new(Inode::dir(id, &Copies::known([]))),
+        };
+        let noatime = self.noatime_scope().directories;
+        let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
+        let losses = inode.losses().into();
+        let open = DirHandle { inode, listing, followed: Default::default(), losses, row: Some(row.number) };
+        self.files.dirs.insert(row.handle.0, Arc::new(open));
+    }
+}
+
+impl Tree {
     /// The file of `row`, by its number, or by a descriptor that is open if it has no name any more.
     fn reach(&self, pool: &Pool, row: &HandleRow, fds: &OpenFds, inherited: &Inherited) -> Result<Reached> {
         let failed = match self.resolve_number(pool, row.ino) {
@@ -230,29 +247,15 @@ impl Union {
         }
     }
 
-    /// A directory that is found no more is one that was removed: nothing is in it.
-    fn revive_dir(&self, row: HandleRow) {
-        let id = Identity { ino: row.ino, generation: row.generation };
-        let inode = match self.found_again(row.ino) {
-            Ok(inode) if inode.id == id && inode.is_dir() => inode,
-            _ => Arc::new(Inode::dir(id, &Copies::known([]))),
-        };
-        let noatime = self.noatime_scope().directories;
-        let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
-        let losses = inode.losses().into();
-        let open = DirHandle { inode, listing, followed: Default::default(), losses, row: Some(row.number) };
-        self.files.dirs.insert(row.handle.0, Arc::new(open));
-    }
-
     /// The inode that the kernel calls `ino`, of which this daemon does not know.
     ///
     /// # Errors
     /// ESTALE if there is none; EIO if that cannot be known.
     pub(crate) fn found_again(&self, ino: Ino) -> Result<Arc<Inode>> {
         if ino == Ino::ROOT {
-            return Ok(self.tree.inodes.root().clone());
+            return Ok(self.inodes.root().clone());
         }
-        if !self.tree.inodes.is_uncertain() {
+        if !self.inodes.is_uncertain() {
             return Err(OpError::STALE);
         }
         let pool = self.pool.load();
@@ -260,7 +263,7 @@ impl Union {
             ResolvedNumber::File(file) => {
                 let (id, kind) = (file.id, file.stat.kind());
                 let name = self.name_of(&pool, &file);
-                let inode = self.tree.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
+                let inode = self.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
                 if let Some((parent, name)) = name {
                     inode.note_name(&parent, &name, file.stat.nlink);
                 }
@@ -268,7 +271,7 @@ impl Union {
             }
             ResolvedNumber::Dir(dir) => {
                 let make = || Inode::dir(dir.id, &dir.copies);
-                let inode = self.tree.inodes.known_from_before(dir.id, Kind::Dir, make);
+                let inode = self.inodes.known_from_before(dir.id, Kind::Dir, make);
                 inode.update_copies(&dir.copies);
                 inode.note_name(&dir.parent, &dir.name, 1);
                 Ok(inode)

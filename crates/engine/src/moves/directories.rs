@@ -17,6 +17,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::moves::job_move;
 use crate::pool::Pool;
 use crate::recovery::recover::sync_dir;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, mark};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
@@ -53,27 +54,27 @@ impl Union {
             return Err(NOT_KNOWN);
         }
         if dir.copies().len() == 1 {
-            self.copy_elsewhere(&pool, dir, &name.parent, targets)?;
+            self.tree.copy_elsewhere(&pool, dir, &name.parent, targets)?;
         }
         let _tree_lock = self.tree.tree_lock.write(&pool).map_err(job_move::in_words)?;
         let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
             return Ok(false);
         }
-        let kept = self.copies_kept(&pool, dir, from)?;
+        let kept = self.tree.copies_kept(&pool, dir, from)?;
         let said = |error: OpError| match error.errno() {
             Errno::NOTEMPTY | Errno::EXIST => NOT_EMPTY,
             Errno::PERM => "it is append-only or immutable",
             _ => job_move::in_words(error),
         };
-        self.make_durable(&pool, dir, &kept).map_err(said)?;
-        let parent = self.dirfd(&pool, &name.parent, from).map_err(said)?;
+        self.tree.make_durable(&pool, dir, &kept).map_err(said)?;
+        let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
         let times = job_move::times_of(branch, &parent);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         job_move::set_times(branch, &parent, times);
         dir.drop_copy(from);
-        self.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
+        self.tree.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");
         }
@@ -86,9 +87,11 @@ impl Union {
     /// Why not.
     pub(crate) fn root_shows_without(&self, from: BranchIx) -> Result<(), &'static str> {
         let pool = self.pool();
-        self.copies_kept(&pool, self.tree.inodes.root(), from).map(drop)
+        self.tree.copies_kept(&pool, self.tree.inodes.root(), from).map(drop)
     }
+}
 
+impl Tree {
     fn copy_elsewhere(
         &self,
         pool: &Pool,

@@ -9,7 +9,7 @@
 //! open until the requests under way have ended: one that met it on the old branch asks again where a file is open.
 //!
 //! A symbolic link, fifo, socket or device has no content, and no request opens it. It is held open by its name, and its move
-//! is ordered before the requests are waited for: a request for it calls the move off (`ops/pin.rs`).
+//! is ordered before the requests are waited for: a request for it calls the move off (`tree/pin.rs`).
 
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
@@ -134,7 +134,7 @@ impl Union {
             true => self.open_on_branch(&pool, inode, false, OFlags::RDONLY),
             false => self.open_by_name(&pool, inode),
         };
-        let file = inode.open_with(|file| self.freshen(inode, file), open)?;
+        let file = inode.open_with(|file| self.tree.freshen(inode, file), open)?;
         let mut held = HeldFile { inode: inode.clone(), file, departure: None };
         if is_content {
             held.file.make_readable()?;
@@ -145,7 +145,7 @@ impl Union {
     }
 
     fn open_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Arc<OpenFile>> {
-        let (at, fd, stat) = self.open_inode(pool, inode, OFlags::PATH)?;
+        let (at, fd, stat) = self.tree.open_inode(pool, inode, OFlags::PATH)?;
         let branch = pool.branch(at).acquire()?;
         Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.files.backings.clone())))
     }

@@ -13,8 +13,6 @@ pub(crate) mod relocate;
 pub(crate) mod special;
 pub(crate) mod transfer;
 
-use std::sync::atomic::AtomicU64;
-
 use fsstack_branch::ranked::{MOVING, Ranked};
 
 use crate::tree::inode::InodeName;
@@ -28,6 +26,4 @@ pub(crate) struct Moves {
     pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
     pub(crate) movers: Movers,
     pub(crate) refusals: Refusals,
-    /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
-    pub(crate) count: AtomicU64,
 }

@@ -26,6 +26,7 @@ use crate::recovery::blank::StagedCopy;
 use crate::recovery::intent::{Intent, Noted, Stamp};
 use crate::recovery::record::let_go;
 use crate::recovery::recover::sync_dir;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::place::ancestors;
 use crate::union::Union;
@@ -86,7 +87,7 @@ impl Union {
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
-        let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
+        let old = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino)?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
         moving.inode.moved_to(new.to.ix);
         if moving.is_group() {
@@ -96,7 +97,9 @@ impl Union {
         }
         Ok(old)
     }
+}
 
+impl Tree {
     fn exchange_names_under_tree_lock(
         &self,
         pool: &Pool,
@@ -217,7 +220,7 @@ impl Union {
         })?;
         // Before the old names go: a lookup that saw neither name asks again.
         moving.names.iter().for_each(|name| name.parent.has_new(&name.name));
-        self.moves.count.fetch_add(1, SeqCst);
+        self.relocations.fetch_add(1, SeqCst);
         // The copies were synced meanwhile: compared once more.
         for (name, dir) in olds {
             match moving.look(dir, &name.name) {

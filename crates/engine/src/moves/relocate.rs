@@ -41,6 +41,7 @@ use crate::moves::reasons::{HIDES, why_failed, why_not};
 use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName, number};
 use crate::union::Union;
 
@@ -96,9 +97,9 @@ impl Union {
         let OrderedMove { inode, file, departure, cause, .. } = order;
         let pool = &*self.pool.load_full();
         let (was, from, source) = file.source()?;
-        let moving = self.begin(pool, order, from, source.as_fd())?;
+        let moving = self.tree.begin(pool, order, from, source.as_fd())?;
         let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
-        let ranking = self.targets(pool, &moving, need, cause.job());
+        let ranking = self.tree.targets(pool, &moving, need, cause.job());
         let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
             (true, false) => "the policy for moves takes none of the branches that have room for it",
             _ => "no other branch has room for the whole of it",
@@ -152,9 +153,60 @@ impl Union {
                 }
             }
         }
-        Err(self.not_moved(order, why))
+        Err(self.tree.not_moved(order, why))
     }
 
+    /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
+    fn move_to<'f>(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        to: &Member,
+        order: &OrderedMove,
+        alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
+    ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
+        let departure = &*order.departure;
+        let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
+        let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
+        let (fd, staged) = match moving.is_content() {
+            true => to.ask(|| blank(to, &dirs[0], &moving.stat))?,
+            false => special::make(&moving.from, moving.source, &moving.stat, to)?,
+        };
+        let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
+        let id = moving.inode.id;
+        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
+            // Its identity is on disk, on the copy and in the index, before the copy has a name.
+            let natural = self.tree.mark_moved(to, &new.fd, &made, id)?;
+            copy_across(pool, moving, &new, order)
+                .and_then(|()| alone())
+                .map_err(Unmoved::from)
+                .and_then(|alone| {
+                    let named = self.exchange_names(pool, moving, &new, made.ino);
+                    Ok((named.inspect_err(|_| departure.copy_again())?, alone))
+                })
+                .inspect_err(|unmoved| {
+                    // A copy that may be there keeps its former identity: it may become the file. (Not where it could not be
+                    // distinguished from a later object with its inode number.)
+                    if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
+                        self.tree.index.forget(id, Some(natural));
+                    }
+                })
+        });
+        let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;
+        if done.as_ref().is_ok_and(|(old, _)| is_gone(old)) {
+            let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
+            self.tree.index.forget(id, Some(before));
+        }
+        if done.is_err()
+            && let Some(staged) = &new.staged
+        {
+            staged.discard(to);
+        }
+        done.map(|(_, alone)| (new.fd, alone))
+    }
+}
+
+impl Tree {
     /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there.
     ///
     /// # Errors
@@ -218,55 +270,6 @@ impl Union {
             tracing::warn!(?name, why, "branch full and the file not moved; its writer gets ENOSPC");
         }
         Errno::NOSPC.into()
-    }
-
-    /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
-    fn move_to<'f>(
-        &self,
-        pool: &Pool,
-        moving: &Move<'_>,
-        to: &Member,
-        order: &OrderedMove,
-        alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
-    ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
-        let departure = &*order.departure;
-        let dirs = moving.names.iter().map(|name| self.skeleton(pool, &name.parent, to.ix));
-        let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
-        let (fd, staged) = match moving.is_content() {
-            true => to.ask(|| blank(to, &dirs[0], &moving.stat))?,
-            false => special::make(&moving.from, moving.source, &moving.stat, to)?,
-        };
-        let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
-        let id = moving.inode.id;
-        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
-            // Its identity is on disk, on the copy and in the index, before the copy has a name.
-            let natural = self.mark_moved(to, &new.fd, &made, id)?;
-            copy_across(pool, moving, &new, order)
-                .and_then(|()| alone())
-                .map_err(Unmoved::from)
-                .and_then(|alone| {
-                    let named = self.exchange_names(pool, moving, &new, made.ino);
-                    Ok((named.inspect_err(|_| departure.copy_again())?, alone))
-                })
-                .inspect_err(|unmoved| {
-                    // A copy that may be there keeps its former identity: it may become the file. (Not where it could not be
-                    // distinguished from a later object with its inode number.)
-                    if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
-                        self.index.forget(id, Some(natural));
-                    }
-                })
-        });
-        let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;
-        if done.as_ref().is_ok_and(|(old, _)| is_gone(old)) {
-            let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
-            self.index.forget(id, Some(before));
-        }
-        if done.is_err()
-            && let Some(staged) = &new.staged
-        {
-            staged.discard(to);
-        }
-        done.map(|(_, alone)| (new.fd, alone))
     }
 }
 

@@ -8,8 +8,9 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
 use crate::files::{Access, FileHandle, OpenFile, is_refused};
-use crate::ops::pin::unlinked_fd;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
+use crate::tree::pin::unlinked_fd;
 use crate::union::Union;
 
 impl Union {
@@ -22,21 +23,21 @@ impl Union {
         if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
             return Ok(Attr { ino, validity: open.inode.validity(), stat: open.file.stat()? });
         }
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         if inode.is_dir() {
-            return self.dir_attr(&pool, &inode);
+            return self.tree.dir_attr(&pool, &inode);
         }
         let stat = match inode.open_file() {
             Some(file) => {
-                self.freshen(&inode, &file)?;
+                self.tree.freshen(&inode, &file)?;
                 file.stat()?
             }
-            None => match self.stat_by_name(&pool, &inode) {
+            None => match self.tree.stat_by_name(&pool, &inode) {
                 // No name of it is left, but the kernel has it still.
                 Err(error) if error.errno() == Errno::STALE && unlinked_fd(&pool, &inode).is_some() => {
-                    self.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
+                    self.tree.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
                 }
-                Err(error) => self.file_by_number(&pool, &inode, error)?.stat,
+                Err(error) => self.tree.file_by_number(&pool, &inode, error)?.stat,
                 Ok(stat) => stat,
             },
         };
@@ -49,11 +50,11 @@ impl Union {
     /// EINVAL if it is none; what the branch answered.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         if inode.kind != sys::Kind::Symlink {
             return Err(Errno::INVAL.into());
         }
-        let pin = self.pin(&pool, &inode)?;
+        let pin = self.tree.pin(&pool, &inode)?;
         pin.ask(&pool, |fd| sys::at::readlink(fd, c""))
     }
 
@@ -69,10 +70,12 @@ impl Union {
     /// An open file's handle. The file is opened anew if its branch was mounted again meanwhile.
     pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
         let open = self.files.handles.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
-        self.freshen(&open.inode, &open.file)?;
+        self.tree.freshen(&open.inode, &open.file)?;
         Ok(open)
     }
+}
 
+impl Tree {
     /// Opens `file`, the open file of `inode`, anew if its branch was mounted again since.
     pub(crate) fn freshen(&self, inode: &Arc<Inode>, file: &OpenFile) -> Result<()> {
         while let Some(was) = file.stale()? {

@@ -17,6 +17,7 @@ use crate::answer::{Created, Entry, Opened, Validity};
 use crate::files::{Access, OpenFile};
 use crate::kept::slots;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::entry;
 use crate::tree::unsynced_dirs::NameEvent;
@@ -45,11 +46,12 @@ impl Union {
         caller: Caller,
     ) -> Result<Created> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
-        let missing = self.must_be_missing(&pool, &parent, name.as_cstr());
+        let parent = self.tree.dir(parent)?;
+        let missing = self.tree.must_be_missing(&pool, &parent, name.as_cstr());
         let made = missing.and_then(|create_guard| {
-            let made =
-                self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller))?;
+            let made = self
+                .tree
+                .place(&pool, &parent, |at| self.tree.create_on(&pool, &parent, name, mode, at, caller))?;
             Ok((made, create_guard))
         });
         let (made, create_guard) = made.map_err(|error| {
@@ -64,34 +66,11 @@ impl Union {
         })?;
         parent.has_new(name.as_cstr());
         drop(create_guard);
-        self.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
-        self.sync_changed(&pool, &parent)?;
-        let id = self.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
-        let entry = self.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
+        self.tree.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
+        self.tree.sync_changed(&pool, &parent)?;
+        let id = self.tree.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
+        let entry = self.tree.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
         self.open_made(&pool, entry, made, flags, caller)
-    }
-
-    fn create_on(
-        &self,
-        pool: &Pool,
-        parent: &Arc<Inode>,
-        name: EntryName<'_>,
-        mode: u32,
-        at: BranchIx,
-        caller: Caller,
-    ) -> Result<Made> {
-        let dir = self.skeleton(pool, parent, at)?;
-        self.sync_renamed(pool, (parent, name.as_cstr()), &[at]);
-        let branch = pool.branch(at);
-        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-        let make = || sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts);
-        slots::acts(0);
-        let fd = dir.opened(branch.ask_as(caller, make)?);
-        // Another branch may be tried next: this one must not keep the name.
-        let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).inspect_err(|_| {
-            take_back(branch, name.as_cstr(), sys::at::unlink(dir.as_fd(), name.as_cstr()))
-        })?;
-        Ok(Made { at, fd, stat })
     }
 
     /// Creates a file without a name, as open(2) with `O_TMPFILE` in `parent`.
@@ -100,9 +79,9 @@ impl Union {
     /// EOPNOTSUPP where the branch cannot; the most telling reason if no branch takes it.
     pub fn tmpfile(&self, parent: Ino, mode: u32, flags: OFlags, caller: Caller) -> Result<Created> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
-        let made = self.place(&pool, &parent, |at| {
-            let dir = self.skeleton(&pool, &parent, at)?;
+        let parent = self.tree.dir(parent)?;
+        let made = self.tree.place(&pool, &parent, |at| {
+            let dir = self.tree.skeleton(&pool, &parent, at)?;
             let branch = pool.branch(at);
             // O_EXCL would keep it from ever getting a name.
             let how = OFlags::RDWR | flags & OFlags::EXCL;
@@ -112,7 +91,7 @@ impl Union {
             Ok(Made { at, fd, stat })
         })?;
         let Made { at, stat, .. } = made;
-        let id = self.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
+        let id = self.tree.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
         let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         self.open_made(&pool, entry(&inode, stat), made, flags, caller)
     }
@@ -126,7 +105,7 @@ impl Union {
         flags: OFlags,
         caller: Caller,
     ) -> Result<Created> {
-        let opened = self.inode(entry.ino).and_then(|inode| {
+        let opened = self.tree.inode(entry.ino).and_then(|inode| {
             let opened = self.hand_out_made(pool, inode.clone(), made, flags, caller)?;
             entry.attr.validity = match inode.validity() {
                 Validity::None => Validity::Instant,
@@ -152,6 +131,31 @@ impl Union {
         let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);
         let file = inode.open_since(0, |_| Ok::<_, OpError>(()), open)?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
+    }
+}
+
+impl Tree {
+    fn create_on(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: EntryName<'_>,
+        mode: u32,
+        at: BranchIx,
+        caller: Caller,
+    ) -> Result<Made> {
+        let dir = self.skeleton(pool, parent, at)?;
+        self.sync_renamed(pool, (parent, name.as_cstr()), &[at]);
+        let branch = pool.branch(at);
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+        let make = || sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts);
+        slots::acts(0);
+        let fd = dir.opened(branch.ask_as(caller, make)?);
+        // Another branch may be tried next: this one must not keep the name.
+        let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).inspect_err(|_| {
+            take_back(branch, name.as_cstr(), sys::at::unlink(dir.as_fd(), name.as_cstr()))
+        })?;
+        Ok(Made { at, fd, stat })
     }
 }
 

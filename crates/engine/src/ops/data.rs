@@ -141,7 +141,7 @@ impl Union {
         }
         let sync = terms.sync.max(open.sync);
         if sync.is_some() {
-            self.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
+            self.tree.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
         }
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;

@@ -14,6 +14,7 @@ use fsstack_sys::ioctl::{
 };
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
+use crate::tree::Tree;
 use crate::tree::inode_flags::FlagsRequest;
 use crate::union::Union;
 
@@ -40,10 +41,10 @@ impl Union {
             }
             Some(open) => return open.ask(|fd| run(fd, command, input)),
             None if sets => {
-                self.set_dir(ino, asked_for(command, input).ok_or(Errno::INVAL)?)?;
+                self.tree.set_dir(ino, asked_for(command, input).ok_or(Errno::INVAL)?)?;
                 ([0; 28], 0)
             }
-            None => return self.ask_dir(ino, command, input),
+            None => return self.tree.ask_dir(ino, command, input),
         };
         // The time of change is another now, and the kernel does not know.
         if let Some(invalidator) = self.admin.invalidator.get() {
@@ -51,7 +52,9 @@ impl Union {
         }
         Ok(answered)
     }
+}
 
+impl Tree {
     /// Gives the shown copy of a directory the flags `wanted`, then applies the same change to the others. If one refuses
     /// that must not, all are rolled back.
     fn set_dir(&self, ino: Ino, wanted: FlagsRequest) -> Result<()> {

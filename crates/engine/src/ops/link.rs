@@ -21,13 +21,13 @@ impl Union {
     /// one that can have the link.
     pub fn link(&self, ino: Ino, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
-        let parent = self.dir(parent)?;
+        let inode = self.tree.inode(ino)?;
+        let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         if inode.is_dir() {
             return Err(Errno::PERM.into());
         }
-        let _create_guard = self.must_be_missing(&pool, &parent, name)?;
+        let _create_guard = self.tree.must_be_missing(&pool, &parent, name)?;
         // An open file may be about to move, and does not: its branch is asked for when it stays.
         let open = inode.open_file();
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
@@ -36,13 +36,13 @@ impl Union {
         if branch.mode() == BranchMode::ReadOnly {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
-        let dir = self.skeleton(&pool, &parent, at).map_err(OpError::of_a_new_parent)?;
-        self.sync_renamed(&pool, (&parent, name), &[at]);
+        let dir = self.tree.skeleton(&pool, &parent, at).map_err(OpError::of_a_new_parent)?;
+        self.tree.sync_renamed(&pool, (&parent, name), &[at]);
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
             branch.stat_fd(fd)
         };
-        let pin = if open.is_none() { Some(self.pin(&pool, &inode)?) } else { None };
+        let pin = if open.is_none() { Some(self.tree.pin(&pool, &inode)?) } else { None };
         // With the old name removed it is a rename. (After the search for the file, if it had to be searched for.)
         let _moving = pool.moving([&parent, &parent])?;
         let _linking = branch.linking()?;
@@ -53,8 +53,8 @@ impl Union {
             (None, None) => return Err(OpError::STALE),
         };
         parent.has_new(name);
-        self.changed(&pool, at, (&parent, name), NameEvent::Came);
-        self.sync_changed(&pool, &parent)?;
-        Ok(self.admit_file(&pool, &parent, name, at, stat))
+        self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
+        self.tree.sync_changed(&pool, &parent)?;
+        Ok(self.tree.admit_file(&pool, &parent, name, at, stat))
     }
 }

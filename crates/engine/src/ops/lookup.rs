@@ -23,15 +23,15 @@ impl Union {
     /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
     pub fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
+        let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name) {
             self.pool_metrics.note(PoolCounter::LookupKnown);
             return Ok(entry);
         }
         self.pool_metrics.note(PoolCounter::LookupAsked);
-        let found = self.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
-        self.admit(&pool, &parent, name, found)
+        let found = self.tree.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
+        self.tree.admit(&pool, &parent, name, found)
     }
 
     /// Asks only the branch where the name was seen last. None: all must be asked.
@@ -44,8 +44,8 @@ impl Union {
             if !parent.is_on(at) {
                 return None;
             }
-            let stat = self.stat_in(pool, parent, at, name).ok()?;
-            return (!stat.is_dir()).then(|| self.admit_file(pool, parent, name, at, stat));
+            let stat = self.tree.stat_in(pool, parent, at, name).ok()?;
+            return (!stat.is_dir()).then(|| self.tree.admit_file(pool, parent, name, at, stat));
         };
         self.lookup_dir(pool, parent, name, known)
     }
@@ -59,9 +59,9 @@ impl Union {
         for at in dir.copies() {
             // The first by its name, which must still lead there; the others follow.
             let stat = if stats.is_empty() {
-                self.stat_in(pool, parent, at, name).ok()?
+                self.tree.stat_in(pool, parent, at, name).ok()?
             } else {
-                match self.ask_copy(pool, dir, at) {
+                match self.tree.ask_copy(pool, dir, at) {
                     Err(error) if error.is_fault() => dir.reported(at)?,
                     reported => reported.ok()?,
                 }

@@ -9,6 +9,7 @@ use fsstack_sys::{self as sys, Errno};
 use crate::answer::Entry;
 use crate::handles::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{entry, merge};
 use crate::union::Union;
@@ -20,10 +21,10 @@ impl Union {
     /// ESTALE if nothing has the number any more; EIO if that cannot be known.
     pub fn lookup_self(&self, ino: Ino) -> Result<Entry> {
         let pool = self.pool.load();
-        if let Ok(inode) = self.inode(ino) {
+        if let Ok(inode) = self.tree.inode(ino) {
             match self.getattr(ino, None) {
                 Ok(attr) if attr.stat.nlink > 0 || inode.open_file().is_some() => {
-                    return Ok(self.count(&inode, attr.stat));
+                    return Ok(self.tree.count(&inode, attr.stat));
                 }
                 Ok(_) => {}
                 // Gone: another object may have the number by now.
@@ -31,9 +32,9 @@ impl Union {
                 Err(error) => return Err(error),
             }
         }
-        Ok(match self.resolve_number(&pool, ino)? {
-            ResolvedNumber::File(file) => self.enter_file(&pool, &file),
-            ResolvedNumber::Dir(dir) => self.enter_dir(&dir),
+        Ok(match self.tree.resolve_number(&pool, ino)? {
+            ResolvedNumber::File(file) => self.tree.enter_file(&pool, &file),
+            ResolvedNumber::Dir(dir) => self.tree.enter_dir(&dir),
         })
     }
 
@@ -43,46 +44,47 @@ impl Union {
     /// ENOENT for the root; ESTALE if the directory is gone; EIO if that cannot be known.
     pub fn lookup_parent(&self, ino: Ino) -> Result<Entry> {
         let pool = self.pool.load();
-        let dir = self.dir(ino)?;
+        let dir = self.tree.dir(ino)?;
         if dir.is_root() {
             return Err(OpError::MISSING);
         }
-        let known = dir.name().filter(|name| self.leads_to(&pool, &name.parent, &name.name, &dir));
+        let known = dir.name().filter(|name| self.tree.leads_to(&pool, &name.parent, &name.name, &dir));
         let parent = match known {
             Some(name) => name.parent,
             None => {
-                self.reconnect(&pool, &dir)?;
+                self.tree.reconnect(&pool, &dir)?;
                 dir.name().ok_or(OpError::STALE)?.parent
             }
         };
-        let attr = self.dir_attr(&pool, &parent)?;
-        Ok(self.count(&parent, attr.stat))
+        let attr = self.tree.dir_attr(&pool, &parent)?;
+        Ok(self.tree.count(&parent, attr.stat))
     }
+}
 
+impl Tree {
     fn enter_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
         let (id, stat) = (reached.id, reached.stat);
         let name = self.name_of(pool, reached);
-        let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
+        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
         // Without a name it is opened by its number, until it is seen under one.
         if let Some((parent, name)) = name {
             inode.note_name(&parent, &name, stat.nlink);
-            self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+            self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         }
         entry(&inode, stat)
     }
 
     fn enter_dir(&self, found: &ConnectedDir) -> Entry {
-        let inode =
-            self.tree.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
+        let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
         inode.note_name(&found.parent, &found.name, 1);
-        self.tree.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
+        self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
         entry(&inode, merge(&found.stats))
     }
 
     /// The kernel holds one more lookup of an inode that is known.
     fn count(&self, inode: &Arc<Inode>, stat: sys::Stat) -> Entry {
-        let counted = self.tree.inodes.looked_up(inode.id, inode.kind, || again(inode));
+        let counted = self.inodes.looked_up(inode.id, inode.kind, || again(inode));
         entry(&counted, stat)
     }
 }

@@ -52,12 +52,12 @@ impl Union {
     /// EEXIST if any branch has the name; the most telling reason if no branch takes it.
     pub fn make(&self, parent: Ino, name: EntryName<'_>, new: New<'_>, caller: Caller) -> Result<Entry> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
+        let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
-        let _create_guard = self.must_be_missing(&pool, &parent, name)?;
-        let (at, stat, dir): (_, Stat, _) = self.place(&pool, &parent, |at| {
-            let dir = self.skeleton(&pool, &parent, at)?;
-            self.sync_renamed(&pool, (&parent, name), &[at]);
+        let _create_guard = self.tree.must_be_missing(&pool, &parent, name)?;
+        let (at, stat, dir): (_, Stat, _) = self.tree.place(&pool, &parent, |at| {
+            let dir = self.tree.skeleton(&pool, &parent, at)?;
+            self.tree.sync_renamed(&pool, (&parent, name), &[at]);
             let branch = pool.branch(at);
             slots::acts(0);
             branch.ask_as(caller, || new.make(dir.as_fd(), name))?;
@@ -67,14 +67,14 @@ impl Union {
             Ok((at, stat, dir))
         })?;
         parent.has_new(name);
-        self.changed(&pool, at, (&parent, name), NameEvent::Came);
-        self.sync_changed(&pool, &parent)?;
+        self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
+        self.tree.sync_changed(&pool, &parent)?;
         let on = On::Name(dir.as_fd(), name);
         Ok(if stat.is_dir() {
-            self.admit_new_dir(&pool, &parent, name, at, stat, on)
+            self.tree.admit_new_dir(&pool, &parent, name, at, stat, on)
         } else {
-            let id = self.new_identity(&pool, pool.branch(at), &stat, on);
-            self.admit_file_as(id, &parent, name, at, stat)
+            let id = self.tree.new_identity(&pool, pool.branch(at), &stat, on);
+            self.tree.admit_file_as(id, &parent, name, at, stat)
         })
     }
 }

@@ -12,7 +12,6 @@ mod lookup;
 mod lookup_dot;
 mod make;
 pub(crate) mod open;
-pub(crate) mod pin;
 mod readdir;
 mod rename;
 pub(crate) mod rmdir;

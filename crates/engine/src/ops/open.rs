@@ -29,7 +29,7 @@ impl Union {
     /// ESTALE if the file is gone; what the branch answered.
     pub fn open(&self, ino: Ino, flags: OFlags, caller: Caller) -> Result<Opened> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         match inode.kind {
             Kind::Dir => return Err(Errno::ISDIR.into()),
             Kind::Symlink => return Err(Errno::LOOP.into()),
@@ -37,7 +37,7 @@ impl Union {
         }
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
         let join = |file: &OpenFile| {
-            self.freshen(&inode, file)?;
+            self.tree.freshen(&inode, file)?;
             if !write {
                 return Ok(());
             }
@@ -76,20 +76,20 @@ impl Union {
     ) -> Result<Arc<OpenFile>> {
         let (access, (at, fd, stat)) = if write {
             pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-            match self.open_inode(pool, inode, Access::Write.flags()) {
+            match self.tree.open_inode(pool, inode, Access::Write.flags()) {
                 // An unprivileged daemon may be allowed to write and not to read.
                 Err(error) if error.errno() == Errno::ACCESS => {
-                    (Access::Write, self.open_inode(pool, inode, OFlags::WRONLY)?)
+                    (Access::Write, self.tree.open_inode(pool, inode, OFlags::WRONLY)?)
                 }
                 // An append-only file.
                 Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
-                    (Access::Append, self.open_inode(pool, inode, Access::Append.flags())?)
+                    (Access::Append, self.tree.open_inode(pool, inode, Access::Append.flags())?)
                 }
                 opened => (Access::Write, opened?),
             }
         } else {
             let access = self.access_to_read(pool, inode);
-            (access, self.open_inode(pool, inode, access.flags())?)
+            (access, self.tree.open_inode(pool, inode, access.flags())?)
         };
         let stat = match access {
             // The kernel waits for ever for a server that hangs.

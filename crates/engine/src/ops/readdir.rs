@@ -16,6 +16,7 @@ use crate::files::followed::Followed;
 use crate::files::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::kept::slots;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number::number;
 use crate::tree::resolve::Found;
@@ -53,7 +54,7 @@ impl Union {
     /// # Errors
     /// ENOTDIR; ESTALE.
     pub fn opendir(&self, ino: Ino, flags: OFlags) -> Result<Handle> {
-        let inode = self.dir(ino)?;
+        let inode = self.tree.dir(ino)?;
         let handle = self.files.new_handle();
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
         let listing = Ranked::new(Listing::new(noatime, &self.files.listing_memory));
@@ -72,34 +73,13 @@ impl Union {
     /// out-of-band changes are seen at the next one.
     pub fn kept_listing(&self, ino: Ino) -> KeptListing {
         let pool = self.pool.load();
-        let Ok(dir) = self.dir(ino) else { return KeptListing::None };
-        let stamp = self.listing_stamp(&pool, &dir);
+        let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
+        let stamp = self.tree.listing_stamp(&pool, &dir);
         match (dir.keeps_listing(stamp), stamp) {
             (true, _) => KeptListing::Valid,
             (false, Some(_)) => KeptListing::Fill,
             (false, None) => KeptListing::None,
         }
-    }
-
-    /// None: a change could go unnoticed.
-    fn listing_stamp(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<u64> {
-        let now = SystemTime::now();
-        let mut times = Vec::with_capacity(4);
-        for at in dir.copies() {
-            let branch = pool.branch(at);
-            if !branch.kind.is_local() || dir.is_unsure() {
-                return None;
-            }
-            let fd = self.dirfd(pool, dir, at).ok()?;
-            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
-            // A second change in the same tick of the clock might not show.
-            let changed = UNIX_EPOCH + Duration::new(u64::try_from(stat.ctime.sec).ok()?, stat.ctime.nsec);
-            if now.duration_since(changed).ok()? < TICK {
-                return None;
-            }
-            times.push((branch.id.get(), stat.ino, stat.ctime, stat.mtime));
-        }
-        Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(times))
     }
 
     /// The last use of a directory handle is over.
@@ -129,7 +109,7 @@ impl Union {
         let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;
         open.followed.goes_on(cookie);
-        if !self.put_dots(&open.inode, cookie, &mut listing, sink) {
+        if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
         }
         let mut count = 0_usize;
@@ -154,14 +134,14 @@ impl Union {
             }
             listing.took(read.cookie);
             if is_tail(read.cookie) {
-                count += usize::from(self.put_entry(&pool, &open.inode, &read, plus, sink));
+                count += usize::from(self.tree.put_entry(&pool, &open.inode, &read, plus, sink));
                 continue;
             }
             open.followed.goes_on(read.cookie);
             if open.followed.was_shown(&read.name, read.at) {
                 continue;
             }
-            let shown = self.put_entry(&pool, &open.inode, &read, plus, sink);
+            let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
             open.followed.came(&read.name, read.at, shown);
             count += usize::from(shown);
         }
@@ -174,7 +154,7 @@ impl Union {
         }
         let mut at = listing.position();
         while let Some((name, cookie)) = open.followed.next(at)? {
-            match self.find(pool, &open.inode, &name) {
+            match self.tree.find(pool, &open.inode, &name) {
                 Ok(Found::File(at, stat)) => {
                     let name = name.as_ref().into();
                     return Ok(Some(Read { at, ino: stat.ino, cookie, kind: Some(stat.kind()), name }));
@@ -187,6 +167,29 @@ impl Union {
             at = cookie;
         }
         Ok(None)
+    }
+}
+
+impl Tree {
+    /// None: a change could go unnoticed.
+    fn listing_stamp(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<u64> {
+        let now = SystemTime::now();
+        let mut times = Vec::with_capacity(4);
+        for at in dir.copies() {
+            let branch = pool.branch(at);
+            if !branch.kind.is_local() || dir.is_unsure() {
+                return None;
+            }
+            let fd = self.dirfd(pool, dir, at).ok()?;
+            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
+            // A second change in the same tick of the clock might not show.
+            let changed = UNIX_EPOCH + Duration::new(u64::try_from(stat.ctime.sec).ok()?, stat.ctime.nsec);
+            if now.duration_since(changed).ok()? < TICK {
+                return None;
+            }
+            times.push((branch.id.get(), stat.ino, stat.ctime, stat.mtime));
+        }
+        Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(times))
     }
 
     /// False if there was no room.
@@ -251,7 +254,7 @@ impl Union {
     /// Whether the entry and its attributes were sent to the kernel within `age`.
     fn is_fresh(&self, dir: &Inode, read: &Read, age: Duration) -> bool {
         let known = self.known(dir, &read.name).filter(|inode| read.kind == Some(inode.kind));
-        known.is_some_and(|inode| self.tree.inodes.was_reported(&inode, age))
+        known.is_some_and(|inode| self.inodes.was_reported(&inode, age))
     }
 
     /// `d_ino`, which must be what `st_ino` would be.

@@ -27,6 +27,7 @@ use crate::handles::removed::NameRemoval;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::{DirStats, Found};
 use crate::tree::unsynced_dirs::NameEvent;
@@ -45,52 +46,121 @@ impl Union {
         flags: RenameFlags,
     ) -> Result<()> {
         let pool = self.pool.load();
-        let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
+        let (from_dir, to_dir) = (self.tree.dir(from.0)?, self.tree.dir(to.0)?);
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
             crate::tree::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
         let moving = pool.moving([&from_dir, &to_dir])?;
-        let _renaming = self.index.renaming();
+        let _renaming = self.tree.index.renaming();
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
             // Either may be on no branch for a moment.
-            let create_guard = self.create_guard(&pool, from.dir, from.name)?;
+            let create_guard = self.tree.create_guard(&pool, from.dir, from.name)?;
             let too = !create_guard.keeps(to.dir, to.name);
-            let _create_guard_too = if too { Some(self.create_guard(&pool, to.dir, to.name)?) } else { None };
+            let _create_guard_too =
+                if too { Some(self.tree.create_guard(&pool, to.dir, to.name)?) } else { None };
             slots::acts(0);
-            self.exchange(&pool, from, to)?;
-            self.sync_changed(&pool, from.dir)?;
-            return self.sync_changed(&pool, to.dir);
+            self.tree.exchange(&pool, from, to)?;
+            self.tree.sync_changed(&pool, from.dir)?;
+            return self.tree.sync_changed(&pool, to.dir);
         }
         if !RenameFlags::NOREPLACE.contains(flags) {
             return Err(Errno::INVAL.into());
         }
         let _create_guard = if flags.contains(RenameFlags::NOREPLACE) {
             let born = to.dir.born();
-            let create_guard = self.must_be_missing(&pool, to.dir, to.name)?;
+            let create_guard = self.tree.must_be_missing(&pool, to.dir, to.name)?;
             to.dir.note_miss(to.name, born); // asked again below, for free
             create_guard
         } else {
-            self.create_guard(&pool, to.dir, to.name)?
+            self.tree.create_guard(&pool, to.dir, to.name)?
         };
-        let at = self.source(&pool, from)?;
+        let at = self.tree.source(&pool, from)?;
         slots::acts(0);
         let renamed = match at {
             Some(at) => self.rename_file(&pool, from, to, at, flags),
-            None => self.rename_dir(&pool, from, to, flags),
+            None => self.tree.rename_dir(&pool, from, to, flags),
         };
         // Whatever was answered: the name may be there.
         to.dir.has_new(to.name);
         renamed?;
         if let Some(at) = at {
-            let at = self.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
-            self.file_was_renamed(&pool, moving, (to.dir, to.name), at);
+            let at = self.tree.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
+            self.tree.file_was_renamed(&pool, moving, (to.dir, to.name), at);
         }
-        self.sync_changed(&pool, from.dir)?;
-        self.sync_changed(&pool, to.dir)
+        self.tree.sync_changed(&pool, from.dir)?;
+        self.tree.sync_changed(&pool, to.dir)
     }
 
+    fn rename_file(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let branch = pool.branch(at);
+        if !branch.is_writable() {
+            return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
+        }
+        let known = self.tree.known_or_found(pool, from.dir, from.name);
+        // It may have to open what is replaced: with no other file's place held, as another rename may hold these two.
+        let moves = self.tree.relocations.load(SeqCst);
+        let (replaced, targets) = self.tree.targets_of(pool, to)?;
+        let open = known.as_ref().and_then(|inode| inode.open_file());
+        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
+        let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
+        let branch = pool.branch(at);
+        let hidden = self.tree.hidden(pool, from, at)?;
+        if hidden.first().is_some_and(|(other, _)| pool.turn(*other) < pool.turn(at)) {
+            // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
+            // name was looked up, or has it since then; the kernel is to look again.
+            self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
+            return Err(OpError::STALE);
+        }
+        // What is replaced is not moved meanwhile either: it would show again on another branch.
+        let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
+        let stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
+        if let Some((file, held)) = replaced_open.as_ref().zip(stays_too.as_ref()) {
+            self.note_moved(file, held);
+        }
+        // Maybe, before it was held; or it was, and closed since.
+        let moved = replaced_open.is_some() || self.tree.relocations.load(SeqCst) != moves;
+        let targets = if moved { self.tree.find_all(pool, to.dir, to.name, None)? } else { targets };
+        let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
+        self.tree.check_writable(pool, &hidden)?;
+        self.tree.check_writable(pool, &targets)?;
+        if self.tree.same_object(pool, from, at, &targets)? {
+            return Ok(()); // two names of one file: rename(2) does nothing
+        }
+        let from_fd = self.tree.dirfd(pool, from.dir, at)?;
+        let to_fd = self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
+        self.tree.sync_renamed(pool, (to.dir, to.name), &[at]);
+        self.tree.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
+        let visible = targets.first().map(|(first, _)| *first);
+        if visible.is_some()
+            && let Some(replaced) = &replaced
+        {
+            self.tree.keep_removed(pool, replaced, to.dir, to.name);
+        }
+        let removal = replaced.as_ref().map(|replaced| self.tree.removal(pool, replaced, (to.dir, to.name)));
+        let others = targets.iter().map(|(other, _)| *other);
+        self.tree.unlink_hidden(pool, to, others.filter(|other| *other != at && Some(*other) != visible))?;
+        match visible.filter(|other| *other != at) {
+            Some(other) => self.tree.rename_over(pool, from, to, at, other)?,
+            None => {
+                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+                self.tree.both_changed(pool, at, from, to);
+            }
+        }
+        self.tree.moved(pool, known, from, to, at, replaced.zip(removal));
+        Ok(())
+    }
+}
+
+impl Tree {
     /// The branch of the file that is renamed, as remembered if the kernel has just looked it up: the rename
     /// itself finds out whether it is still there. None: a directory.
     fn source(&self, pool: &Pool, from: End<'_>) -> Result<Option<BranchIx>> {
@@ -107,72 +177,6 @@ impl Union {
         }
     }
 
-    fn rename_file(
-        &self,
-        pool: &Pool,
-        from: End<'_>,
-        to: End<'_>,
-        at: BranchIx,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let branch = pool.branch(at);
-        if !branch.is_writable() {
-            return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
-        }
-        let known = self.known_or_found(pool, from.dir, from.name);
-        // It may have to open what is replaced: with no other file's place held, as another rename may hold these two.
-        let moves = self.moves.count.load(SeqCst);
-        let (replaced, targets) = self.targets_of(pool, to)?;
-        let open = known.as_ref().and_then(|inode| inode.open_file());
-        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
-        let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
-        let branch = pool.branch(at);
-        let hidden = self.hidden(pool, from, at)?;
-        if hidden.first().is_some_and(|(other, _)| pool.turn(*other) < pool.turn(at)) {
-            // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
-            // name was looked up, or has it since then; the kernel is to look again.
-            self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
-            return Err(OpError::STALE);
-        }
-        // What is replaced is not moved meanwhile either: it would show again on another branch.
-        let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
-        let stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
-        if let Some((file, held)) = replaced_open.as_ref().zip(stays_too.as_ref()) {
-            self.note_moved(file, held);
-        }
-        // Maybe, before it was held; or it was, and closed since.
-        let moved = replaced_open.is_some() || self.moves.count.load(SeqCst) != moves;
-        let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
-        let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
-        self.check_writable(pool, &hidden)?;
-        self.check_writable(pool, &targets)?;
-        if self.same_object(pool, from, at, &targets)? {
-            return Ok(()); // two names of one file: rename(2) does nothing
-        }
-        let from_fd = self.dirfd(pool, from.dir, at)?;
-        let to_fd = self.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
-        self.sync_renamed(pool, (to.dir, to.name), &[at]);
-        self.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
-        let visible = targets.first().map(|(first, _)| *first);
-        if visible.is_some()
-            && let Some(replaced) = &replaced
-        {
-            self.keep_removed(pool, replaced, to.dir, to.name);
-        }
-        let removal = replaced.as_ref().map(|replaced| self.removal(pool, replaced, (to.dir, to.name)));
-        let others = targets.iter().map(|(other, _)| *other);
-        self.unlink_hidden(pool, to, others.filter(|other| *other != at && Some(*other) != visible))?;
-        match visible.filter(|other| *other != at) {
-            Some(other) => self.rename_over(pool, from, to, at, other)?,
-            None => {
-                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
-                self.both_changed(pool, at, from, to);
-            }
-        }
-        self.moved(pool, known, from, to, at, replaced.zip(removal));
-        Ok(())
-    }
-
     /// Objects under the target name of a rename, and the inode that it shows, if the kernel knows it.
     fn targets_of(&self, pool: &Pool, to: End<'_>) -> Result<(Option<Arc<Inode>>, DirStats)> {
         if to.dir.take_miss(to.name) {
@@ -182,7 +186,7 @@ impl Union {
         let replaced = self.known(to.dir, to.name).or_else(|| {
             let (at, stat) = targets.first().filter(|(_, stat)| !stat.is_dir())?;
             let id = self.identity(pool, pool.branch(*at), stat);
-            self.tree.inodes.get(id.ino).filter(|inode| inode.id == id)
+            self.inodes.get(id.ino).filter(|inode| inode.id == id)
         });
         if let Some(inode) = &replaced {
             inode.outlives_name();
@@ -220,7 +224,7 @@ impl Union {
         self.known(end.dir, end.name).or_else(|| {
             let copies: DirStats = holders.iter().filter(|(_, stat)| stat.is_dir()).copied().collect();
             let id = self.dir_identity(pool, end.dir, end.name, &copies).ok()?;
-            self.tree.inodes.get(id.ino)
+            self.inodes.get(id.ino)
         })
     }
 
@@ -259,11 +263,11 @@ impl Union {
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
             let stat = self.stat_in(pool, to.dir, at, to.name).ok()?;
-            self.tree.inodes.get(self.identity(pool, pool.branch(at), &stat).ino)
+            self.inodes.get(self.identity(pool, pool.branch(at), &stat).ino)
         });
         if let Some(inode) = moved {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
-            self.tree.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+            self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
             self.tell_index(pool, &inode);
             if !inode.is_dir() {
                 self.tell_index_of_file(pool, to, at);
@@ -289,7 +293,7 @@ impl Union {
     }
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
-        let _tree_lock = self.tree.tree_lock.write(pool)?;
+        let _tree_lock = self.tree_lock.write(pool)?;
         to.dir.has_new(to.name);
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;

@@ -21,6 +21,7 @@ use fsstack_sys::{self as sys, Errno, OFlags};
 use crate::handles::removed::NameRemoval;
 use crate::kept::slots;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::entries::Entries;
 use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::NameEvent;
@@ -33,34 +34,36 @@ impl Union {
     /// ENOTEMPTY if it has an entry on any branch, EROFS if a copy cannot be removed: then nothing is.
     pub fn rmdir(&self, parent: Ino, name: EntryName<'_>) -> Result<()> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
+        let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
-        self.check_whole(&pool, &parent)?;
+        self.tree.check_whole(&pool, &parent)?;
         if self.remove_only_copy(&pool, &parent, name)? {
-            return self.sync_changed(&pool, &parent);
+            return self.tree.sync_changed(&pool, &parent);
         }
         let _tree_lock = self.tree.tree_lock.write(&pool)?;
         let branches = parent.copies();
         if branches.len() > 1 {
-            self.check_removable(&pool, &parent, name)?;
+            self.tree.check_removable(&pool, &parent, name)?;
             for at in &branches {
-                self.check_empty(&pool, &parent, name, *at)?;
+                self.tree.check_empty(&pool, &parent, name, *at)?;
             }
         }
-        let known = self.known(&parent, name);
-        let object = known.as_ref().and_then(|inode| self.object_of(&pool, inode));
-        let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
+        let known = self.tree.known(&parent, name);
+        let object = known.as_ref().and_then(|inode| self.tree.object_of(&pool, inode));
+        let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         slots::acts(0);
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
             let branch = pool.branch(at);
-            let gone =
-                self.dirfd(&pool, &parent, at).and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
+            let gone = self
+                .tree
+                .dirfd(&pool, &parent, at)
+                .and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
             match gone {
                 Ok(()) => {
                     removed = true;
-                    self.changed(&pool, at, (&parent, name), NameEvent::Went);
+                    self.tree.changed(&pool, at, (&parent, name), NameEvent::Went);
                 }
                 Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
@@ -72,9 +75,9 @@ impl Union {
             return Err(last);
         }
         if let Some((inode, removal)) = known.zip(removal) {
-            self.dir_was_removed(&pool, (&inode, object), (&parent, name), removal);
+            self.tree.dir_was_removed(&pool, (&inode, object), (&parent, name), removal);
         }
-        self.sync_changed(&pool, &parent)
+        self.tree.sync_changed(&pool, &parent)
     }
 
     /// Whether `name` was a directory that is known to have one copy, which is removed.
@@ -82,7 +85,7 @@ impl Union {
     /// # Errors
     /// What the branch of that copy answered; nothing is removed then.
     fn remove_only_copy(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<bool> {
-        let Some(dir) = self.known(parent, name) else { return Ok(false) };
+        let Some(dir) = self.tree.known(parent, name) else { return Ok(false) };
         let _tree_lock = self.tree.tree_lock.read(pool)?;
         if !self.knows_copies(pool, &dir) {
             return Ok(false);
@@ -92,23 +95,25 @@ impl Union {
         if !branch.is_writable() || !parent.is_on(rmdir_guard.at) || !dir.has_name(parent, name) {
             return Ok(false);
         }
-        let object = self.object_of(pool, &dir);
-        let removal = self.removal(pool, &dir, (parent, name));
-        let fd = self.dirfd(pool, parent, rmdir_guard.at)?;
+        let object = self.tree.object_of(pool, &dir);
+        let removal = self.tree.removal(pool, &dir, (parent, name));
+        let fd = self.tree.dirfd(pool, parent, rmdir_guard.at)?;
         slots::acts(0);
         match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
             // Not what it was known to be.
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
             removed => removed?,
         }
-        self.changed(pool, rmdir_guard.at, (parent, name), NameEvent::Went);
-        self.dir_was_removed(pool, (&dir, object), (parent, name), removal);
+        self.tree.changed(pool, rmdir_guard.at, (parent, name), NameEvent::Went);
+        self.tree.dir_was_removed(pool, (&dir, object), (parent, name), removal);
         Ok(true)
     }
+}
 
+impl Tree {
     /// The object of a directory that is about to be removed, if it can be kept.
     fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
-        let at = dir.branch().filter(|_| self.tree.unlinked_inodes.has_room())?;
+        let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
         self.dirfd(pool, dir, at).ok()
     }
 

@@ -16,9 +16,10 @@ use smallvec::SmallVec;
 use crate::answer::Attr;
 use crate::files::SET_ID;
 use crate::ops::open::strip_fd;
-use crate::ops::pin::Pin;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::{AttributeGuard, Inode};
+use crate::tree::pin::Pin;
 use crate::tree::tree_lock::unless_stuck;
 use crate::union::Union;
 use std::sync::Arc;
@@ -83,14 +84,14 @@ impl Union {
     /// ETXTBSY for a set-id bit on a file that a stranger is writing past the daemon; the branch's error.
     pub fn setattr(&self, ino: Ino, handle: Option<Handle>, change: Change, caller: Caller) -> Result<Attr> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         if inode.is_dir() {
-            return self.change_dir(&pool, &inode, change);
+            return self.tree.change_dir(&pool, &inode, change);
         }
         let by_handle = self.file_if_open(handle)?;
         let pin = match by_handle {
             Some(file) => Pin::Open(file),
-            None => self.pin(&pool, &inode)?,
+            None => self.tree.pin(&pool, &inode)?,
         };
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         if let Some(mode) = change.mode {
@@ -135,7 +136,9 @@ impl Union {
             }),
         }
     }
+}
 
+impl Tree {
     fn change_dir(&self, pool: &Pool, dir: &Arc<Inode>, change: Change) -> Result<Attr> {
         if change.size.is_some() {
             return Err(Errno::ISDIR.into());

@@ -9,6 +9,7 @@ use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::lost;
 use crate::union::Union;
@@ -22,7 +23,7 @@ impl Union {
         self.sync_what_was_left()?;
         let open = self.file(handle)?;
         let own = open.inode.branch();
-        self.sync_way(&self.pool.load(), &open.inode, own)?;
+        self.tree.sync_way(&self.pool.load(), &open.inode, own)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
         open.file.sync(open.write_back_errors, sync)
     }
@@ -35,16 +36,16 @@ impl Union {
     pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         self.sync_what_was_left()?;
         let pool = self.pool.load();
-        let dir = self.dir(ino)?;
-        self.sync_way(&pool, &dir, None)?;
+        let dir = self.tree.dir(ino)?;
+        self.tree.sync_way(&pool, &dir, None)?;
         let (mut all, mut there) = (Ok(()), false);
         for at in dir.copies() {
-            let synced = self.sync_copy_by(&pool, &dir, at, |fd| {
+            let synced = self.tree.sync_copy_by(&pool, &dir, at, |fd| {
                 let fd = sys::at::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY)?;
                 if data_only { sys::file::fdatasync(fd.as_fd()) } else { sys::file::fsync(fd.as_fd()) }
             });
             match synced {
-                Err(error) if self.has_vanished(&pool, &dir, at, error) => {}
+                Err(error) if self.tree.has_vanished(&pool, &dir, at, error) => {}
                 synced => {
                     there = true;
                     all = all.and(synced);
@@ -60,25 +61,6 @@ impl Union {
             return all.and(Err(lost(at)));
         }
         if there { all } else { Err(OpError::STALE) }
-    }
-
-    /// Whether the copy of `dir` on the branch `at`, whose sync failed with `error`, was removed out of band: it has nothing
-    /// to be synced. A copy that cannot be asked may be there.
-    fn has_vanished(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, error: OpError) -> bool {
-        let is_stale = match error {
-            OpError::Branch { sys, .. } => sys.errno == Errno::STALE,
-            OpError::Refused(errno) => errno == Errno::STALE,
-            OpError::Sys(_) | OpError::NoBranch(_) => false,
-        };
-        if !is_stale && !error.is_missing() {
-            return false;
-        }
-        // A branch that was mounted again says ESTALE of what it has.
-        let Some(name) = dir.name() else { return false };
-        match self.stat_in(pool, &name.parent, at, &name.name) {
-            Ok(there) => dir.copy_ino(at) != Some(there.ino),
-            Err(error) => error.is_missing() || error.errno() == Errno::STALE,
-        }
     }
 
     /// Syncs what a daemon that died had noted for later: everything, as nothing of it is known.
@@ -113,5 +95,26 @@ impl Union {
             all = all.and(synced);
         }
         all
+    }
+}
+
+impl Tree {
+    /// Whether the copy of `dir` on the branch `at`, whose sync failed with `error`, was removed out of band: it has nothing
+    /// to be synced. A copy that cannot be asked may be there.
+    fn has_vanished(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, error: OpError) -> bool {
+        let is_stale = match error {
+            OpError::Branch { sys, .. } => sys.errno == Errno::STALE,
+            OpError::Refused(errno) => errno == Errno::STALE,
+            OpError::Sys(_) | OpError::NoBranch(_) => false,
+        };
+        if !is_stale && !error.is_missing() {
+            return false;
+        }
+        // A branch that was mounted again says ESTALE of what it has.
+        let Some(name) = dir.name() else { return false };
+        match self.stat_in(pool, &name.parent, at, &name.name) {
+            Ok(there) => dir.copy_ino(at) != Some(there.ino),
+            Err(error) => error.is_missing() || error.errno() == Errno::STALE,
+        }
     }
 }

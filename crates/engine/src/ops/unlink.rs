@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::settings::PageCache;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -31,12 +32,12 @@ impl Union {
     /// is removed; EIO if a branch that might have a copy cannot be asked.
     pub fn unlink(&self, parent: Ino, name: EntryName<'_>) -> Result<()> {
         let pool = self.pool.load();
-        let parent = self.dir(parent)?;
+        let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         // A copy that stays behind would show later, so all must be removable before one is removed.
-        self.check_whole(&pool, &parent)?;
-        self.check_removable(&pool, &parent, name)?;
-        let known = self.known_or_found(&pool, &parent, name);
+        self.tree.check_whole(&pool, &parent)?;
+        self.tree.check_removable(&pool, &parent, name)?;
+        let known = self.tree.known_or_found(&pool, &parent, name);
         if let Some(inode) = &known {
             inode.outlives_name();
         }
@@ -46,9 +47,9 @@ impl Union {
             self.note_moved(file, held);
         }
         if let Some(inode) = &known {
-            self.keep_removed(&pool, inode, &parent, name);
+            self.tree.keep_removed(&pool, inode, &parent, name);
         }
-        let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
+        let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         let shown = known.as_ref().and_then(|inode| inode.branch());
         slots::acts(0);
         let mut removed = false;
@@ -58,9 +59,9 @@ impl Union {
             // Each branch is a journal of its own: after a power cut hidden copies could be back, and show. So their
             // removal is synced before the shown copy goes.
             if shown.is_none_or(|shown| shown == at) {
-                hidden.drain(..).try_for_each(|other| self.sync_copy(&pool, &parent, other))?;
+                hidden.drain(..).try_for_each(|other| self.tree.sync_copy(&pool, &parent, other))?;
             }
-            match self.unlink_on(&pool, &parent, name, at) {
+            match self.tree.unlink_on(&pool, &parent, name, at) {
                 Ok(()) => {
                     removed = true;
                     hidden.push(at);
@@ -78,15 +79,17 @@ impl Union {
             inode.lost_name(&parent, name);
         }
         if let Some(removal) = removal {
-            self.gone(&pool, removal);
+            self.tree.gone(&pool, removal);
         }
-        self.sync_changed(&pool, &parent)
+        self.tree.sync_changed(&pool, &parent)
     }
+}
 
+impl Tree {
     /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
     /// again meanwhile.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
-        if inode.unlinked_fd().is_some() || !self.tree.unlinked_inodes.has_room() {
+        if inode.unlinked_fd().is_some() || !self.unlinked_inodes.has_room() {
             return;
         }
         let Some(at) = inode.branch() else { return };
@@ -105,7 +108,7 @@ impl Union {
             && (writes_back
                 || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
         {
-            inode.keep_unlinked(Arc::new(self.tree.unlinked_inodes.count(fd)));
+            inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
         }
     }
 

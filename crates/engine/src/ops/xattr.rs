@@ -14,6 +14,7 @@ use fsstack_sys::{self as sys, Errno};
 use crate::files::capability::CAPABILITY;
 use crate::files::route::Route;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, mark};
 use crate::union::Union;
 
@@ -44,7 +45,7 @@ impl Union {
     /// ENODATA if there is none; ERANGE if `into` is too small; the branch's error.
     pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         if is_ours(name.to_bytes()) {
             let value = self.about(&pool, &inode, name.to_bytes())?.ok_or(Errno::NODATA)?;
             return fill(into, &value);
@@ -52,7 +53,7 @@ impl Union {
         if is_hidden(name.to_bytes()) {
             return Err(Errno::NODATA.into());
         }
-        self.with_one(&pool, &inode, |on| xattr::get(on, name, into))
+        self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, into))
     }
 
     /// Lists the names of the attributes of `ino`, NUL-terminated, in `into`, and returns their length. An empty `into`
@@ -62,8 +63,8 @@ impl Union {
     /// ERANGE if `into` is too small; the branch's error.
     pub fn listxattr(&self, ino: Ino, caller: Caller, into: &mut [u8]) -> Result<usize> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
-        let mut names = self.with_one(&pool, &inode, xattr::list_vec)?;
+        let inode = self.tree.inode(ino)?;
+        let mut names = self.tree.with_one(&pool, &inode, xattr::list_vec)?;
         // The daemon sees `trusted.` attributes, which only root may.
         let shown = |name: &[u8]| !is_hidden(name) && (caller.is_root() || !name.starts_with(b"trusted."));
         if !names.split(|byte| *byte == 0).all(shown) {
@@ -92,26 +93,26 @@ impl Union {
         caller: Caller,
     ) -> Result<()> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
-        self.check_settable(&pool, &inode, name, caller)?;
+        let inode = self.tree.inode(ino)?;
+        self.tree.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
             let mut on_copy = flags;
             if flags != 0 && inode.copies().len() > 1 {
                 // `flags` ask whether the attribute is there: in what the pool shows, not on a later copy.
-                self.check_there(&pool, &inode, name, flags)?;
+                self.tree.check_there(&pool, &inode, name, flags)?;
                 on_copy = 0;
             }
-            let set = self.on_all_copies(&pool, &inode, |fd| {
+            let set = self.tree.on_all_copies(&pool, &inode, |fd| {
                 xattr::set(On::Fd(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
                 // The kernel sets `kill_sgid` for either ACL; the default one has no part in the mode.
                 if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
-            self.attributes_changed(&pool, &inode);
+            self.tree.attributes_changed(&pool, &inode);
             return set;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-        let pin = self.pin(&pool, &inode)?;
+        let pin = self.tree.pin(&pool, &inode)?;
         // Only root sets capabilities; only root may go on writing then.
         if name == CAPABILITY && inode.guard_set_id().is_some_and(|file| file.has_strange_writer(0)) {
             return Err(Errno::TXTBSY.into());
@@ -134,22 +135,23 @@ impl Union {
     /// ENODATA if there is none; EPERM as for [`Self::setxattr`]; the branch's error.
     pub fn removexattr(&self, ino: Ino, name: &CStr, caller: Caller) -> Result<()> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
-        self.check_settable(&pool, &inode, name, caller)?;
+        let inode = self.tree.inode(ino)?;
+        self.tree.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
             // Removing an ACL that is not there is no error on any file system.
             if !is_acl(name) {
-                self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
+                self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             }
-            let removed = self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
-                Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
-                removed => removed.map(|()| look_anew(fd, name, &[])),
-            });
-            self.attributes_changed(&pool, &inode);
+            let removed =
+                self.tree.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
+                    Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
+                    removed => removed.map(|()| look_anew(fd, name, &[])),
+                });
+            self.tree.attributes_changed(&pool, &inode);
             return removed;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-        self.pin(&pool, &inode)?.change(&pool, |fd| {
+        self.tree.pin(&pool, &inode)?.change(&pool, |fd| {
             xattr::remove(On::Fd(fd), name)?;
             look_anew(fd, name, &[]);
             Ok(())
@@ -158,6 +160,68 @@ impl Union {
         Ok(())
     }
 
+    /// Value of the pool's own attribute `name` of the object; None if there is no such attribute.
+    fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let at = inode.branch().ok_or(OpError::STALE)?;
+        let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
+        let full = |branch: &[u8], relative: &[u8]| [branch, relative].concat();
+        Ok(match name {
+            b"user.fsstack.branch" | b"user.mergerfs.basepath" => Some(branch),
+            b"user.fsstack.path" | b"user.mergerfs.fullpath" => Some(full(&branch, &relative(inode)?)),
+            b"user.mergerfs.relpath" => {
+                let relative = relative(inode)?;
+                Some(if relative.is_empty() { b"/".to_vec() } else { relative })
+            }
+            b"user.fsstack.paths" => Some(self.tree.all_paths(pool, inode)?.join(&b'\n')),
+            b"user.mergerfs.allpaths" => Some(self.tree.all_paths(pool, inode)?.join(&b'\0')),
+            b"user.fsstack.transport" if inode.is_root() => {
+                self.transport().map(|name| name.as_bytes().to_vec())
+            }
+            b"user.fsstack.id" if inode.is_root() => self.id().map(|id| id.to_string().into_bytes()),
+            b"user.fsstack.index" if inode.is_root() => Some(self.index_health().to_string().into_bytes()),
+            level if level == LEVEL.to_bytes() && inode.is_root() => {
+                Some(pool.level().to_string().into_bytes())
+            }
+            b"user.fsstack.why" => Some(self.why(pool, inode)?.into_bytes()),
+            b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
+            _ => None,
+        })
+    }
+
+    fn write_path(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<&'static [u8]> {
+        if inode.kind != sys::Kind::File {
+            return Err(Errno::NODATA.into());
+        }
+        let passthrough = match inode.open_file().and_then(|file| file.route()) {
+            Some(route) => matches!(route, Route::Passthrough(_)),
+            None => self.choose_closed(pool, inode)?.is_passthrough(),
+        };
+        Ok(if passthrough { b"passthrough" } else { b"stacked" })
+    }
+
+    /// Value of `user.fsstack.why`: what chose the write path, and why an open file stayed on a full branch.
+    fn why(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<String> {
+        if inode.kind != sys::Kind::File {
+            return Err(Errno::NODATA.into());
+        }
+        let open = inode.open_file();
+        let Some((file, because)) = open.and_then(|file| file.because().map(|because| (file, because)))
+        else {
+            return Ok(self.choose_closed(pool, inode)?.to_string());
+        };
+        let mut why = because.to_string();
+        let now = self.choose_again(pool, inode, &file);
+        if now.is_passthrough() != because.is_passthrough() {
+            why = format!("{why}; until its last close, then {now}");
+        }
+        if let Some(stays) = file.why() {
+            why = format!("{why}; not moved from a full branch: {stays}");
+        }
+        Ok(why)
+    }
+}
+
+impl Tree {
     /// Checks that `caller` may set or remove the attribute `name`. The kernel has checked the two POSIX ACLs and all
     /// namespaces but `system.`, which it leaves to the file system. The branch would check the daemon's rights, not
     /// the caller's.
@@ -208,34 +272,6 @@ impl Union {
         Err(last)
     }
 
-    /// Value of the pool's own attribute `name` of the object; None if there is no such attribute.
-    fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let at = inode.branch().ok_or(OpError::STALE)?;
-        let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
-        let full = |branch: &[u8], relative: &[u8]| [branch, relative].concat();
-        Ok(match name {
-            b"user.fsstack.branch" | b"user.mergerfs.basepath" => Some(branch),
-            b"user.fsstack.path" | b"user.mergerfs.fullpath" => Some(full(&branch, &relative(inode)?)),
-            b"user.mergerfs.relpath" => {
-                let relative = relative(inode)?;
-                Some(if relative.is_empty() { b"/".to_vec() } else { relative })
-            }
-            b"user.fsstack.paths" => Some(self.all_paths(pool, inode)?.join(&b'\n')),
-            b"user.mergerfs.allpaths" => Some(self.all_paths(pool, inode)?.join(&b'\0')),
-            b"user.fsstack.transport" if inode.is_root() => {
-                self.transport().map(|name| name.as_bytes().to_vec())
-            }
-            b"user.fsstack.id" if inode.is_root() => self.id().map(|id| id.to_string().into_bytes()),
-            b"user.fsstack.index" if inode.is_root() => Some(self.index_health().to_string().into_bytes()),
-            level if level == LEVEL.to_bytes() && inode.is_root() => {
-                Some(pool.level().to_string().into_bytes())
-            }
-            b"user.fsstack.why" => Some(self.why(pool, inode)?.into_bytes()),
-            b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
-            _ => None,
-        })
-    }
-
     /// Paths on the branches of all copies, hidden ones too.
     fn all_paths(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
         let relative = relative(inode)?;
@@ -249,38 +285,6 @@ impl Union {
             .iter()
             .map(|at| [pool.branch(*at).path.as_os_str().as_encoded_bytes(), relative.as_slice()].concat())
             .collect())
-    }
-
-    fn write_path(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<&'static [u8]> {
-        if inode.kind != sys::Kind::File {
-            return Err(Errno::NODATA.into());
-        }
-        let passthrough = match inode.open_file().and_then(|file| file.route()) {
-            Some(route) => matches!(route, Route::Passthrough(_)),
-            None => self.choose_closed(pool, inode)?.is_passthrough(),
-        };
-        Ok(if passthrough { b"passthrough" } else { b"stacked" })
-    }
-
-    /// Value of `user.fsstack.why`: what chose the write path, and why an open file stayed on a full branch.
-    fn why(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<String> {
-        if inode.kind != sys::Kind::File {
-            return Err(Errno::NODATA.into());
-        }
-        let open = inode.open_file();
-        let Some((file, because)) = open.and_then(|file| file.because().map(|because| (file, because)))
-        else {
-            return Ok(self.choose_closed(pool, inode)?.to_string());
-        };
-        let mut why = because.to_string();
-        let now = self.choose_again(pool, inode, &file);
-        if now.is_passthrough() != because.is_passthrough() {
-            why = format!("{why}; until its last close, then {now}");
-        }
-        if let Some(stays) = file.why() {
-            why = format!("{why}; not moved from a full branch: {stays}");
-        }
-        Ok(why)
     }
 }
 

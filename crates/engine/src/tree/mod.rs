@@ -5,14 +5,19 @@ pub(crate) mod entries;
 pub mod inode;
 pub(crate) mod inode_flags;
 pub(crate) mod parallel_lookup;
+pub(crate) mod pin;
 pub(crate) mod place;
 pub(crate) mod resolve;
 pub(crate) mod rights;
 pub(crate) mod skeleton;
 pub(crate) mod tree_lock;
 pub(crate) mod unsynced_dirs;
+pub(crate) mod walk;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arc_swap::ArcSwap;
 
 use clashes::Clashes;
 use inode::Inode;
@@ -21,6 +26,9 @@ use inode::location_cache::LocationCache;
 use inode::table::Table;
 use parallel_lookup::ParallelLookup;
 use tree_lock::TreeLock;
+
+use crate::identity::index::Index;
+use crate::pool::Pool;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const UNLINKED_INODES: usize = 1024;
@@ -40,11 +48,18 @@ pub(crate) struct Tree {
     /// Directories and branches that cannot be given them.
     pub(crate) unfit: Clashes,
     pub(crate) parallel_lookup: ParallelLookup,
+    /// Numbers of objects that are not where their number says.
+    pub(crate) index: Index,
+    /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
+    pub(crate) relocations: AtomicU64,
+    /// The pool as it is now; the same as the union's.
+    pub(crate) pool: Arc<ArcSwap<Pool>>,
 }
 
 impl Tree {
-    /// The tree below `root`, of which at most `dir_fds` directories are kept open.
-    pub(crate) fn new(root: Inode, dir_fds: usize) -> Self {
+    /// The tree below `root` over the branches of `pool`.
+    pub(crate) fn new(root: Inode, pool: Arc<ArcSwap<Pool>>, index: Index) -> Self {
+        let dir_fds = pool.load().settings.dir_fds;
         Self {
             inodes: Arc::new(Table::new(root)),
             seen: LocationCache::default(),
@@ -55,6 +70,9 @@ impl Tree {
             unlike: Clashes::default(),
             unfit: Clashes::default(),
             parallel_lookup: ParallelLookup::default(),
+            index,
+            relocations: AtomicU64::new(0),
+            pool,
         }
     }
 }

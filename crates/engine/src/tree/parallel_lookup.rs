@@ -17,10 +17,10 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
+use super::Tree;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
-use crate::union::Union;
 
 /// Threads for each branch that others serve, and at most.
 const EACH: usize = 4;
@@ -110,7 +110,7 @@ impl LookupThreads {
 
 /// Answers of the branches that hold a directory about a name in it, in the pool's order.
 pub(crate) struct BranchAnswers<'a> {
-    union: &'a Union,
+    tree: &'a Tree,
     pool: &'a Pool,
     dir: &'a Arc<Inode>,
     name: &'a CStr,
@@ -118,7 +118,7 @@ pub(crate) struct BranchAnswers<'a> {
     sent: Option<AskedAhead>,
 }
 
-impl Union {
+impl Tree {
     /// Asks the branches `at` for `name` in `dir`: those that others serve at the same time, from when the first of them
     /// is needed.
     pub(crate) fn ask_each<'a>(
@@ -128,7 +128,7 @@ impl Union {
         name: &'a CStr,
         at: SmallVec<[BranchIx; 4]>,
     ) -> BranchAnswers<'a> {
-        BranchAnswers { union: self, pool, dir, name, left: at.into_iter().peekable(), sent: None }
+        BranchAnswers { tree: self, pool, dir, name, left: at.into_iter().peekable(), sent: None }
     }
 }
 
@@ -151,7 +151,7 @@ impl BranchAnswers<'_> {
                 // The receiver may be gone: an earlier branch had the name.
                 let _heard = tell.send(stat);
             });
-            if !self.union.tree.parallel_lookup.send(job) {
+            if !self.tree.parallel_lookup.send(job) {
                 break;
             }
             sent.push((at, answer));
@@ -172,14 +172,14 @@ impl Iterator for BranchAnswers<'_> {
         let stat = match sent.map(|(_, answer)| self.pool.branch(at).heard_of(answer)) {
             Some(Ok(stat)) => stat.and_then(|stat| {
                 let branch = self.pool.branch(at);
-                self.union.check_mount(branch, &stat).map(|()| stat)
+                self.tree.check_mount(branch, &stat).map(|()| stat)
             }),
             Some(Err(RecvTimeoutError::Timeout)) => {
                 let late = SysError { call: sys::Call::Stat, errno: Errno::TIMEDOUT };
                 Err(self.pool.branch(at).said(late))
             }
             Some(Err(RecvTimeoutError::Disconnected)) | None => {
-                self.union.stat_in(self.pool, self.dir, at, self.name)
+                self.tree.stat_in(self.pool, self.dir, at, self.name)
             }
         };
         Some((at, stat))

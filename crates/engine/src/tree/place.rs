@@ -10,11 +10,11 @@ use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
 use fsstack_sys as sys;
 
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::number::mix;
-use crate::union::Union;
 
-impl Union {
+impl Tree {
     /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.
     ///
     /// # Errors

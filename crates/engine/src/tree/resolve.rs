@@ -19,11 +19,11 @@ use smallvec::SmallVec;
 use crate::answer::{Attr, Entry};
 use crate::pool::Pool;
 use crate::settings::Degraded;
+use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode::number::{Identity, hash_name, mix};
 use crate::tree::inode::{Copies, CreateGuard, Inode};
 use crate::tree::tree_lock::unless_stuck;
-use crate::union::Union;
 
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;
@@ -37,7 +37,7 @@ pub(crate) enum Found {
     Dir(DirStats, Copies),
 }
 
-impl Union {
+impl Tree {
     /// Asks the branches that hold `parent` for `name`, in order.
     ///
     /// # Errors
@@ -47,10 +47,10 @@ impl Union {
             return Err(OpError::MISSING);
         }
         loop {
-            let moves = self.moves.count.load(SeqCst);
+            let moves = self.relocations.load(SeqCst);
             match self.find_once(pool, parent, name) {
                 // A file that moved meanwhile was on no branch at the moment it was asked.
-                Err(error) if error.is_missing_for_sure() && self.moves.count.load(SeqCst) != moves => {}
+                Err(error) if error.is_missing_for_sure() && self.relocations.load(SeqCst) != moves => {}
                 found => return found,
             }
         }
@@ -100,8 +100,8 @@ impl Union {
         if pool.settings.degraded == Degraded::Read {
             return false;
         }
-        let Some(number) = self.tree.seen.get(parent.id.ino, name.to_bytes()) else { return false };
-        let known = self.tree.inodes.get(number).and_then(|inode| inode.branch());
+        let Some(number) = self.seen.get(parent.id.ino, name.to_bytes()) else { return false };
+        let known = self.inodes.get(number).and_then(|inode| inode.branch());
         known.or_else(|| pool.branch_of(number)).is_some_and(|at| unsure.is_unsure_of(at))
     }
 
@@ -233,9 +233,9 @@ impl Union {
         at: BranchIx,
         stat: Stat,
     ) -> Entry {
-        let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.note_name(parent, name, stat.nlink);
-        self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, stat)
     }
 
@@ -250,7 +250,7 @@ impl Union {
         let id = self.dir_identity(pool, parent, name, stats)?;
         let entry = self.admit_dir_as(id, parent, name, stats, copies);
         if stats.len() > 1
-            && let Some(dir) = self.tree.inodes.get(id.ino)
+            && let Some(dir) = self.inodes.get(id.ino)
         {
             self.compare_rights(pool, &dir, stats);
         }
@@ -283,17 +283,16 @@ impl Union {
         stats: &DirStats,
         copies: &Copies,
     ) -> Entry {
-        let inode = self.tree.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
+        let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
         inode.note_name(parent, name, 1);
-        self.tree.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, merge(stats))
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log names the hidden one once.
     pub(crate) fn report_clash(&self, pool: &Pool, parent: &Inode, at: BranchIx, name: &CStr) {
-        let reported =
-            self.tree.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
+        let reported = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
         if reported == ClashReport::Before {
             return;
         }

@@ -16,11 +16,11 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode::number::mix;
 use crate::tree::inode::{AttributeGuard, Inode};
 use crate::tree::resolve::{DirStats, has_xattr};
-use crate::union::Union;
 
 /// A recent change may be half done: by another host's pool, or by a script on the branches.
 const SETTLED_AFTER: i64 = 2;
@@ -78,7 +78,7 @@ impl std::fmt::Display for Rights {
     }
 }
 
-impl Union {
+impl Tree {
     /// Looks whether the copies of `dir`, which a lookup found as `stats`, have the first one's rights; see above.
     pub(crate) fn compare_rights(&self, pool: &Pool, dir: &Arc<Inode>, stats: &DirStats) {
         let Some(((first_at, first), later)) = stats.split_first() else { return };
@@ -92,7 +92,7 @@ impl Union {
             }
             let reported = [dir.id.ino.0, u64::from(at.0), seed(shown), seed(own)];
             let reported = reported.into_iter().fold(0, |all, part| mix(all ^ part));
-            if self.tree.unlike.knows(reported) {
+            if self.unlike.knows(reported) {
                 continue;
             }
             let copy = |at: BranchIx| self.dirfd(pool, dir, at).map(|fd| (at, fd));
@@ -100,7 +100,7 @@ impl Union {
             // A change or a new copy that is under way is the reason, or may be. (With this in hand no way is walked: that
             // may wait for the tree lock.)
             let Some(_changes) = dir.change().filter(AttributeGuard::has_all) else { return };
-            if self.tree.unlike.tell(reported) != ClashReport::Before {
+            if self.unlike.tell(reported) != ClashReport::Before {
                 self.settle_rights(pool, dir, &first, &later);
             }
         }

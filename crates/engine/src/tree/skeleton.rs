@@ -28,6 +28,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::recover;
+use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::entries::is_dot;
 use crate::tree::inode::number::{Identity, mix};
@@ -35,9 +36,8 @@ use crate::tree::inode::{Inode, InodeName, mark};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
 use crate::tree::unsynced_dirs::NameEvent;
-use crate::union::Union;
 
-impl Union {
+impl Tree {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Union {
             settled if dir.is_on(at) => return settled,
             _ => {}
         }
-        let _tree_lock = self.tree.tree_lock.read(pool)?;
+        let _tree_lock = self.tree_lock.read(pool)?;
         self.skeleton_under_tree_lock(pool, dir, at)
     }
 
@@ -94,7 +94,7 @@ impl Union {
 
     /// Logs once that new entries of `dir` are not put on `branch`.
     fn report_unfit(&self, branch: &Branch, dir: &Arc<Inode>) {
-        if self.tree.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
+        if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
             return;
         }
         let (path, branch) = (dir.path().unwrap_or_default(), branch.path.display());
@@ -126,9 +126,9 @@ impl Union {
         self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
         // It may have been found there, unmarked.
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
-        let fd = Arc::new(self.tree.budget.count(parent.opened(made)));
+        let fd = Arc::new(self.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
-        self.tree.budget.opened(&self.tree.inodes, dir, branch.ix);
+        self.budget.opened(&self.inodes, dir, branch.ix);
         Ok(fd)
     }
 }

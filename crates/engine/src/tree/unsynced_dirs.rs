@@ -30,10 +30,10 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::recover::sync_dir;
 use crate::settings::Synced;
+use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::handed::generation;
 use crate::tree::inode::number::hash_name;
-use crate::union::Union;
 
 /// Directories of a branch that are remembered; with more, the whole branch counts as changed.
 const DIRS: usize = 4096;
@@ -260,7 +260,7 @@ fn hash(dir: &Inode, name: &CStr) -> u64 {
     hash_name(dir.id.ino, name.to_bytes())
 }
 
-impl Union {
+impl Tree {
     /// A name in the copy of `dir` on the branch `at` was changed.
     pub(crate) fn changed(&self, pool: &Pool, at: BranchIx, (dir, name): (&Inode, &CStr), change: NameEvent) {
         let branch = pool.branch(at);

@@ -16,6 +16,7 @@ use super::store::Store;
 use crate::bad_change::BadChange;
 use crate::pool::Pool;
 use crate::recovery::give_up::give_up;
+use crate::tree::Tree;
 use crate::tree::inode::number;
 use crate::union::Union;
 
@@ -66,7 +67,7 @@ impl Union {
     /// Returns the branches that were part of the pool while it was exported, and are not now.
     pub fn away(&self) -> Vec<AwayBranch> {
         let pool = self.pool.load();
-        let known = self.index.shared.with(Store::members).unwrap_or_default();
+        let known = self.tree.index.shared.with(Store::members).unwrap_or_default();
         let away = known.into_iter().filter(|(id, _)| pool.branches.iter().all(|branch| branch.id != *id));
         away.map(|(id, path)| AwayBranch { id, path }).collect()
     }
@@ -88,14 +89,20 @@ impl Union {
         if !pool.settings.nfs_export {
             return if waited { Ok(()) } else { Err(BadChange::NotExported) };
         }
-        let kept =
-            self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
+        let kept = self
+            .tree
+            .index
+            .shared
+            .existing()
+            .and_then(|_| self.tree.index.shared.with(|store| store.give_up(id)));
         kept.ok_or(BadChange::NotKept)?;
-        self.index.admit(&[]);
+        self.tree.index.admit(&[]);
         tracing::info!(%id, "branch forgotten; file handles of its objects are stale");
         Ok(())
     }
+}
 
+impl Tree {
     /// Error for a number `natural` that no branch of the pool could have made.
     pub(crate) fn of_no_branch(&self, natural: Ino) -> OpError {
         if self.index.is_of_a_gone_branch(natural) { OpError::STALE } else { OpError::UNSURE }

@@ -15,8 +15,8 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
 use crate::files::OpenFile;
 use crate::pool::Pool;
+use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
-use crate::union::Union;
 
 /// A file held for a call or two.
 pub(crate) enum Pin {
@@ -70,7 +70,7 @@ impl Pin {
     }
 }
 
-impl Union {
+impl Tree {
     /// Holds the file `inode` (not a directory).
     ///
     /// # Errors
