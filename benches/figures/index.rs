@@ -13,8 +13,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fsstack_engine::tree::inode::mark;
-use fsstack_engine::tree::inode::number::Identity;
+use fsstack_identity::mark;
+use fsstack_identity::number::Identity;
 use fsstack_lab::{self as lab, MiB, Pool};
 use fsstack_pool::Ino;
 use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};

@@ -1,6 +1,6 @@
 //! Entries of the location cache are evicted: only speed may depend on them.
 
-use fsstack_engine::tree::inode::number::hash_name;
+use fsstack_identity::number::hash_name;
 use fsstack_pool::Ino;
 use fsstack_sys::at::RenameFlags;
 

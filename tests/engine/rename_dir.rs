@@ -1,6 +1,6 @@
 //! Renaming directories, which may be on several branches.
 
-use fsstack_engine::tree::inode::number::hash_name;
+use fsstack_identity::number::hash_name;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;

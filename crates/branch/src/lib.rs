@@ -8,6 +8,7 @@ pub mod admin_state;
 pub mod branch;
 pub mod caller;
 pub mod dir_fd;
+pub mod entries;
 pub mod error;
 pub mod events;
 pub mod health;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use fsstack_control::exports::escaped;
-use fsstack_engine::identity::poolid::PoolId;
+use fsstack_identity::poolid::PoolId;
 
 /// Reasons for the options, as comments of the same file.
 pub const REASONS: &str = "\

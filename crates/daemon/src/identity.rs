@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use fsstack_engine::identity::poolid::PoolId;
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Printable;
 use fsstack_sys::loop_device::LoopDevice;
 use fsstack_sys::mounts::{self, MountInfo};

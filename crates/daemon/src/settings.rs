@@ -2,9 +2,9 @@
 
 use crate::log::{LogSettings, LogTarget};
 use fsstack_control::registry::DirectoryId;
-use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_fuse::{Scheduling, Transport};
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::BranchSpec;
 use fsstack_pool::settings::{OutOfBand, Require, Restart, Seccomp, Xattrs};
 use std::ffi::OsString;

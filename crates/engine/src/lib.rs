@@ -11,7 +11,6 @@ mod changes;
 pub mod files;
 pub mod handles;
 pub mod handover;
-pub mod identity;
 pub mod jobs;
 pub mod kept;
 pub mod member;
@@ -24,7 +23,6 @@ pub mod settings;
 pub mod tree;
 pub mod union;
 mod write_all;
-mod zeros;
 
 /// Parts of a move that bulk copies share.
 pub mod carry {
@@ -34,6 +32,6 @@ pub mod carry {
 }
 
 pub use fsstack_branch::{Caller, OpError, Result};
-pub use identity::index::{AwayBranch, IndexHealth};
+pub use fsstack_identity::index::{AwayBranch, IndexHealth};
 pub use pool::Pool;
 pub use union::{TableCounts, Union};

@@ -2,33 +2,29 @@
 
 use std::ffi::CStr;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use fsstack_branch::branch::{Branch, BranchOptions};
 use fsstack_branch::mount_root::Proof;
 use fsstack_pool::{BranchId, BranchIx, BranchSpec};
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::files::route::Backings;
 use crate::handles::search::Searches;
-use crate::identity::index::BranchMarks;
 use crate::recovery::branch_recovery::PoolEvents;
 use crate::recovery::recover::StagedNames;
 use crate::settings::Settings;
-use crate::tree::inode::mark;
 use crate::tree::unsynced_dirs::UnsyncedDirs;
+use fsstack_identity::marked_branch::MarkedBranch;
 
 /// A branch of this pool.
 #[derive(Debug)]
 pub struct Member {
-    branch: Arc<Branch>,
+    marked: Arc<MarkedBranch>,
     /// Walks through it for what is asked by number, where that is how objects are found.
     pub(crate) searches: Searches,
-    /// State of its marks.
-    pub(crate) marks: BranchMarks,
     /// Names in its hidden folder that the daemon is at work with.
     pub(crate) staged: StagedNames,
     /// Names that were removed here and may be back after a power cut.
@@ -37,10 +33,10 @@ pub struct Member {
 }
 
 impl Deref for Member {
-    type Target = Branch;
+    type Target = MarkedBranch;
 
-    fn deref(&self) -> &Branch {
-        &self.branch
+    fn deref(&self) -> &MarkedBranch {
+        &self.marked
     }
 }
 
@@ -72,41 +68,29 @@ impl Member {
 
     fn of(branch: Arc<Branch>) -> Self {
         Self {
-            branch,
+            marked: Arc::new(MarkedBranch::new(branch)),
             searches: Searches::default(),
-            marks: BranchMarks::default(),
             staged: StagedNames::default(),
             unsynced: UnsyncedDirs::default(),
             events: OnceLock::new(),
         }
     }
 
+    /// The branch as the index knows it.
+    pub(crate) fn marked(&self) -> &Arc<MarkedBranch> {
+        &self.marked
+    }
+
     /// Its events are acted on by `events` from now on; the first one stays.
     pub(crate) fn reports_to(&self, events: &Arc<PoolEvents>) {
         let events = self.events.get_or_init(|| events.clone());
         let pool: Weak<PoolEvents> = Arc::downgrade(events);
-        self.branch.reports_to(pool);
+        self.marked.reports_to(pool);
     }
 
     /// The part of the pool that acts on its events, once it is part of one.
     pub(crate) fn events(&self) -> Option<&Arc<PoolEvents>> {
         self.events.get()
-    }
-
-    /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Branch::ask`].
-    pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
-        let stat = self.stat_generation(dir, name)?;
-        if !self.asks_marks() || stat.is_dir() {
-            return Ok(stat);
-        }
-        let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
-        let alias = mark::of(self, on, mark::FILE, stat.ino)?;
-        Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
-    }
-
-    /// Like [`Self::stat`], for the object of `fd`.
-    pub(crate) fn stat_fd(&self, fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
-        self.stat(fd, c"")
     }
 
     /// Whether a program has put `name` into the root of this branch. A control file that a pool or mergerfs puts there
@@ -120,11 +104,6 @@ impl Member {
         let is_there = self.ask(|| sys::at::stat(root.as_fd(), name)).is_ok();
         let version = c"user.mergerfs.version";
         is_there && self.ask(|| sys::xattr::get(On::Name(root.as_fd(), name), version, &mut [])).is_err()
-    }
-
-    /// Whether files are asked for their marks: the index does not have all of them.
-    pub(crate) fn asks_marks(&self) -> bool {
-        self.marks.ask_files.load(Relaxed)
     }
 
     /// Whether the kernel takes a file of this branch for passthrough: tried with one that has no name.

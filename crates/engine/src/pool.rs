@@ -1,7 +1,7 @@
 //! The pool as one request sees it: its branches in order and its settings, one snapshot.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::member::Member;
 use crate::recovery::intent::TakenBack;
-use crate::recovery::recover::sync_dir;
 use crate::settings::Settings;
-use crate::tree::inode::number::{self, hash_name, mix};
+use fsstack_identity::marked_branch::MarkedBranch;
+use fsstack_identity::number::{self, hash_name, mix};
+use fsstack_identity::poolid::sync_root;
 
 pub use crate::settings::MAX_BRANCHES;
 
@@ -207,6 +208,16 @@ impl Pool {
         self.branches.len() == 1 && !self.settings.nfs_export
     }
 
+    /// Whether the branch `id` is in the pool.
+    pub(crate) fn has(&self, id: BranchId) -> bool {
+        self.branches.iter().any(|branch| branch.id == id)
+    }
+
+    /// The branches as the index knows them.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = &MarkedBranch> + Clone {
+        self.branches.iter().map(|branch| &**branch.marked())
+    }
+
     /// The branch that the number was made from, if that can be read from it.
     pub fn branch_of(&self, ino: Ino) -> Option<BranchIx> {
         let id = number::branch_of(ino)?;
@@ -293,14 +304,6 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
         word = word.rotate_right(15).wrapping_add(1);
     }
     Ok(Stored { id: id_of(word), proof: known.then_some(Proof { attribute, value }), by_order })
-}
-
-/// Syncs the pool's attributes on a branch's root, before numbers made from them are used. A file system that cannot do so
-/// is used all the same.
-pub(crate) fn sync_root(root: BorrowedFd<'_>) {
-    if let Err(error) = sync_dir(root) {
-        tracing::warn!(%error, "branch root: fsync failed; after a power cut the branch may count as another one");
-    }
 }
 
 /// Which directory of which file system: by their ids, which most file systems keep; where one has none (NFS, FUSE) by what is

@@ -14,8 +14,6 @@ use crate::admin::Admin;
 use crate::files::noatime::NoatimeScope;
 use crate::files::route::Backings;
 use crate::files::tables::Files;
-use crate::identity::index::{Index, IndexHealth};
-use crate::identity::poolid::PoolId;
 use crate::jobs::JobList;
 use crate::kept::Kept;
 use crate::moves::Moves;
@@ -23,6 +21,8 @@ use crate::pool::Pool;
 use crate::recovery::branch_recovery::PoolEvents;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
+use fsstack_identity::index::{Index, IndexHealth};
+use fsstack_identity::poolid::PoolId;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
@@ -70,10 +70,11 @@ impl Union {
         crate::recovery::recover::clear(&pool);
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
-        let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches)).flatten();
-        let index = Index::open(id, &pool.settings);
-        pool.branches.iter().for_each(|branch| index.join(branch));
-        index.admit(&pool.branches);
+        let ids = || PoolId::of(pool.marked().map(|branch| &**branch));
+        let id = pool.settings.privileged.then(ids).flatten();
+        let index = Index::open(id, pool.settings.state_dir.as_deref(), pool.settings.nfs_export);
+        pool.branches.iter().for_each(|branch| index.join(branch.marked()));
+        index.admit(pool.marked());
         let may_hang = !pool.is_local();
         let pool = Arc::new(ArcSwap::from_pointee(pool));
         let tree = Tree::new(root, pool.clone(), index);
@@ -139,7 +140,7 @@ impl Union {
 
     /// How the index of moved files and directories does.
     pub fn index_health(&self) -> IndexHealth {
-        self.tree.index.health(&self.pool.load().branches)
+        self.tree.index.health(self.pool.load().marked())
     }
 
     /// Returns the sizes of the tables.

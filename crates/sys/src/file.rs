@@ -6,7 +6,7 @@
 )]
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};
 
 use rustix::fs::{FallocateFlags, Fsid, OFlags, SeekFrom, StatVfsMountFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -152,6 +152,12 @@ pub fn fsync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || synced(fd, rustix::fs::fsync(fd)))
 }
 
+/// Makes the names in the directory `dir`, which may be open as a place (`O_PATH`), durable.
+pub fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
+    let dir = crate::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    fsync(dir.as_fd())
+}
+
 /// Makes content durable, and the metadata needed to read it.
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || synced(fd, rustix::fs::fdatasync(fd)))
@@ -275,7 +281,6 @@ mod tests {
     use crate::at;
     use std::fs::File;
     use std::io::Read as _;
-    use std::os::fd::AsFd as _;
 
     #[test]
     fn written_bytes_are_read_at_their_offset() {

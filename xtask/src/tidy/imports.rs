@@ -7,7 +7,7 @@ use super::{Source, methods};
 const ENGINE: &str = "crates/engine/src/";
 
 /// Most files of the engine in one import circle. It may only be lowered.
-const LARGEST_CIRCLE: usize = 17;
+const LARGEST_CIRCLE: usize = 14;
 
 /// Imports between folders of the engine that are part of a circle: from, to. Each cut shortens the table; nothing is added. An arrow
 /// that reaches `union` is a method of `Union` that still belongs to the part.
@@ -26,21 +26,13 @@ const ARROWS_IN_CIRCLES: &[(&str, &str)] = &[
     ("files", "pool"),
     ("files", "tree"),
     ("files", "union"),
-    ("handles", "identity"),
     ("handles", "member"),
     ("handles", "pool"),
     ("handles", "tree"),
-    ("handles", "union"),
-    ("identity", "member"),
-    ("identity", "pool"),
-    ("identity", "recovery"),
-    ("identity", "tree"),
-    ("identity", "union"),
     ("jobs", "files"),
     ("jobs", "member"),
     ("jobs", "moves"),
     ("jobs", "pool"),
-    ("jobs", "recovery"),
     ("jobs", "tree"),
     ("jobs", "union"),
     ("kept", "files"),
@@ -50,11 +42,9 @@ const ARROWS_IN_CIRCLES: &[(&str, &str)] = &[
     ("kept", "union"),
     ("member", "files"),
     ("member", "handles"),
-    ("member", "identity"),
     ("member", "recovery"),
     ("member", "tree"),
     ("moves", "files"),
-    ("moves", "identity"),
     ("moves", "member"),
     ("moves", "pool"),
     ("moves", "recovery"),
@@ -62,8 +52,6 @@ const ARROWS_IN_CIRCLES: &[(&str, &str)] = &[
     ("moves", "union"),
     ("pool", "member"),
     ("pool", "recovery"),
-    ("pool", "tree"),
-    ("recovery", "identity"),
     ("recovery", "member"),
     ("recovery", "pool"),
     ("recovery", "tree"),
@@ -73,10 +61,8 @@ const ARROWS_IN_CIRCLES: &[(&str, &str)] = &[
     ("tree", "member"),
     ("tree", "pool"),
     ("tree", "recovery"),
-    ("tree", "union"),
     ("union", "admin"),
     ("union", "files"),
-    ("union", "identity"),
     ("union", "jobs"),
     ("union", "kept"),
     ("union", "moves"),

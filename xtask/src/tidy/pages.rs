@@ -60,8 +60,9 @@ pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
 const LOG_LINES: &str = "docs/log-lines.md";
 
 /// Crates of the daemon.
-const DAEMON: [&str; 5] = [
+const DAEMON: [&str; 6] = [
     "crates/branch/src/",
+    "crates/identity/src/",
     "crates/engine/src/",
     "crates/fuse/src/",
     "crates/daemon/src/",

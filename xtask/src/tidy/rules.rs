@@ -55,7 +55,9 @@ pub(super) fn fuser_in_one_crate(sources: &[Source]) -> Vec<String> {
 }
 
 pub(super) fn engine_floor(sources: &[Source]) -> Vec<String> {
-    let engine = |path: &str| ["crates/branch/", "crates/engine/"].iter().any(|own| path.starts_with(own));
+    let engine = |path: &str| {
+        ["crates/branch/", "crates/identity/", "crates/engine/"].iter().any(|own| path.starts_with(own))
+    };
     ["fsstack-fuse", "fsstack-wire", "clap", "fuser"]
         .iter()
         .flat_map(|name| depends(sources, &engine, name))

@@ -11,7 +11,7 @@
 //!
 //! The body is JSON (`state.rs`). A change of what is in it, or of what it means, is a new version of the format.
 
-use fsstack_engine::tree::inode::number::mix;
+use fsstack_identity::number::mix;
 
 /// The version that this program writes and reads.
 pub(crate) const FORMAT: u32 = 2;

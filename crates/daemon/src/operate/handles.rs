@@ -3,8 +3,8 @@
 use super::Served;
 use fsstack_control::Refusal;
 use fsstack_control::api::{AwayBranch, BranchChanged, HandleEnd, HandleOf, HandlesRequest, HandlesTried};
-use fsstack_engine::handles::check::HandleEnd as Known;
-use fsstack_engine::tree::inode::number::Identity;
+use fsstack_engine::admin::handles::HandleEnd as Known;
+use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchId, Ino, Printable};
 use std::path::Path;
 

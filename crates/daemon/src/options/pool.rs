@@ -3,9 +3,9 @@
 use super::{Row, Takes, option};
 use crate::settings::RunIn;
 use crate::values;
-use fsstack_engine::identity::poolid::PoolId;
 use fsstack_engine::settings::Relocation;
 use fsstack_fuse::{Scheduling, Transport};
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::settings::{
     ControlFile, Degraded, Locks, OutOfBand, PageCache, Require, Restart, Seccomp, Verify, Words as _,
     WritePath,

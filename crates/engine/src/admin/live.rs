@@ -103,8 +103,8 @@ impl Union {
         if let Some(id) = self.id() {
             id.store(&branch);
         }
-        self.tree.index.join(&branch);
-        self.tree.index.admit(std::slice::from_ref(&branch));
+        self.tree.index.join(branch.marked());
+        self.tree.index.admit(std::iter::once(&**branch.marked()));
         crate::recovery::recover::clear_added(&more, &branch);
         drop(more);
         self.admin.changes.lock().vacant.retain(|vacant| *vacant != ix);
@@ -223,7 +223,7 @@ impl Union {
         self.leave_listings(ix);
         self.branches_changed(None, Some(ix));
         branch.let_go();
-        self.tree.index.admit(&[]);
+        self.tree.index.admit(std::iter::empty());
         let mut changes = self.admin.changes.lock();
         settled &= self.settle(&mut changes);
         if settled {

@@ -1,7 +1,9 @@
 //! Administration of a mounted pool: branches, settings, state, reservations.
 
+mod away;
 pub mod change;
 pub mod explain;
+pub mod handles;
 pub mod live;
 pub mod mount_watch;
 pub mod reserve;

@@ -338,7 +338,7 @@ impl Tree {
         let dir = self.skeleton(pool, parent, branch.ix)?;
         self.sync_renamed(pool, (parent, name), &[branch.ix]);
         let folder = staging.dir.as_fd();
-        if self.index.may_lack(pool) {
+        if self.index.may_lack(pool.marked()) {
             let stat = branch.ask(|| branch.stat(folder, &staged))?;
             self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
         }

@@ -29,9 +29,9 @@ use parking_lot::Mutex;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use crate::tree::inode::number;
 use crate::tree::resolve::Found;
 use crate::union::Union;
+use fsstack_identity::number;
 
 /// Pause between two polls while events come.
 const READ_PAUSE: Duration = Duration::from_millis(5);

@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::branch::{Branch, FsKind};
+use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::{BranchId, BranchIx};
@@ -25,11 +26,10 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use crate::files::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
 use crate::settings::Degraded;
-use crate::tree::entries::is_dot;
 use crate::tree::inode::Inode;
-use crate::tree::inode::number::{hash_name, mix};
 use crate::tree::resolve::is_private;
 use crate::union::Union;
+use fsstack_identity::number::{hash_name, mix};
 
 /// Cookies of "." and "..", which the pool makes itself.
 pub(crate) const DOT: u64 = 1;

@@ -8,7 +8,7 @@ use fsstack_pool::Handle;
 use super::listing_memory::ListingMemory;
 use super::route::Backings;
 use super::{DirHandle, FileHandle};
-use crate::tree::inode::number::NumberMap;
+use fsstack_identity::number::NumberMap;
 
 /// State of what is open: handles, and what they share.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! From a number to the object, when no name is known that leads to it. After a restart an NFS server holds a number and a
 //! generation, and names may have changed meanwhile.
 //!
-//! The number contains branch and inode number (`inode/number.rs`), and the branch's file system opens an inode by its
+//! The number contains branch and inode number (`crates/identity/src/number.rs`), and the branch's file system opens an inode by its
 //! number. The opened object must have that very number in the pool. The requester compares the generation: the kernel has
 //! it, or the caller here, which has the inode. So a reused number leads to the new object under its own generation, never
 //! to the old one under a wrong name.
@@ -13,20 +13,20 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_branch::entries::Entries;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
-use crate::identity::index::IndexEntry;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::entries::Entries;
-use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{DirStats, Found};
+use fsstack_identity::index::IndexEntry;
+use fsstack_identity::number::{self, Identity};
 
 /// Tries for a path that changes under renames while it is read.
 const ATTEMPTS: usize = 8;
@@ -87,8 +87,8 @@ impl Tree {
             }
         }
         // A copy of a directory on an absent branch may not be the only one.
-        let known =
-            pool.branches.iter().all(|branch| branch.marks.are_known()) && !self.index.lacks_away(pool);
+        let known = pool.branches.iter().all(|branch| branch.marks.are_known())
+            && !self.index.lacks_away(|id| pool.has(id));
         tracing::debug!(%ino, tried, known, "nothing has the number");
         Err(unsure.unwrap_or(if known { OpError::STALE } else { OpError::UNSURE }))
     }
@@ -113,13 +113,18 @@ impl Tree {
         }
     }
 
+    /// Error for a number `natural` that no branch of the pool could have made.
+    pub(crate) fn of_no_branch(&self, natural: Ino) -> OpError {
+        if self.index.is_of_a_gone_branch(natural) { OpError::STALE } else { OpError::UNSURE }
+    }
+
     /// Branch and inode number in the number `natural`, a descriptor of the object, and its attributes.
     fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, MountedFd, Stat)> {
         let exported = self.searches(pool);
         let Some(inode) = number::inode_of(natural) else {
             let found = if exported { self.search_all(pool, natural)? } else { None };
             // It may be of an object on a branch that is not in the pool now.
-            return found.ok_or_else(|| match self.index.lacks_hashed(pool) {
+            return found.ok_or_else(|| match self.index.lacks_hashed(|id| pool.has(id)) {
                 true => OpError::UNSURE,
                 false => OpError::STALE,
             });
@@ -210,7 +215,7 @@ impl Tree {
         }
         while let Some(dir) = dirs.pop() {
             let mut entries = Entries::of(branch, dir.as_fd())?;
-            while let Some(listed) = entries.next()? {
+            while let Some(listed) = entries.next_entry()? {
                 // It may get its name in the pool meanwhile.
                 let is_there = || branch.ask(|| sys::at::stat(dir.as_fd(), &listed.name));
                 if listed.ino == ino && is_there().is_ok_and(|there| there.ino == ino) {
@@ -381,7 +386,7 @@ fn name_above(branch: &Member, fd: BorrowedFd<'_>) -> Result<ParentOf> {
     }
     let above = branch.ask(|| sys::at::open_follow(fd, c"..", OFlags::PATH | OFlags::DIRECTORY))?;
     let mut entries = Entries::of(branch, above.as_fd())?;
-    while let Some(listed) = entries.next()? {
+    while let Some(listed) = entries.next_entry()? {
         if listed.ino == stat.ino {
             return Ok(ParentOf::Named(listed.name, above));
         }

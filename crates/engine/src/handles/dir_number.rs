@@ -20,11 +20,12 @@ use smallvec::SmallVec;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::number::{self, Identity};
-use crate::tree::inode::{Inode, InodeName, mark};
+use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::DirStats;
 use crate::tree::tree_lock::TreeLock;
 use crate::tree::walk::is_astray;
+use fsstack_identity::mark;
+use fsstack_identity::number::{self, Identity};
 
 /// Copies of a directory: its identity by each, its branch, and the branch's inode number.
 type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;

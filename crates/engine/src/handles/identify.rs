@@ -12,13 +12,13 @@ use fsstack_pool::Ino;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
 
-use crate::identity::index::{IndexEntry, birth};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::mark;
-use crate::tree::inode::number::{self, Identity};
 use crate::tree::resolve::DirStats;
+use fsstack_identity::index::{IndexEntry, birth};
+use fsstack_identity::mark;
+use fsstack_identity::number::{self, Identity};
 
 impl Tree {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
@@ -71,7 +71,7 @@ impl Tree {
         stat: &Stat,
         on: On<'_>,
     ) -> Option<Identity> {
-        if !self.index.may_lack(pool) {
+        if !self.index.may_lack(pool.marked()) {
             return None;
         }
         let natural = number::identity(branch, stat);

@@ -1,7 +1,6 @@
 //! Objects by their numbers: file handles, the numbers of directories, and removed objects.
 
 pub(crate) mod by_number;
-pub mod check;
 pub(crate) mod dir_number;
 pub(crate) mod identify;
 pub(crate) mod removed;

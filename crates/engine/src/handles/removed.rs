@@ -16,11 +16,11 @@ use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
-use crate::identity::index::IndexEntry;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use crate::tree::inode::number::{self, Identity};
+use fsstack_identity::index::IndexEntry;
+use fsstack_identity::number::{self, Identity};
 
 /// Timeout of waiting for threads that link something: the index may have too much.
 const LINK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);

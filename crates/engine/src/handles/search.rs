@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
@@ -27,12 +28,12 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use crate::identity::index::{DirPath, KeptBy, Name, open_path};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::entries::{Entries, FoundEntry};
-use crate::tree::inode::{Inode, number};
+use crate::tree::inode::Inode;
+use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
+use fsstack_identity::number;
 
 /// The root of a branch, as the parent of a name.
 const ROOT: Ino = Ino(0);
@@ -364,7 +365,7 @@ impl Tree {
                 }
                 opened => opened?,
             };
-            while let Some(FoundEntry { kind, ino, name }) = entries.next()? {
+            while let Some(FoundEntry { kind, ino, name }) = entries.next_entry()? {
                 let natural = number::number(branch, branch.dev(), ino);
                 if kind.is_none_or(|kind| kind == Kind::Dir) {
                     waiting.push((DirPath::below(&dir, name.to_bytes().to_vec()), natural));

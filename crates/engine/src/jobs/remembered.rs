@@ -19,8 +19,8 @@ use fsstack_sys::xattr::{self, On};
 use super::{DrainOrder, Manner};
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::recovery::recover::sync_dir;
 use crate::union::Union;
+use fsstack_sys::file::sync_dir;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::entries::Entries;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::{Errno, Kind};
@@ -17,7 +18,6 @@ use super::Job;
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::LINKED;
-use crate::tree::entries::Entries;
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::is_private;
 use crate::union::Union;
@@ -156,7 +156,7 @@ impl Union {
         let branch = pool.branch(from);
         let mut entries = Entries::of(branch, fd.as_fd())?;
         let mut names = Vec::new();
-        while let Some(entry) = entries.next()? {
+        while let Some(entry) = entries.next_entry()? {
             if is_private(&pool, dir, &entry.name) && !pool.settings.control_file.has(&entry.name) {
                 continue;
             }

@@ -26,9 +26,9 @@ use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, 
 use crate::handles::by_number::ResolvedNumber;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::number::{self, Identity};
 use crate::tree::inode::{Copies, Inode};
 use crate::union::Union;
+use fsstack_identity::number::{self, Identity};
 
 /// Handles that a dead daemon has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

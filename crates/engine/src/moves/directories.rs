@@ -16,14 +16,15 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::moves::job_move;
 use crate::pool::Pool;
-use crate::recovery::recover::sync_dir;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, mark};
+use crate::tree::inode::Inode;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
+use fsstack_identity::mark;
+use fsstack_sys::file::sync_dir;
 
 /// Name and value.
 type Attribute = (Vec<u8>, Vec<u8>);

@@ -25,11 +25,11 @@ use crate::pool::Pool;
 use crate::recovery::blank::StagedCopy;
 use crate::recovery::intent::{Intent, Noted, Stamp};
 use crate::recovery::record::let_go;
-use crate::recovery::recover::sync_dir;
 use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::place::ancestors;
 use crate::union::Union;
+use fsstack_sys::file::sync_dir;
 
 /// Reason that a file was not moved to a branch.
 pub(crate) enum Unmoved {

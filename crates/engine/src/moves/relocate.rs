@@ -30,7 +30,6 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
-use crate::identity::index::birth;
 use crate::member::Member;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::job_move::{JobMove, MoveCause};
@@ -42,8 +41,10 @@ use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName, number};
+use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
+use fsstack_identity::index::birth;
+use fsstack_identity::number;
 
 impl Union {
     /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.

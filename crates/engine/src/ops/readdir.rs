@@ -18,10 +18,10 @@ use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use crate::tree::inode::number::number;
 use crate::tree::resolve::Found;
 use crate::union::Union;
 use fsstack_branch::ranked::Ranked;
+use fsstack_identity::number::number;
 
 /// How long another reader of the same handle is waited for.
 const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);

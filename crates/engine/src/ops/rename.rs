@@ -288,7 +288,7 @@ impl Tree {
     /// A directory has another path: the search for marks may have passed by what is in it.
     pub(crate) fn tell_index(&self, pool: &Pool, inode: &Arc<Inode>) {
         for at in inode.copies() {
-            self.index.renamed(pool.branch(at), || inode.path());
+            self.index.renamed(pool.branch(at).marked(), || inode.path());
         }
     }
 

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::entries::Entries;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
@@ -22,7 +23,6 @@ use crate::handles::removed::NameRemoval;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::entries::Entries;
 use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -153,7 +153,7 @@ impl Tree {
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(()),
             dir => dir?,
         };
-        match Entries::new(branch, dir, 4096).next()? {
+        match Entries::new(branch, dir, 4096).next_entry()? {
             Some(_) => Err(Errno::NOTEMPTY.into()),
             None => Ok(()),
         }

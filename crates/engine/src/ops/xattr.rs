@@ -15,8 +15,9 @@ use crate::files::capability::CAPABILITY;
 use crate::files::route::Route;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, mark};
+use crate::tree::inode::Inode;
 use crate::union::Union;
+use fsstack_identity::mark;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
 /// show.

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use fsstack_pool::BranchId;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use crate::bad_change::BadChange;
@@ -10,7 +11,7 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord};
-use crate::recovery::recover::{leave, own_folder, records_about, sync_dir};
+use crate::recovery::recover::{leave, own_folder, records_about};
 
 /// The branch `away` will not come back: what the others have for it goes, and is not acted on should a branch of its id come one
 /// day. Whether there was anything.

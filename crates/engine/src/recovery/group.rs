@@ -11,12 +11,13 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::pool::Pool;
 use crate::recovery::intent::{Decided, SEPARATOR, SORT, SettledMove, Stamp, Told, there, used_on};
 use crate::recovery::record;
-use crate::recovery::recover::{own_folder, sync_dir};
+use crate::recovery::recover::own_folder;
 use crate::recovery::settle::walk;
 
 /// A name of a copy, and its attributes there.
@@ -30,7 +31,9 @@ pub(crate) fn settle(
     told: &Told<'_>,
     record: &[u8],
 ) -> Result<SettledMove, SysError> {
-    let at = |id: u16| pool.branches.iter().find(|branch| branch.id.get() == id).map(|member| &***member);
+    let at = |id: u16| {
+        pool.branches.iter().find(|branch| branch.id.get() == id).map(|member| -> &Branch { member })
+    };
     let (from, to) = match on.id.get() == told.to {
         true => (at(told.from), Some(on)),
         false => (Some(on), at(told.to)),

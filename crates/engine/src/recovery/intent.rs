@@ -23,18 +23,19 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result as OpResult;
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::at::Whereabouts;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
 
-use crate::identity::index::birth;
 use crate::pool::Pool;
 use crate::recovery::group;
 use crate::recovery::record::{self, RecordKind, Written};
-use crate::recovery::recover::{fresh_name, own_folder, sync_dir};
+use crate::recovery::recover::{fresh_name, own_folder};
 use crate::recovery::settle::{Occasion, walk};
-use crate::tree::inode::mark;
-use crate::tree::inode::number::number;
+use fsstack_identity::index::birth;
+use fsstack_identity::mark;
+use fsstack_identity::number::number;
 
 /// Records of moves.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };

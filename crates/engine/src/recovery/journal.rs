@@ -21,7 +21,7 @@ use fsstack_sys::{Stat, Time};
 use crate::pool::Pool;
 use crate::recovery::record::{self, RecordKind, Written};
 use crate::tree::inode::Inode;
-use crate::tree::inode::number::{hash_name, mix};
+use fsstack_identity::number::{hash_name, mix};
 
 /// Records of changes of names.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };

@@ -12,12 +12,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::Ino;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
-use crate::recovery::recover::{fresh_name, in_folder, leave, sync_dir};
+use crate::recovery::recover::{fresh_name, in_folder, leave};
 use crate::recovery::{intent, journal};
-use crate::tree::inode::number::{hash_name, mix};
+use fsstack_identity::number::{hash_name, mix};
 
 /// A record is no longer than this; a path that makes it longer is not recorded.
 const LONGEST: u64 = 1 << 20;

@@ -12,9 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
+use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, is_branch_fault};
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
 use parking_lot::Mutex;
 
@@ -24,7 +26,6 @@ use crate::recovery::intent;
 use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord, RecordKind};
 use crate::recovery::settle::{self, Occasion, SettledRename};
-use crate::tree::entries::is_dot;
 
 /// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
 /// the branch: 0 is no pool.
@@ -458,12 +459,6 @@ fn clear_record(
             Ok(false)
         }
     }
-}
-
-/// Makes the names in a directory durable.
-pub(crate) fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
-    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-    sys::file::fsync(dir.as_fd())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_branch::entries::is_dot;
 use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
@@ -11,8 +12,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
-use crate::recovery::recover::sync_dir;
-use crate::tree::entries::is_dot;
+use fsstack_sys::file::sync_dir;
 
 /// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The tree: objects by number, what a name means, where something new is put.
 
 pub(crate) mod clashes;
-pub(crate) mod entries;
 pub mod inode;
 pub(crate) mod inode_flags;
 pub(crate) mod parallel_lookup;
@@ -27,8 +26,8 @@ use inode::table::Table;
 use parallel_lookup::ParallelLookup;
 use tree_lock::TreeLock;
 
-use crate::identity::index::Index;
 use crate::pool::Pool;
+use fsstack_identity::index::Index;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const UNLINKED_INODES: usize = 1024;

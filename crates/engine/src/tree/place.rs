@@ -12,7 +12,7 @@ use fsstack_sys as sys;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use crate::tree::inode::number::mix;
+use fsstack_identity::number::mix;
 
 impl Tree {
     /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.

@@ -21,9 +21,9 @@ use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::inode::number::{Identity, hash_name, mix};
 use crate::tree::inode::{Copies, CreateGuard, Inode};
 use crate::tree::tree_lock::unless_stuck;
+use fsstack_identity::number::{Identity, hash_name, mix};
 
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;

@@ -18,9 +18,9 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::inode::number::mix;
 use crate::tree::inode::{AttributeGuard, Inode};
 use crate::tree::resolve::{DirStats, has_xattr};
+use fsstack_identity::number::mix;
 
 /// A recent change may be half done: by another host's pool, or by a script on the branches.
 const SETTLED_AFTER: i64 = 2;

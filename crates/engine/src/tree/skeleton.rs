@@ -18,6 +18,7 @@ use std::sync::Arc;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::caller::as_owner;
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::at::{RenameFlags, SetTime, Times};
@@ -30,12 +31,12 @@ use crate::pool::Pool;
 use crate::recovery::recover;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::entries::is_dot;
-use crate::tree::inode::number::{Identity, mix};
-use crate::tree::inode::{Inode, InodeName, mark};
+use crate::tree::inode::{Inode, InodeName};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
 use crate::tree::unsynced_dirs::NameEvent;
+use fsstack_identity::mark;
+use fsstack_identity::number::{Identity, mix};
 
 impl Tree {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.

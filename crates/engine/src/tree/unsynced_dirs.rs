@@ -28,12 +28,12 @@ use smallvec::SmallVec;
 
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::recovery::recover::sync_dir;
 use crate::settings::Synced;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::handed::generation;
-use crate::tree::inode::number::hash_name;
+use fsstack_identity::number::hash_name;
+use fsstack_sys::file::sync_dir;
 
 /// Directories of a branch that are remembered; with more, the whole branch counts as changed.
 const DIRS: usize = 4096;

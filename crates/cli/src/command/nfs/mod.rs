@@ -11,7 +11,7 @@ use crate::nfs::{Clients, Export, GANESHA_CORE, REASONS, Writers, only_writer_op
 use fsstack_control::api::ExportShown;
 use fsstack_control::exports::named_elsewhere;
 use fsstack_control::holders;
-use fsstack_engine::identity::poolid::PoolId;
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Printable;
 use fsstack_sys::{program, whole_file};
 use std::fs;

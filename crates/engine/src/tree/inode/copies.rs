@@ -15,8 +15,8 @@ use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
 use super::copy_guards::CopyGuards;
-use super::number::hash_name;
 use super::{Inode, Location};
+use fsstack_identity::number::hash_name;
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
 /// an entry older than a busy machine makes of that is asked for again.
@@ -390,7 +390,7 @@ impl DirCopies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::inode::number::Identity;
+    use fsstack_identity::number::Identity;
     use fsstack_pool::Ino;
 
     const X: BranchIx = BranchIx(0);

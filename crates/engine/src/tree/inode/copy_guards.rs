@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
     use crate::tree::inode::Copies;
-    use crate::tree::inode::number::Identity;
+    use fsstack_identity::number::Identity;
 
     /// On another thread: none has two claims.
     fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {

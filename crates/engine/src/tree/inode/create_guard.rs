@@ -13,7 +13,7 @@ use fsstack_branch::ranked::{HeldRank, NAME};
 
 use super::Inode;
 use super::copies::DirCopies;
-use super::number::hash_name;
+use fsstack_identity::number::hash_name;
 
 /// No other thread makes this name in this directory until this is dropped.
 ///
@@ -78,9 +78,9 @@ mod tests {
 
     use super::*;
     use crate::tree::inode::Copies;
-    use crate::tree::inode::number::Identity;
+    use fsstack_identity::number::Identity;
 
-    /// Inverse of [`mix`](super::super::number::mix).
+    /// Inverse of [`mix`](fsstack_identity::number::mix).
     fn unmix(x: u64) -> u64 {
         let x = (x ^ x >> 31 ^ x >> 62).wrapping_mul(0x3196_42b2_d24d_8ec3);
         let x = (x ^ x >> 27 ^ x >> 54).wrapping_mul(0x96de_1b17_3f11_9089);
@@ -89,7 +89,7 @@ mod tests {
 
     /// A name that begins otherwise than the 16 bytes of `name` and has the same hash in `dir`.
     fn of_the_same_hash(dir: Ino, name: [u8; 16]) -> CString {
-        use super::super::number::mix;
+        use fsstack_identity::number::mix;
         let seed = mix(dir.0 ^ 0x9e37_79b9_7f4a_7c15);
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         let after = |hash: u64, word: u64| mix(hash ^ word).wrapping_add(hash.rotate_left(17));

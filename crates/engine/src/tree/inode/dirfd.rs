@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
     use crate::tree::inode::Copies;
-    use crate::tree::inode::number::Identity;
+    use fsstack_identity::number::Identity;
 
     #[test]
     fn a_directory_that_was_forgotten_takes_no_memory() {

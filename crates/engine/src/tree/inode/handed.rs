@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::copies::Copy;
-use super::number::Identity;
 use super::table::{Slot, Table};
 use super::{Copies, Inode, InodeName, Location};
 use crate::files::OpenFile;
+use fsstack_identity::number::Identity;
 
 /// A name: text where it is text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fsstack_pool::Ino;
 
-use super::number::hash_name;
-use crate::zeros::zeros;
+use fsstack_identity::number::hash_name;
+use fsstack_identity::zeros::zeros;
 
 const SLOTS: usize = 1 << 17;
 

@@ -10,8 +10,6 @@ mod create_guard;
 pub mod dirfd;
 pub(crate) mod handed;
 pub mod location_cache;
-pub mod mark;
-pub mod number;
 pub mod table;
 
 use std::ffi::CStr;
@@ -32,7 +30,7 @@ use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
-use number::Identity;
+use fsstack_identity::number::Identity;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
 const WAS_MAPPABLE: u32 = 1 << 31;

@@ -13,7 +13,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 
 use super::Inode;
-use super::number::{Identity, NumberMap};
+use fsstack_identity::number::{Identity, NumberMap};
 
 /// Directories remembered aside before the first look for those that are gone.
 const ASIDE: usize = 4096;

@@ -59,7 +59,8 @@ pub fn inode_of(ino: Ino) -> Option<u64> {
     branch_of(ino).map(|_| ino.0 & ((1 << INO_BITS) - 1))
 }
 
-pub(crate) fn generation(stat: &Stat) -> u32 {
+/// Generation of the object with the attributes `stat`: from its birth time; 0 where the branch tells none.
+pub fn generation(stat: &Stat) -> u32 {
     let born = match (stat.btime, stat.version) {
         (None, None) => return 0,
         (born, _) => born.unwrap_or_default(),

@@ -3,16 +3,13 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
-
-use crate::member::Member;
-use crate::pool::sync_root;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.pool";
@@ -42,8 +39,8 @@ impl PoolId {
 
     /// The id that most of the branches have, of several the one that comes first; a fresh one if none has any. All
     /// that can store it have it afterwards. None: they may have one, and cannot tell it now.
-    pub fn of(branches: &[Arc<Member>]) -> Option<Self> {
-        let stored: Vec<_> = branches.iter().map(|branch| Self::stored(branch)).collect();
+    pub fn of<'a>(branches: impl Iterator<Item = &'a Branch> + Clone) -> Option<Self> {
+        let stored: Vec<_> = branches.clone().map(Self::stored).collect();
         let count = |id: Self| stored.iter().filter(|known| **known == Ok(Some(id))).count();
         let mut best: Option<(usize, Self)> = None;
         for id in stored.iter().flatten().flatten() {
@@ -62,7 +59,7 @@ impl PoolId {
             (None, None) => Self::fresh(),
         };
         let now = now();
-        branches.iter().for_each(|branch| id.store_at(branch, now));
+        branches.for_each(|branch| id.store_at(branch, now));
         Some(id)
     }
 
@@ -82,7 +79,7 @@ impl PoolId {
     }
 
     /// The branch belongs to this pool.
-    pub(crate) fn store(self, branch: &Branch) {
+    pub fn store(self, branch: &Branch) {
         self.store_at(branch, now());
     }
 
@@ -112,6 +109,14 @@ impl PoolId {
                 tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
             }
         }
+    }
+}
+
+/// Syncs the pool's attributes on a branch's root, before numbers made from them are used. A file system that cannot do so
+/// is used all the same.
+pub fn sync_root(root: BorrowedFd<'_>) {
+    if let Err(error) = sync_dir(root) {
+        tracing::warn!(%error, "branch root: fsync failed; after a power cut the branch may count as another one");
     }
 }
 

@@ -1,5 +1,5 @@
 //! The index: where objects are whose number does not lead to them. These are files that were moved to another branch,
-//! and directories with further copies. Each has its number in a mark on the branch (`inode/mark.rs`). The index leads
+//! and directories with further copies. Each has its number in a mark on the branch (`mark.rs`). The index leads
 //! from the number to the object, and from the object to its number without a read of the mark.
 //!
 //! It is a database in the pool's state directory, made with its first entry. A moved file's entry is on disk before
@@ -40,39 +40,38 @@ use fsstack_pool::Ino;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
-use crate::identity::poolid::PoolId;
-use crate::member::Member;
-use crate::settings::Settings;
-use crate::tree::inode::number::{self, Identity};
+use crate::marked_branch::MarkedBranch;
+use crate::number::{self, Identity};
+use crate::poolid::PoolId;
 pub use away::AwayBranch;
-pub(crate) use dir_path::DirPath;
+pub use dir_path::DirPath;
 use filter::Filter;
 pub use health::IndexHealth;
-pub(crate) use names::{KeptBy, Name};
+pub use names::{KeptBy, Name};
 use roots::Members;
 use scan::Jobs;
-pub(crate) use scan::open_path;
+pub use scan::open_path;
 use signed::{ALL, FILES, signed_by};
-pub(crate) use store::IndexEntry;
+pub use store::IndexEntry;
 use store::{EntryKind, Store, StoreError, StoreWhen};
 
 /// Where the objects with one number are, as the index has it.
-pub(crate) type Places = SmallVec<[IndexEntry; 1]>;
+pub type Places = SmallVec<[IndexEntry; 1]>;
 
 /// State of a branch's marks.
 #[derive(Debug, Default)]
-pub(crate) struct BranchMarks {
+pub struct BranchMarks {
     /// Not all marks of files are in the index: each file is asked.
-    pub(crate) ask_files: AtomicBool,
+    pub ask_files: AtomicBool,
     /// Not all marks of directories are in the index.
-    pub(crate) ask_dirs: AtomicBool,
+    pub ask_dirs: AtomicBool,
     /// The branch bears the index's session: objects there may be marked.
     signed: AtomicBool,
 }
 
 /// The index; its thread ends with it.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub struct Index {
     shared: Arc<SharedIndex>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -93,7 +92,7 @@ struct SharedIndex {
     /// Held while the index is made or rebuilt.
     making: Mutex<()>,
     filter: Filter,
-    branches: Mutex<Vec<Weak<Member>>>,
+    branches: Mutex<Vec<Weak<MarkedBranch>>>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
     /// Held shared by threads that rename something, until they have reported it; exclusively to declare a branch scanned.
@@ -105,16 +104,16 @@ struct SharedIndex {
 
 impl Index {
     /// Opens the index of the pool `id`, as it was left.
-    pub(crate) fn open(id: Option<PoolId>, settings: &Settings) -> Self {
-        let folder = settings.state_dir.as_ref().zip(id).map(|(dir, id)| dir.join(id.to_string()));
-        let (file, store) = folder.map_or((None, None), |folder| file::open(&folder, settings.nfs_export));
+    pub fn open(id: Option<PoolId>, state_dir: Option<&Path>, exports: bool) -> Self {
+        let folder = state_dir.zip(id).map(|(dir, id)| dir.join(id.to_string()));
+        let (file, store) = folder.map_or((None, None), |folder| file::open(&folder, exports));
         let filter = Filter::default();
         if store.is_some() {
             filter.open();
         }
         let shared = SharedIndex {
             file,
-            exports: settings.nfs_export,
+            exports,
             pool: id,
             members: Mutex::default(),
             roots_due: AtomicBool::new(false),
@@ -136,7 +135,7 @@ impl Index {
     }
 
     /// Takes `branch` in, which joins the pool: scans it unless the index has all of its marks.
-    pub(crate) fn join(&self, branch: &Arc<Member>) {
+    pub fn join(&self, branch: &Arc<MarkedBranch>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
         self.note_member(branch);
@@ -169,7 +168,7 @@ impl Index {
         }
     }
 
-    fn scan(&self, branch: &Arc<Member>) {
+    fn scan(&self, branch: &Arc<MarkedBranch>) {
         if self.shared.existing().is_some() {
             self.shared.jobs.lock().add(branch, Vec::new());
             self.start();
@@ -193,18 +192,18 @@ impl Index {
     }
 
     /// True if the index surely has nothing about the number `ino`.
-    pub(crate) fn knows_nothing_of(&self, ino: Ino) -> bool {
+    pub fn knows_nothing_of(&self, ino: Ino) -> bool {
         !self.shared.filter.may_have(ino)
     }
 
     /// Returns the identity in force of the file born at `birth` that would have the number `natural`, if the index has
     /// it.
-    pub(crate) fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
+    pub fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
         self.shared.with(|store| store.known(natural, birth)).flatten()
     }
 
     /// Returns where the objects with the number `ino` are.
-    pub(crate) fn places(&self, ino: Ino) -> Places {
+    pub fn places(&self, ino: Ino) -> Places {
         if self.knows_nothing_of(ino) {
             return Places::new();
         }
@@ -213,7 +212,7 @@ impl Index {
 
     /// Records that the file `id` gets a copy on `branch` that would have the number `natural`. On disk when this
     /// returns. False: it could not be recorded.
-    pub(crate) fn note_file(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) -> bool {
+    pub fn note_file(&self, branch: &MarkedBranch, id: Identity, natural: Ino, birth: u32) -> bool {
         let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
         // Last: the branch must bear the session of the index that has the entry, or of a later one.
         self.shared.cover(branch);
@@ -223,30 +222,30 @@ impl Index {
 
     /// Like [`Self::note_file`], for an object that was just made and is about to be marked: on disk within a second. (After
     /// a crash before that, it is found by its mark.)
-    pub(crate) fn note_new(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) {
+    pub fn note_new(&self, branch: &MarkedBranch, id: Identity, natural: Ino, birth: u32) {
         self.shared.cover(branch);
         self.learn_file(id, natural, birth);
     }
 
     /// True if entries outlive the daemon.
-    pub(crate) fn lasts(&self) -> bool {
+    pub fn lasts(&self) -> bool {
         self.shared.store.load().as_ref().is_some_and(|store| store.durable)
     }
 
     /// True if the pool is exported: clients hold numbers, which must stay valid whatever happens.
-    pub(crate) fn exports(&self) -> bool {
+    pub fn exports(&self) -> bool {
         self.shared.exports
     }
 
     /// Like [`Self::note_file`], for an entry that a mark can give again: on disk within a second.
-    pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
+    pub fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
         self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
         self.start();
     }
 
     /// Records that the directory `id` has a copy on `branch` that would have the number `natural` and is about to be
     /// marked. False: there was nothing to record.
-    pub(crate) fn note_dir(&self, branch: &Member, id: Identity, natural: Ino) -> bool {
+    pub fn note_dir(&self, branch: &MarkedBranch, id: Identity, natural: Ino) -> bool {
         if !self.shared.exports || id.ino == natural {
             return false;
         }
@@ -261,7 +260,7 @@ impl Index {
     }
 
     /// Removes the entry of the object `id`; with `natural`, that place only.
-    pub(crate) fn forget(&self, id: Identity, natural: Option<Ino>) {
+    pub fn forget(&self, id: Identity, natural: Option<Ino>) {
         if !self.knows_nothing_of(id.ino) {
             self.shared.with(|store| store.forget(id, natural));
             self.shared.dirty.store(true, Relaxed);
@@ -270,13 +269,13 @@ impl Index {
 
     /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
     /// before.
-    pub(crate) fn renaming(&self) -> RwLockReadGuard<'_, ()> {
+    pub fn renaming(&self) -> RwLockReadGuard<'_, ()> {
         self.shared.renames.read()
     }
 
     /// Has a renamed directory of `branch` scanned again under its new `path`, if the branch is being scanned: the scan
     /// may have missed its content.
-    pub(crate) fn renamed(&self, branch: &Arc<Member>, path: impl Fn() -> Option<Vec<u8>>) {
+    pub fn renamed(&self, branch: &Arc<MarkedBranch>, path: impl Fn() -> Option<Vec<u8>>) {
         if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
             self.start();
@@ -286,7 +285,7 @@ impl Index {
 
 impl BranchMarks {
     /// True if all marks are in the index: a number that it does not have is of nothing on this branch.
-    pub(crate) fn are_known(&self) -> bool {
+    pub fn are_known(&self) -> bool {
         !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
     }
 }
@@ -299,7 +298,7 @@ impl Drop for Index {
 
 impl Index {
     /// Closes the index at unmount: all is on disk, and the next mount may rely on it.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.shared.jobs.lock().stop();
         self.shared.wake.notify_all();
         let thread = self.thread.lock().take();
@@ -313,13 +312,13 @@ impl Index {
 impl Index {
     /// Brings all to disk for another program, which may rely on it as on an index that was closed; [`Self::go_on`] if this one goes
     /// on instead. Nothing is renamed or moved meanwhile.
-    pub(crate) fn rest(&self) {
+    pub fn rest(&self) {
         self.shared.tend();
         self.set_closed(true);
     }
 
     /// The index is at work again.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         if self.shared.exports {
             self.set_closed(false);
         }
@@ -455,6 +454,6 @@ impl SharedIndex {
 }
 
 /// The birth of an object, as the index remembers it: the same whether generations are exact or not.
-pub(crate) fn birth(stat: &fsstack_sys::Stat) -> u32 {
+pub fn birth(stat: &fsstack_sys::Stat) -> u32 {
     number::generation(&fsstack_sys::Stat { version: None, ..*stat })
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use fsstack_pool::{BranchId, Ino};
 
 use super::store::{DbResult, EntryKind, IndexEntry, Store, StoreWhen};
-use crate::tree::inode::number::Identity;
+use crate::number::Identity;
 
 /// Number of objects in the index under test.
 const MANY: u64 = 100;

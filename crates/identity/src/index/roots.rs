@@ -18,9 +18,8 @@ use fsstack_sys::xattr::{self, On};
 use super::signed::FILES;
 use super::store::{DbResult, Store};
 use super::{Index, SharedIndex};
-use crate::identity::poolid::PoolId;
-use crate::member::Member;
-use crate::pool::Pool;
+use crate::marked_branch::MarkedBranch;
+use crate::poolid::PoolId;
 
 /// The attribute of a branch's root.
 const MEMBERS: &CStr = c"trusted.fsstack.members";
@@ -35,7 +34,7 @@ pub(super) type Members = BTreeMap<BranchId, (PathBuf, bool)>;
 impl Index {
     /// Follows a change of the members; the branches `come` have joined. Members recorded on their roots are known when
     /// this returns. The roots are written a moment later by the index's thread, since a branch may hang.
-    pub(crate) fn admit(&self, come: &[Arc<Member>]) {
+    pub fn admit<'a>(&self, come: impl Iterator<Item = &'a MarkedBranch>) {
         let shared = &self.shared;
         if shared.exports && shared.existing().is_some() {
             shared.learn_members(come);
@@ -46,17 +45,15 @@ impl Index {
     }
 
     /// Files on a branch that is not in the pool may have marks that are not in the index.
-    pub(crate) fn lacks_away(&self, pool: &Pool) -> bool {
-        let has = |id: BranchId| pool.branches.iter().any(|branch| branch.id == id);
-        self.shared.with(|store| lacks(store, &has)).unwrap_or(false)
+    pub fn lacks_away(&self, is_here: impl Fn(BranchId) -> bool) -> bool {
+        self.shared.with(|store| lacks(store, &is_here)).unwrap_or(false)
     }
 
     /// True if the number that a new object would have may belong to an older one whose mark is not in the index. No
     /// call is made: the answer is of the last change of the branches.
-    pub(crate) fn may_lack(&self, pool: &Pool) -> bool {
+    pub fn may_lack<'a>(&self, mut branches: impl Iterator<Item = &'a MarkedBranch>) -> bool {
         let shared = &self.shared;
-        shared.exports
-            && (shared.lacks_away.load(Relaxed) || pool.branches.iter().any(|branch| branch.asks_marks()))
+        shared.exports && (shared.lacks_away.load(Relaxed) || branches.any(|branch| branch.asks_marks()))
     }
 }
 
@@ -93,7 +90,7 @@ fn known(store: &Store, reported: &[u16]) -> DbResult<Members> {
 }
 
 impl SharedIndex {
-    pub(super) fn present(&self) -> Vec<Arc<Member>> {
+    pub(super) fn present(&self) -> Vec<Arc<MarkedBranch>> {
         let branches = self.branches.lock();
         branches.iter().filter_map(Weak::upgrade).filter(|branch| !branch.is_gone()).collect()
     }
@@ -116,8 +113,8 @@ impl SharedIndex {
 
     /// Adds the members listed on the roots of the joined branches to the index, and remembers the index's own, should it
     /// fail.
-    fn learn_members(&self, come: &[Arc<Member>]) {
-        let reported: Vec<u16> = come.iter().flat_map(|branch| self.members_on(branch)).collect();
+    fn learn_members<'a>(&self, come: impl Iterator<Item = &'a MarkedBranch>) {
+        let reported: Vec<u16> = come.flat_map(|branch| self.members_on(branch)).collect();
         // Asked without the lock: an index that fails here is rebuilt with the remembered members, under the lock.
         if let Some(members) = self.with(|store| known(store, &reported)) {
             *self.members.lock() = members;

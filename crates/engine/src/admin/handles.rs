@@ -11,8 +11,8 @@ use crate::handles::by_number::ResolvedNumber;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::number::{self, Identity};
 use crate::union::Union;
+use fsstack_identity::number::{self, Identity};
 
 /// Result of following a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::OpError;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
@@ -20,10 +21,9 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 use super::dir_path::DirPath;
 use super::store::{EntryKind, Store, StoreWhen};
 use super::{SharedIndex, birth};
-use crate::member::Member;
-use crate::tree::entries::{Entries, FoundEntry};
-use crate::tree::inode::mark;
-use crate::tree::inode::number::{self, Identity};
+use crate::mark;
+use crate::marked_branch::MarkedBranch;
+use crate::number::{self, Identity};
 
 /// Marks that are put into the index in one transaction.
 const BATCH: usize = 4096;
@@ -46,7 +46,7 @@ pub(super) struct Jobs {
 /// Directories of a branch to scan, with all that is in them.
 #[derive(Debug)]
 pub(super) struct ScanJob {
-    branch: Weak<Member>,
+    branch: Weak<MarkedBranch>,
     dirs: Vec<Arc<DirPath>>,
     /// How often that has failed.
     failed: u32,
@@ -55,7 +55,7 @@ pub(super) struct ScanJob {
 }
 
 impl Jobs {
-    pub(super) fn add(&mut self, branch: &Arc<Member>, path: Vec<u8>) {
+    pub(super) fn add(&mut self, branch: &Arc<MarkedBranch>, path: Vec<u8>) {
         let dirs = vec![DirPath::from(path)];
         self.waiting.push_back(ScanJob {
             branch: Arc::downgrade(branch),
@@ -85,7 +85,7 @@ impl Jobs {
         self.stopped
     }
 
-    fn concern(&self, branch: &Arc<Member>) -> bool {
+    fn concern(&self, branch: &Arc<MarkedBranch>) -> bool {
         self.waiting.iter().any(|job| std::ptr::eq(job.branch.as_ptr(), Arc::as_ptr(branch)))
     }
 }
@@ -131,7 +131,7 @@ impl SharedIndex {
 
     /// Declares that all marks of the branch are known, unless there is more to scan. False: that cannot be decided
     /// now.
-    fn finished(&self, branch: &Arc<Member>) -> bool {
+    fn finished(&self, branch: &Arc<MarkedBranch>) -> bool {
         let Some(store) = self.store.load_full() else { return true };
         if let Err(error) = store.flush() {
             // Its disk may be full. Without a new index, objects that are gone would be "not now" until the next mount.
@@ -150,7 +150,7 @@ impl SharedIndex {
 
     /// Objects on the branch are not asked for their marks from now on, unless there is more to scan. None: a rename under
     /// way may have taken an object past the scan without reporting it yet.
-    fn is_through(&self, branch: &Arc<Member>, store: &Arc<Store>) -> Option<bool> {
+    fn is_through(&self, branch: &Arc<MarkedBranch>, store: &Arc<Store>) -> Option<bool> {
         // A thread may be stuck in a branch with either lock held: other renames must go on.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
         let _create_guard = self.making.try_lock()?;
@@ -162,7 +162,7 @@ impl SharedIndex {
         Some(true)
     }
 
-    fn look_through(&self, branch: &Member, mut waiting: Vec<Arc<DirPath>>) -> ScanResult {
+    fn look_through(&self, branch: &MarkedBranch, mut waiting: Vec<Arc<DirPath>>) -> ScanResult {
         let mut caught = FoundMarks::default();
         let (mut failed, mut last) = (Vec::new(), None);
         let mut tended = Instant::now();
@@ -197,7 +197,7 @@ impl SharedIndex {
     /// Scans one directory: its marks go to `caught`, its directories to `waiting`. False: the pool is being unmounted.
     fn look_into(
         &self,
-        branch: &Member,
+        branch: &MarkedBranch,
         dir: &Arc<DirPath>,
         waiting: &mut Vec<Arc<DirPath>>,
         caught: &mut FoundMarks,
@@ -212,7 +212,7 @@ impl SharedIndex {
             opened => opened?,
         };
         let mut entries = Entries::of(branch, fd.as_fd())?;
-        while let Some(FoundEntry { kind, name, .. }) = entries.next()? {
+        while let Some(FoundEntry { kind, name, .. }) = entries.next_entry()? {
             let is_dir = match kind {
                 Some(kind) => kind == Kind::Dir,
                 None => match branch.ask(|| sys::at::stat(fd.as_fd(), &name)) {
@@ -251,7 +251,7 @@ impl SharedIndex {
 impl FoundMarks {
     fn look(
         &mut self,
-        branch: &Member,
+        branch: &MarkedBranch,
         dir: BorrowedFd<'_>,
         name: &std::ffi::CStr,
         is_dir: bool,
@@ -280,7 +280,7 @@ impl FoundMarks {
 }
 
 /// Opens the directory at `path` below the branch's root. The path may be longer than PATH_MAX.
-pub(crate) fn open_path(branch: &Member, path: &[u8]) -> Result<OwnedFd, SysError> {
+pub fn open_path(branch: &MarkedBranch, path: &[u8]) -> Result<OwnedFd, SysError> {
     let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let name = CString::new(name).map_err(|_| SysError { call: sys::Call::Open, errno: Errno::INVAL })?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Path of a directory from the root of its branch.
 #[derive(Debug)]
-pub(crate) struct DirPath {
+pub struct DirPath {
     above: Option<Arc<DirPath>>,
     /// Name below `above`; without it, a path.
     name: Vec<u8>,
@@ -12,17 +12,17 @@ pub(crate) struct DirPath {
 
 impl DirPath {
     /// The directory at `path`.
-    pub(crate) fn from(path: Vec<u8>) -> Arc<Self> {
+    pub fn from(path: Vec<u8>) -> Arc<Self> {
         Arc::new(Self { above: None, name: path })
     }
 
     /// The directory `name` in another one.
-    pub(crate) fn below(above: &Arc<Self>, name: Vec<u8>) -> Arc<Self> {
+    pub fn below(above: &Arc<Self>, name: Vec<u8>) -> Arc<Self> {
         Arc::new(Self { above: Some(above.clone()), name })
     }
 
     /// The path; it may begin with a slash.
-    pub(crate) fn path(&self) -> Vec<u8> {
+    pub fn path(&self) -> Vec<u8> {
         let mut names = vec![&*self.name];
         let mut at = &self.above;
         while let Some(dir) = at {

@@ -1,11 +1,10 @@
 //! Health and content of the index, for status and checks.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::{Index, Store};
-use crate::member::Member;
-use crate::tree::inode::number::Identity;
+use crate::marked_branch::MarkedBranch;
+use crate::number::Identity;
 
 /// Health and size of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +27,17 @@ impl fmt::Display for IndexHealth {
 
 impl Index {
     /// Returns the health of the index over `branches`.
-    pub(crate) fn health(&self, branches: &[Arc<Member>]) -> IndexHealth {
+    pub fn health<'a>(&self, mut branches: impl Iterator<Item = &'a MarkedBranch>) -> IndexHealth {
         let store = self.shared.store.load();
         IndexHealth {
             objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
-            complete: branches.iter().all(|branch| branch.marks.are_known()),
+            complete: branches.all(|branch| branch.marks.are_known()),
             durable: store.as_ref().map_or(self.shared.file.is_some(), |store| store.durable),
         }
     }
 
     /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
-    pub(crate) fn some(&self, from: u64, count: usize) -> Vec<Identity> {
+    pub fn some(&self, from: u64, count: usize) -> Vec<Identity> {
         self.shared.with(|store: &Store| store.some(from, count)).unwrap_or_default()
     }
 }

@@ -8,22 +8,25 @@ use super::{Index, Relaxed};
 
 /// A name in a directory that is known by its own number; [`Ino`] 0 is the branch's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
-    pub(crate) branch: BranchId,
+pub struct Name {
+    /// Branch that has it.
+    pub branch: BranchId,
     /// Stamp of the walk that saw the name, or of the last walk before it was seen.
-    pub(crate) look: u64,
-    pub(crate) parent: Ino,
-    pub(crate) name: Vec<u8>,
+    pub look: u64,
+    /// Number of the directory that it is in.
+    pub parent: Ino,
+    /// The name itself.
+    pub name: Vec<u8>,
 }
 
 /// Id of the database that holds the names: one that fails is replaced by another, which lacks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeptBy([u8; 16]);
+pub struct KeptBy([u8; 16]);
 
 impl Index {
     /// Moves `rows` into the index, and returns the database that holds them; None if they were not stored. On disk
     /// within a second.
-    pub(crate) fn note_names(&self, rows: &mut Vec<(Ino, Name)>) -> Option<KeptBy> {
+    pub fn note_names(&self, rows: &mut Vec<(Ino, Name)>) -> Option<KeptBy> {
         self.shared.existing()?;
         let noted = self.shared.with(|store| store.note_names(rows).map(|()| KeptBy(store.id)));
         self.shared.dirty.store(true, Relaxed);
@@ -33,18 +36,18 @@ impl Index {
     }
 
     /// Removes the names on `branch` that the walk `look` has not seen. It has seen all of the branch.
-    pub(crate) fn forget_names(&self, branch: BranchId, look: u64) {
+    pub fn forget_names(&self, branch: BranchId, look: u64) {
         self.shared.with(|store| store.forget_names(branch, look));
         self.shared.dirty.store(true, Relaxed);
     }
 
     /// Returns the id of the database in use.
-    pub(crate) fn monitor(&self) -> Option<KeptBy> {
+    pub fn monitor(&self) -> Option<KeptBy> {
         self.shared.store.load().as_ref().map(|store| KeptBy(store.id))
     }
 
     /// Returns the name under which the object with the number `natural` was last seen.
-    pub(crate) fn name(&self, natural: Ino) -> Option<Name> {
+    pub fn name(&self, natural: Ino) -> Option<Name> {
         self.shared.with(|store| store.name(natural)).flatten()
     }
 }

@@ -3,7 +3,7 @@
 use zerocopy::{FromZeros, KnownLayout};
 
 /// A table of `count` zeros.
-pub(crate) fn zeros<T: FromZeros + KnownLayout>(count: usize) -> Box<[T]>
+pub fn zeros<T: FromZeros + KnownLayout>(count: usize) -> Box<[T]>
 where
     [T]: KnownLayout<PointerMetadata = usize>,
 {

@@ -1,33 +1,38 @@
 //! A directory of one branch, read from its beginning to its end, for conclusions from missing entries.
 //!
 //! A branch that lacks a part lists what it has and ends as if that were all (`health/subvolumes.rs`). So the end is an end only if
-//! the branch is whole then. (What programs list is read in `files/listing.rs`, from any position, with the same question.)
+//! the branch is whole then. (What programs list is read in the engine, from any position, with the same question.)
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use fsstack_branch::branch::Branch;
-use fsstack_branch::error::Result;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Kind, OFlags};
 
+use crate::branch::Branch;
+use crate::error::Result;
+
 /// Rest of a directory to read.
-pub(crate) struct Entries<'a> {
+#[derive(Debug)]
+pub struct Entries<'a> {
     branch: &'a Branch,
     left: Dirents,
 }
 
 /// One of its entries.
-pub(crate) struct FoundEntry {
-    pub(crate) kind: Option<Kind>,
+#[derive(Debug)]
+pub struct FoundEntry {
+    /// None: the file system does not list kinds.
+    pub kind: Option<Kind>,
     /// The branch's inode number.
-    pub(crate) ino: u64,
-    pub(crate) name: CString,
+    pub ino: u64,
+    /// Never `.` or `..`.
+    pub name: CString,
 }
 
 impl<'a> Entries<'a> {
     /// Those of `fd`, open for reading on `branch`; about `buffer` bytes are asked for at a time.
-    pub(crate) fn new(branch: &'a Branch, fd: OwnedFd, buffer: usize) -> Self {
+    pub fn new(branch: &'a Branch, fd: OwnedFd, buffer: usize) -> Self {
         Self { branch, left: Dirents::new(fd, buffer) }
     }
 
@@ -35,7 +40,7 @@ impl<'a> Entries<'a> {
     ///
     /// # Errors
     /// What the branch answered.
-    pub(crate) fn of(branch: &'a Branch, dir: BorrowedFd<'_>) -> Result<Self> {
+    pub fn of(branch: &'a Branch, dir: BorrowedFd<'_>) -> Result<Self> {
         let fd = branch.ask(|| sys::at::reopen_quietly(dir, OFlags::RDONLY | OFlags::DIRECTORY))?;
         Ok(Self::new(branch, fd, 32 << 10))
     }
@@ -44,7 +49,7 @@ impl<'a> Entries<'a> {
     ///
     /// # Errors
     /// What the branch answered, or that at the end a part of it was out of reach.
-    pub(crate) fn next(&mut self) -> Result<Option<FoundEntry>> {
+    pub fn next_entry(&mut self) -> Result<Option<FoundEntry>> {
         loop {
             let next = || {
                 let entry = self.left.next()?;
@@ -63,6 +68,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-pub(crate) fn is_dot(name: &CStr) -> bool {
+/// Whether `name` is `.` or `..`.
+pub fn is_dot(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 
-use crate::tree::inode::number::mix;
+use crate::number::mix;
 
 /// Unit of comparison: the database reads and writes whole pages of this size but for its header.
 const PAGE: usize = 4096;

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::names::Name;
 use super::pages::Pages;
-use crate::identity::poolid::PoolId;
-use crate::tree::inode::number::{self, Identity};
+use crate::number::{self, Identity};
+use crate::poolid::PoolId;
 
 /// Memory limit of the database's cache.
 const CACHE: usize = 16 << 20;
@@ -35,7 +35,7 @@ const CLOSED: u8 = 1;
 
 /// Kind of an entry's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
+pub(super) enum EntryKind {
     /// A file that is not where its number says.
     File,
     /// A directory with copies besides the one that its number says.
@@ -44,16 +44,17 @@ pub(crate) enum EntryKind {
 
 /// Where the object that has an identity is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IndexEntry {
-    pub(crate) id: Identity,
+pub struct IndexEntry {
+    /// The object.
+    pub id: Identity,
     sort: EntryKind,
     /// The numbers that branch and inode number make.
-    pub(crate) naturals: SmallVec<[Ino; 2]>,
+    pub naturals: SmallVec<[Ino; 2]>,
 }
 
 impl IndexEntry {
     /// True for a directory: the number itself may lead to another copy.
-    pub(crate) fn is_dir(&self) -> bool {
+    pub fn is_dir(&self) -> bool {
         self.sort == EntryKind::Dir
     }
 }

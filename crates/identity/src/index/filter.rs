@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use fsstack_pool::Ino;
 
-use crate::tree::inode::number::mix;
+use crate::number::mix;
 use crate::zeros::zeros;
 
 /// 2 MiB: with two million numbers in it, one absent number in twenty is a "maybe".

@@ -20,8 +20,8 @@ use redb::TableDefinition;
 
 use super::SharedIndex;
 use super::store::{DbResult, Store, StoreWhen, table};
-use crate::member::Member;
-use crate::recovery::recover::sync_dir;
+use crate::marked_branch::MarkedBranch;
+use fsstack_sys::file::sync_dir;
 
 /// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
 const SIGNED: &CStr = c"trusted.fsstack.index";
@@ -106,7 +106,7 @@ impl Store {
 impl SharedIndex {
     /// Returns the level of `branch`, which bears the session `by`. If the index expects another session, the level is 0,
     /// and the index records that.
-    pub(super) fn level_of(&self, branch: &Member, by: Session) -> u8 {
+    pub(super) fn level_of(&self, branch: &MarkedBranch, by: Session) -> u8 {
         let Some(store) = self.store.load_full() else { return 0 };
         // Recorded now: the branch may be removed before it is scanned.
         let lacks = store.is_signed(branch.id, by).is_ok_and(|signed| !signed);
@@ -117,7 +117,7 @@ impl SharedIndex {
     }
 
     /// Signs the branch before the session's first mark there.
-    pub(super) fn cover(&self, branch: &Member) {
+    pub(super) fn cover(&self, branch: &MarkedBranch) {
         if branch.marks.signed.load(Relaxed) {
             return;
         }
@@ -128,7 +128,7 @@ impl SharedIndex {
 
     /// Signs the branch: the index records its session and level, then the branch's root the session. No lock is held,
     /// since the branch may hang. False: the index could not record it.
-    pub(super) fn sign(&self, store: &Arc<Store>, branch: &Member) -> bool {
+    pub(super) fn sign(&self, store: &Arc<Store>, branch: &MarkedBranch) -> bool {
         let mut store = store.clone();
         loop {
             let signed = store.sign(branch.id, Some(store.session), || self.level_now(branch));
@@ -146,7 +146,7 @@ impl SharedIndex {
         }
     }
 
-    fn sign_root(&self, store: &Store, branch: &Member, before: Option<Session>) {
+    fn sign_root(&self, store: &Store, branch: &MarkedBranch, before: Option<Session>) {
         let root = branch.root();
         // The fsync of a marked file does not store the xattrs of its branch's root, on btrfs at least.
         let put = || {
@@ -165,7 +165,7 @@ impl SharedIndex {
         branch.marks.signed.store(true, Relaxed);
     }
 
-    fn level_now(&self, branch: &Member) -> u8 {
+    fn level_now(&self, branch: &MarkedBranch) -> u8 {
         match (branch.marks.ask_files.load(Relaxed), branch.marks.ask_dirs.load(Relaxed)) {
             (true, _) => 0,
             (false, true) => FILES,
@@ -180,7 +180,7 @@ impl SharedIndex {
 }
 
 /// The session that the branch bears; None: it has no marks, or cannot have any.
-pub(super) fn signed_by(branch: &Member) -> std::result::Result<Option<Session>, SysError> {
+pub(super) fn signed_by(branch: &MarkedBranch) -> std::result::Result<Option<Session>, SysError> {
     let mut value = [0; 16];
     let root = branch.root();
     match xattr::get(On::Fd(root.as_fd()), SIGNED, &mut value) {
