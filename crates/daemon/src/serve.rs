@@ -80,7 +80,7 @@ pub(crate) fn serve(
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.union.resume_drains();
             answers(settings)?;
-            served.is_to_be_kept();
+            served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);
             ready.announce();
             Remembered::in_dir(settings.options.engine.state_dir.as_deref())
@@ -96,7 +96,7 @@ pub(crate) fn serve(
         tracing::error!(%error, "failed mount still there; use umount -l");
     }
     mounted.ended();
-    keeper::is_over(kept.as_ref());
+    keeper::end_with_daemon(kept.as_ref());
     ended
 }
 

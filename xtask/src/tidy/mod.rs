@@ -37,9 +37,9 @@ const RULES: &[Rule] = &[
     ("a Rust file opens with its purpose", rules::opening_line),
     ("sources are ASCII", rules::ascii),
     ("only crates/fuse names fuser", rules::fuser_in_one_crate),
-    ("the engine knows neither FUSE nor command lines", rules::engine_floor),
+    ("the engine knows neither FUSE nor command lines", rules::engine_dependencies),
     ("a thread acts as a caller only inside of a call on a branch", rules::one_identity),
-    ("unsafe lives on its floor", rules::unsafe_floor),
+    ("unsafe is written only where it may be", rules::unsafe_where_it_may_be),
     ("programs are started in lab::shell", rules::one_shell),
     ("only main ends the process", rules::one_exit),
     ("an option is named in at most four files", options::few_files),
@@ -57,6 +57,7 @@ const RULES: &[Rule] = &[
     ("a type has its name alone in its crate", names::unique_types),
     ("a type says what it is", names::telling_types),
     ("prose fits the width", prose::wide_lines),
+    ("every thread has its row in threads.md", pages::threads),
     ("import circles of the engine only shrink", imports::circles),
 ];
 

@@ -16,7 +16,7 @@ pub(super) fn few_files(sources: &[Source]) -> Vec<String> {
     };
     let carriers: Vec<&Source> = sources
         .iter()
-        .filter(|source| source.is_rust() && CARRIERS.iter().any(|floor| source.path.starts_with(floor)))
+        .filter(|source| source.is_rust() && CARRIERS.iter().any(|path| source.path.starts_with(path)))
         .collect();
     let complaint = |option: &str| {
         let files: Vec<&str> =

@@ -56,6 +56,28 @@ pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
     found.collect()
 }
 
+/// Page that names every thread of the daemon.
+const THREADS: &str = "docs/dev/threads.md";
+
+/// Complaints about threads of the daemon that have no row on the page.
+pub(super) fn threads(sources: &[Source]) -> Vec<String> {
+    let Some(page) = sources.iter().find(|source| source.path == THREADS) else { return Vec::new() };
+    let daemon = sources.iter().filter(|source| DAEMON.iter().any(|part| source.path.starts_with(part)));
+    let names = daemon.flat_map(|source| {
+        let named = source.text.split("Builder::new()").skip(1).filter_map(|rest| {
+            let name = rest.trim_start().strip_prefix(".name(")?;
+            name.strip_prefix("format!(").unwrap_or(name).strip_prefix('"')?.split(['"', '{']).next()
+        });
+        named.map(move |name| (source, name.trim_end_matches('-')))
+    });
+    let is_listed =
+        |name: &str| [format!("`{name}`"), format!("`{name}-N`")].iter().any(|row| page.text.contains(row));
+    names
+        .filter(|(_, name)| !is_listed(name))
+        .map(|(source, name)| format!("{}: thread {name} is not in {THREADS}", source.path))
+        .collect()
+}
+
 /// Page on which operators look up log lines.
 const LOG_LINES: &str = "docs/log-lines.md";
 
@@ -148,6 +170,19 @@ mod tests {
         let expected =
             ["crates/engine/src/admin/watch.rs: `gone.rs` is no file", "docs/a.md: `atch.rs` is no file"];
         assert_eq!(named_files(&sources), expected);
+    }
+
+    #[test]
+    fn a_thread_has_a_row() {
+        let code = "let a = Builder::new().name(\"known\".into());\nlet b = Builder::new()\n    .name(format!(\"many-{n}\"));\n\
+                    let c = Builder::new().name(\"lost\".into());\n";
+        let sources = [
+            source("crates/engine/src/a.rs", code),
+            source(THREADS, "| `known` | |\n| `many-N`, `lost-N` | |\n"),
+        ];
+        assert_eq!(threads(&sources), Vec::<String>::new());
+        let sources = [source("crates/engine/src/a.rs", code), source(THREADS, "| `known`, `many-N` | |\n")];
+        assert_eq!(threads(&sources), ["crates/engine/src/a.rs: thread lost is not in docs/dev/threads.md"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::Source;
 const MOST_LINES: usize = 500;
 
 /// Paths where `unsafe` is permitted.
-const UNSAFE_FLOOR: &[&str] =
+const MAY_BE_UNSAFE: &[&str] =
     &["crates/sys/", "crates/fuse/src/transport", "crates/bench/src/engine/ring.rs"];
 
 fn rust(sources: &[Source]) -> impl Iterator<Item = &Source> {
@@ -54,7 +54,7 @@ pub(super) fn fuser_in_one_crate(sources: &[Source]) -> Vec<String> {
     used.chain(depends(sources, &|path| !path.starts_with("crates/fuse/"), "fuser")).collect()
 }
 
-pub(super) fn engine_floor(sources: &[Source]) -> Vec<String> {
+pub(super) fn engine_dependencies(sources: &[Source]) -> Vec<String> {
     let engine = |path: &str| {
         ["crates/branch/", "crates/identity/", "crates/engine/"].iter().any(|own| path.starts_with(own))
     };
@@ -85,8 +85,8 @@ pub(super) fn one_identity(sources: &[Source]) -> Vec<String> {
     rust(sources).filter(outside).flat_map(|source| where_code(source, becomes)).collect()
 }
 
-pub(super) fn unsafe_floor(sources: &[Source]) -> Vec<String> {
-    let outside = |source: &&Source| !UNSAFE_FLOOR.iter().any(|floor| source.path.starts_with(floor));
+pub(super) fn unsafe_where_it_may_be(sources: &[Source]) -> Vec<String> {
+    let outside = |source: &&Source| !MAY_BE_UNSAFE.iter().any(|path| source.path.starts_with(path));
     let word = |line: &str| {
         let keyword =
             |rest: &str| ["{", "fn ", "impl ", "extern ", "trait "].iter().any(|k| rest.starts_with(k));
@@ -180,9 +180,9 @@ mod tests {
             short_files,
             opening_line,
             ascii,
-            engine_floor,
+            engine_dependencies,
             one_identity,
-            unsafe_floor,
+            unsafe_where_it_may_be,
             one_shell,
             one_exit,
             no_drawers,
@@ -201,7 +201,7 @@ mod tests {
             "crates/a/src/b.rs",
             "//! Is unsafe { so to speak }.\n#![deny(unsafe_code)]\nlet fuser_like = 1;\n",
         )];
-        assert_eq!(unsafe_floor(&fine), Vec::<String>::new());
+        assert_eq!(unsafe_where_it_may_be(&fine), Vec::<String>::new());
         assert_eq!(fuser_in_one_crate(&fine), Vec::<String>::new());
     }
 }

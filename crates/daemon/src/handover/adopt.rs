@@ -249,7 +249,7 @@ impl TakenOver {
         );
         if lost > 0 {
             tracing::error!(
-                "{shown}: {lost} open handles are of files that are found no more: programs get errors by them, and open the files anew"
+                "{shown}: {lost} open handles are of files that were not found after the restart: calls by them fail, and programs have to open the files again"
             );
         }
         // It may die again soon.
@@ -265,7 +265,7 @@ impl TakenOver {
         let served = attended.served.clone();
         let mount_point = Printable::path(&settings.mount_point).to_string();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
-            served.is_to_be_kept();
+            served.start_keeping();
             if served.union.kept().is_some() {
                 served.union.resume_drains();
             }
@@ -276,7 +276,7 @@ impl TakenOver {
             Ok(())
         });
         mounted.ended();
-        keeper::is_over(served.union.kept());
+        keeper::end_with_daemon(served.union.kept());
         match &ended {
             Ok(()) => tracing::info!("{mount_point}: unmounted"),
             Err(error) => tracing::error!("{error}"),

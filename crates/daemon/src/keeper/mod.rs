@@ -147,8 +147,8 @@ pub(crate) fn known_by(kept: Option<&Arc<Kept>>) -> u32 {
     keeper.and_then(|keeper| u32::try_from(keeper).ok()).unwrap_or_else(std::process::id)
 }
 
-/// The mount is gone: the daemon's end is the keeper's.
-pub(crate) fn is_over(kept: Option<&Arc<Kept>>) {
+/// Has the keeper end with this daemon: the mount is gone.
+pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     if let Some(kept) = kept {
         word(kept, SharedWord::Stage).store(ENDED, SeqCst);
     }
@@ -160,8 +160,8 @@ pub(crate) fn is_kept(kept: &Arc<Kept>) -> bool {
 }
 
 impl Served {
-    /// The daemon's death is survived from now on; somebody looks after the keeper.
-    pub(crate) fn is_to_be_kept(self: &Arc<Self>) {
+    /// Has the keeper restart the daemon if it dies from now on, and starts the thread that reports the keeper's own end.
+    pub(crate) fn start_keeping(self: &Arc<Self>) {
         let Some(kept) = self.union.kept().cloned() else { return };
         self.note_state();
         word(&kept, SharedWord::Stage).store(SERVES, SeqCst);

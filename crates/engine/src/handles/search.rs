@@ -216,7 +216,7 @@ impl Tree {
             Some(found) => Ok(Some(found)),
             None => {
                 // The index may have failed in between, and then it knew nothing.
-                let seen = searches.seen_since(asked).filter(|by| self.index.monitor() == Some(*by));
+                let seen = searches.seen_since(asked).filter(|by| self.index.kept_by() == Some(*by));
                 seen.map(|_| None).ok_or(OpError::UNSURE)
             }
         }

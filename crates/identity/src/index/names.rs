@@ -42,7 +42,7 @@ impl Index {
     }
 
     /// Returns the id of the database in use.
-    pub fn monitor(&self) -> Option<KeptBy> {
+    pub fn kept_by(&self) -> Option<KeptBy> {
         self.shared.store.load().as_ref().map(|store| KeptBy(store.id))
     }
 
