@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fsstack_lab::daemon::helper;
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Pool, needs};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags, mknodat, renameat_with};
 
@@ -256,5 +258,33 @@ fn no_program_notices_thirty_deaths() {
             over.store(true, SeqCst);
         });
         until("no handle is left over", || open_handles(&pool) == (0, 0));
+    }
+}
+
+#[test]
+fn a_next_daemon_that_does_not_serve_leaves_the_pool_to_the_program_before() {
+    needs!(mounting());
+    for (does, why) in [("refuse", "as the test asks"), ("panic", "it panicked"), ("hang", "within 20 s")] {
+        let pool = lab::pool().tmp_branch("a").option("restart=keep");
+        let pool =
+            pool.helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty")).env("FSSTACK_TEST_ADOPT", does).mount();
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(pool.at("file"));
+        let mut file = file.unwrap();
+        file.write_all(b"before").unwrap();
+        fs::remove_file(pool.at("file")).unwrap();
+        let keeper = pool.daemon();
+        let upgraded = command(helper().unwrap().with_file_name("fsstack"))
+            .arg("upgrade")
+            .arg(pool.path())
+            .output()
+            .unwrap();
+        assert_eq!(upgraded.code, 1, "{does}: {}", upgraded.stderr);
+        assert!(upgraded.stderr.contains(why), "{does}: {}", upgraded.stderr);
+        assert!(keeper.lives(), "{does}");
+        file.write_all(b", after").unwrap();
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before, after", "{does}");
     }
 }

@@ -4,12 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_lab::Pool;
 use rustix::fs::{AtFlags, CWD, OFlags, RawDir, linkat};
 
 use crate::command::{at, json};
 use crate::hung_branches::until;
+use crate::script::sh;
 
 /// Names from where the descriptor stands, at most a buffer of that many bytes.
 pub(crate) fn names(dir: impl AsFd, buffer: usize) -> Vec<String> {
@@ -92,4 +94,44 @@ pub(crate) fn go_on(pool: &Pool, way: &[&str], replace: impl Fn(&Pool)) {
     until("all handles are closed", || {
         json("status", &["status", &at(pool)])["pools"][0]["tables"]["files"] == 0
     });
+}
+
+/// Programs write, rename, read, list and remove with every byte checked, while `replace` has another daemon serve `pool` that many
+/// times. No call fails, and nothing stays open.
+pub(crate) fn work_goes_on(pool: &Pool, times: usize, replace: impl Fn(&Pool)) {
+    let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (over, done) = (&over, &done);
+            scope.spawn(move || {
+                let dir = format!("t{thread}");
+                pool.mkdir(&dir);
+                let mut round = 0_u64;
+                while !over.load(SeqCst) {
+                    let name = format!("{dir}/{}", round % 50);
+                    let text = format!("{thread} {round}\n").repeat(500);
+                    fs::write(pool.at(format!("{name}.new")), &text).unwrap();
+                    fs::rename(pool.at(format!("{name}.new")), pool.at(&name)).unwrap();
+                    assert_eq!(fs::read_to_string(pool.at(&name)).unwrap(), text);
+                    if round.is_multiple_of(7) {
+                        fs::remove_file(pool.at(&name)).unwrap();
+                    }
+                    assert!(fs::read_dir(pool.at(&dir)).unwrap().count() <= 50);
+                    round += 1;
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        for _ in 0..times {
+            let reached = done.load(SeqCst);
+            until("programs are at work", || done.load(SeqCst) > reached + 20);
+            replace(pool);
+            let reached = done.load(SeqCst);
+            until("programs go on", || done.load(SeqCst) > reached + 20);
+        }
+        over.store(true, SeqCst);
+    });
+    sh(pool.path(), "rm -r t?");
+    let tables = &json("status", &["status", &at(pool)])["pools"][0]["tables"];
+    assert_eq!((&tables["files"], &tables["dirs"]), (&0.into(), &0.into()));
 }

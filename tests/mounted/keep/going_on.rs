@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_lab::{MiB, needs};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -11,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::{crash, crash_and_serve, daemon, pool};
 use crate::command::{at, branch, json, output_of};
 use crate::hung_branches::until;
-use crate::open_files::{go_on, names, read_write};
+use crate::open_files::{go_on, names, read_write, work_goes_on};
 use crate::script::{python, sh, ways};
 
 #[test]
@@ -216,41 +215,7 @@ fn a_file_that_was_moved_while_it_is_open_goes_on() {
 fn writers_and_readers_notice_nothing() {
     needs!(mounting());
     let pool = pool(&[]);
-    let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for thread in 0..3_u64 {
-            let (pool, over, done) = (&pool, &over, &done);
-            scope.spawn(move || {
-                let dir = format!("t{thread}");
-                pool.mkdir(&dir);
-                let mut round = 0_u64;
-                while !over.load(SeqCst) {
-                    let name = format!("{dir}/{}", round % 50);
-                    let text = format!("{thread} {round}\n").repeat(500);
-                    fs::write(pool.at(format!("{name}.new")), &text).unwrap();
-                    fs::rename(pool.at(format!("{name}.new")), pool.at(&name)).unwrap();
-                    assert_eq!(fs::read_to_string(pool.at(&name)).unwrap(), text);
-                    if round.is_multiple_of(7) {
-                        fs::remove_file(pool.at(&name)).unwrap();
-                    }
-                    assert!(fs::read_dir(pool.at(&dir)).unwrap().count() <= 50);
-                    round += 1;
-                    done.fetch_add(1, SeqCst);
-                }
-            });
-        }
-        for _ in 0..2 {
-            let reached = done.load(SeqCst);
-            until("programs are at work", || done.load(SeqCst) > reached + 20);
-            crash(&pool);
-            let reached = done.load(SeqCst);
-            until("programs go on", || done.load(SeqCst) > reached + 20);
-        }
-        over.store(true, SeqCst);
-    });
-    sh(pool.path(), "rm -r t?");
-    let tables = &json("status", &["status", &at(&pool)])["pools"][0]["tables"];
-    assert_eq!((&tables["files"], &tables["dirs"]), (&0.into(), &0.into()));
+    work_goes_on(&pool, 2, crash);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use fsstack_lab::{self as lab, needs};
 use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
-use crate::command::{at, json, refused};
+use crate::command::{at, json};
 use crate::hung_branches::until;
 use crate::script::sh;
 
@@ -95,9 +95,6 @@ fn what_cannot_be_kept_is_refused_with_the_reason() {
     refuses("transport=ring", "use transport=dev");
     refuses("locks=branch", "use locks=local");
     let pool = pool(&[]);
-    let (code, line) = refused(&["upgrade", &at(&pool)]);
-    assert_eq!(code, 1);
-    assert!(line.contains("restart=keep"), "{line}");
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["transport"], "dev");
     let plain = lab::pool().tmp_branch("a").mount();
     assert_eq!(json("status", &["status", &at(&plain)])["pools"][0]["restart"], "off");

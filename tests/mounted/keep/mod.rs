@@ -2,6 +2,7 @@
 
 mod going_on;
 mod keeper;
+mod upgraded;
 
 use std::time::Duration;
 

@@ -23,7 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
-    let client = pool::find(&wish.pool)?.client();
+    let pool = pool::find(&wish.pool)?;
+    let client = pool.client();
     let program = wish.program.as_ref().map(|path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         path.to_str()
@@ -40,7 +41,7 @@ pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
         Ok(_) | Err(ClientError::NoAnswer(..) | ClientError::Dead(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let done = settled(&client, ticket, check.pid)?;
+    let done = settled(&client, ticket, pool.entry.pid)?;
     match done.reason {
         Some(reason) => {
             Err(Failed::Refused(format!("not upgraded, version {} serves on: {reason}", done.from)))
@@ -69,7 +70,7 @@ fn checked(path: &str, check: UpgradeCheck) -> Result<(), Failed> {
     }
 }
 
-/// Asks until it is over.
+/// Asks until it is over. `pid` is the process that the pool is known by, which stays the same.
 fn settled(client: &Client, ticket: u64, pid: u32) -> Result<Upgrade, Failed> {
     let mut heard = Instant::now();
     loop {

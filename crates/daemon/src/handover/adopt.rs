@@ -48,7 +48,7 @@ const BRANCHES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const BRANCHES_PAUSE: Duration = Duration::from_millis(100);
 /// How long a program may take until it serves.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// A test's program fails so: where the variable says, before it serves.
 #[cfg(feature = "fault")]
 const FAIL: &str = "FSSTACK_TEST_ADOPT";
@@ -130,6 +130,13 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     taken.attend(signals)
 }
 
+/// End of the daemon before, where a keeper starts this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Died,
+    HandedOver,
+}
+
 /// A pool that this program serves.
 pub(crate) struct TakenOver {
     settings: Settings,
@@ -162,9 +169,32 @@ impl TakenOver {
     /// # Errors
     /// One line: why it cannot be served.
     pub(crate) fn revive(state: &PassedState, inherited: Inherited, kept: Arc<Kept>) -> Result<Self, String> {
-        let taken = Self::of(state, inherited, None, Some(kept))?;
+        let taken = Self::of(state, inherited, None, Some((kept, Before::Died)))?;
         // Names are looked up again: so their objects are known by them.
         taken.attended.served.union.invalidate_all();
+        taken.tell_what_is_lost();
+        Ok(taken)
+    }
+
+    /// The pool of a daemon that has ended for an upgrade, and left what it had open in `kept`; `because` is why the new program could
+    /// not serve, where this is the one before.
+    ///
+    /// # Errors
+    /// One line: why it cannot be served.
+    pub(crate) fn upgraded(
+        state: &PassedState,
+        inherited: Inherited,
+        kept: Arc<Kept>,
+        because: Option<String>,
+    ) -> Result<Self, String> {
+        if because.is_none() {
+            state.check()?;
+        }
+        let taken = Self::of(state, inherited, because, Some((kept, Before::HandedOver)))?;
+        let paused = handover::since_boot().saturating_sub(state.paused_at);
+        taken.attended.served.is_taken_over(paused);
+        taken.attended.served.union.invalidate_all();
+        taken.tell_what_is_lost();
         Ok(taken)
     }
 
@@ -172,8 +202,9 @@ impl TakenOver {
         state: &PassedState,
         mut inherited: Inherited,
         because: Option<String>,
-        kept: Option<Arc<Kept>>,
+        kept: Option<(Arc<Kept>, Before)>,
     ) -> Result<Self, String> {
+        let (kept, before) = kept.unzip();
         std::env::set_current_dir("/").map_err(|error| format!("/: {error}"))?;
         take_limits();
         give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
@@ -194,10 +225,9 @@ impl TakenOver {
         let handover = |pauser| Handover {
             program: path_of(&state.program),
             calls: Mutex::new(state.calls.clone()),
-            report: Mutex::new(if kept.is_some() {
-                Report::default()
-            } else {
-                report(state, because.clone())
+            report: Mutex::new(match before {
+                Some(Before::Died) => Report::default(),
+                Some(Before::HandedOver) | None => report(state, because.clone()),
             }),
             ..Handover::new(pauser, &mounted, &log)
         };
@@ -225,6 +255,9 @@ impl TakenOver {
         let attended = attended.map_err(|error| error.text)?;
         // By numbers that stay when those that were left are closed.
         attended.served.note_state();
+        if let Some(kept) = &kept {
+            keeper::serves(kept);
+        }
         // Nothing is handed to a further program by mistake.
         if let Err(error) = handover::keep_none() {
             tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
@@ -242,18 +275,22 @@ impl TakenOver {
     /// Logs what became of the daemon before this one, `pause` milliseconds ago.
     pub(crate) fn tell_of_death(&self, how: &str, pause: u64) {
         let shown = Printable::path(&self.settings.mount_point).to_string();
-        let Revived { handles, lost } = self.revived;
+        let Revived { handles, .. } = self.revived;
         tracing::error!(
             "{shown}: the daemon {how}; restart=keep: process {} serves on, pause {pause} ms, {handles} open handles go on",
             std::process::id()
         );
+        // It may die again soon.
+        self.log.flush();
+    }
+
+    fn tell_what_is_lost(&self) {
+        let (shown, lost) = (Printable::path(&self.settings.mount_point).to_string(), self.revived.lost);
         if lost > 0 {
             tracing::error!(
                 "{shown}: {lost} open handles are of files that were not found after the restart: calls by them fail, and programs have to open the files again"
             );
         }
-        // It may die again soon.
-        self.log.flush();
     }
 
     /// Serves the pool to its end.

@@ -10,6 +10,9 @@
 //!    again, which takes the same state over. It does so when it fails, panics or takes too long. A signal that kills it in that time
 //!    takes the mount with it.
 //!
+//! With `restart=keep` this process ends instead of step 3, and the keeper becomes the program (`keeper/`): what is open is in memory that
+//! both have, and the keeper's table of descriptors.
+//!
 //! Everything on the way is checked twice, by programs that may be of different versions: the format has a version of its own, and a
 //! state of another version is refused by name.
 
@@ -31,6 +34,7 @@ use std::time::{Duration, Instant};
 use fsstack_control::Listeners;
 use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeStage};
 use fsstack_engine::handover::{Gathered, PoolState};
+use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Granted, LockWait, Mounted, Paused, Pauser, StillInside};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, become_file, sealed_file};
@@ -177,11 +181,6 @@ impl Served {
                         ring would be lost, and their programs hang. Mount with transport=dev, or unmount to upgrade"
                 .to_owned());
         }
-        if self.union.kept().is_some() {
-            return Err("restart=keep: the keeper has the daemon's descriptors too, and another program could not close them there: unmount to \
-                        upgrade, or mount with restart=off"
-                .to_owned());
-        }
         if self.settings.lock().privilege == Privilege::User {
             return Err(
                 "only a pool that root has mounted can be handed over: unmount it to upgrade".to_owned()
@@ -250,7 +249,10 @@ impl Served {
             }
         };
         let why = match self.union.rest(deadline) {
-            Ok(()) => self.become_program(program, path, &paused, paused_at),
+            Ok(()) => match self.union.kept() {
+                Some(kept) => self.leave_to_keeper(kept, program, paused_at),
+                None => self.become_program(program, path, &paused, paused_at),
+            },
             Err(why) => why.0,
         };
         self.union.go_on();
@@ -317,6 +319,7 @@ impl Served {
             uptime: self.since.elapsed(),
             paused_at,
             ticket: report.told.ticket,
+            kept: self.union.kept().map(|_| Kept::FORMAT),
             lock_waits: waits.iter().map(|wait| (wait.device.as_raw_fd(), wait.message.clone())).collect(),
             listeners: [&listeners.socket, &listeners.metrics].map(|fd| fd.as_ref().map(|fd| fd.as_raw_fd())),
             pool,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fsstack_engine::handover::PoolState;
+use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Granted, known_flags};
 use fsstack_sys::seccomp;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub(crate) struct PassedState {
     pub(crate) lock_waits: Vec<(i32, Vec<u8>)>,
     /// Numbers of the descriptors by which the control socket and the metrics' address are listened at.
     pub(crate) listeners: [Option<i32>; 2],
+    /// Format of the memory that outlives the daemon; None: there is none.
+    pub(crate) kept: Option<u64>,
     pub(crate) pool: PoolState,
 }
 
@@ -95,6 +98,12 @@ impl PassedState {
         if strange != 0 {
             return Err(format!(
                 "version {} has agreed with the kernel on features that this program does not have (INIT flags {strange:#x})",
+                self.version
+            ));
+        }
+        if self.kept.is_some_and(|format| format != Kept::FORMAT) {
+            return Err(format!(
+                "restart=keep: version {} keeps open files in another form: unmount and mount to change versions",
                 self.version
             ));
         }

@@ -4,6 +4,8 @@
 //! daemon has open, without a message between them. It opens nothing, and does nothing but wait, and hand signals on to the daemon.
 //!
 //! When the daemon dies it becomes this program anew, in its place and with its descriptors (`revive.rs`), which starts the next daemon.
+//! For an upgrade the daemon ends by itself, with requests at rest, and the keeper becomes the new program in the same way. If that one
+//! cannot serve the pool, the keeper becomes the program before.
 //! Requests wait in the kernel meanwhile. The next daemon knows from memory that both have mapped what is open (`fsstack_engine::kept`),
 //! and from a state like that of an upgrade how the pool is mounted; that state is written anew whenever an operator changes something.
 
@@ -11,6 +13,7 @@ mod revive;
 
 use std::ffi::OsString;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -51,7 +54,17 @@ enum SharedWord {
     DiedOf = 4,
     /// When the last ones died.
     Deaths = 5,
+    /// Number of the descriptor of the program to become: set by a daemon that hands over.
+    Next = 8,
+    /// Number of the descriptor of the program before, until the next one serves.
+    Before = 9,
+    /// Length of the text that says why the next program could not serve, and the text.
+    FailureLength = 16,
+    Failure = 17,
 }
+
+/// Bytes of [`SharedWord::Failure`].
+const FAILURE_BYTES: usize = 240;
 
 /// Daemons that may die within [`DEATHS_WITHIN`].
 const DEATHS: usize = 3;
@@ -61,6 +74,8 @@ const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 const SERVES: u64 = 1;
 /// The mount is gone.
 const ENDED: u64 = 2;
+/// The daemon has ended for an upgrade, or the next one does not serve yet.
+const HANDS_OVER: u64 = 3;
 
 /// An exit code in [`SharedWord::DiedOf`]; else it is a signal.
 const EXIT: u64 = 1 << 32;
@@ -100,35 +115,100 @@ fn keep(kept: &Kept, daemon: i32) -> ! {
         Ok(ended) => ended,
         Err(_) => keeper::end(FAILED),
     };
-    if word(kept, SharedWord::Stage).load(SeqCst) != SERVES {
-        keeper::end(match ended {
-            Ended::Exit(code) => code,
-            Ended::Killed(signal) => 128 + signal,
-        });
-    }
     let how = match ended {
         Ended::Exit(code) => EXIT | u64::try_from(code).unwrap_or_default(),
         Ended::Killed(signal) => u64::try_from(signal).unwrap_or_default(),
     };
-    word(kept, SharedWord::DiedOf).store(how, SeqCst);
-    word(kept, SharedWord::DiedAt).store(now(), SeqCst);
-    let error = become_anew(kept);
+    let program = match word(kept, SharedWord::Stage).load(SeqCst) {
+        SERVES => {
+            word(kept, SharedWord::DiedOf).store(how, SeqCst);
+            word(kept, SharedWord::DiedAt).store(now(), SeqCst);
+            keeper::own_program()
+        }
+        HANDS_OVER => next_program(kept, how),
+        _ => keeper::end(match ended {
+            Ended::Exit(code) => code,
+            Ended::Killed(signal) => 128 + signal,
+        }),
+    };
+    let error = match program {
+        Ok(program) => become_program(kept, program),
+        Err(error) => error,
+    };
     tell_stderr(&format!("restart=keep: the program cannot be run again: {error}; the pool ends"));
     keeper::end(FAILED)
 }
 
-/// Becomes this program, in the same version, with all descriptors: returns only where it cannot.
-fn become_anew(kept: &Kept) -> io::Error {
-    let made = keeper::own_program().and_then(|program| {
-        let mut numbers = keeper::descriptors()?;
-        numbers.retain(|number| *number != program.as_raw_fd());
-        handover::set_all_kept(&numbers, true)?;
-        Ok(program)
-    });
-    let program = match made {
-        Ok(program) => program,
-        Err(error) => return error,
+/// The program that goes on where the last daemon has ended for an upgrade; where the next one has ended before it served, the program
+/// before.
+fn next_program(kept: &Kept, how: u64) -> io::Result<OwnedFd> {
+    let next = word(kept, SharedWord::Next).swap(0, SeqCst);
+    if next == 0 {
+        if failure(kept).is_none() {
+            set_failure(kept, &format!("it {} before it served", told(how)));
+        }
+        return program_before(kept);
+    }
+    // Stays open, for the way back.
+    let own = ManuallyDrop::new(keeper::own_program()?);
+    word(kept, SharedWord::Before).store(u64::try_from(own.as_raw_fd()).unwrap_or_default(), SeqCst);
+    let opened = handover::copy_of(i32::try_from(next).unwrap_or(-1));
+    let error = match opened {
+        Ok(program) => become_program(kept, program),
+        Err(error) => error,
     };
+    set_failure(kept, &format!("it cannot be run: {error}"));
+    keeper::own_program()
+}
+
+fn program_before(kept: &Kept) -> io::Result<OwnedFd> {
+    let before = word(kept, SharedWord::Before).load(SeqCst);
+    match i32::try_from(before) {
+        Ok(number) if number != 0 => handover::copy_of(number),
+        _ => Err(io::Error::other("no program before")),
+    }
+}
+
+/// How a daemon ended, in words.
+fn told(how: u64) -> String {
+    match how {
+        signal if signal < EXIT => format!("was killed by signal {signal}"),
+        code => format!("ended with code {}", code & (EXIT - 1)),
+    }
+}
+
+/// Says why the next program does not serve.
+fn set_failure(kept: &Kept, why: &str) {
+    let text = why.replace('\n', " ");
+    let bytes = &text.as_bytes()[..text.len().min(FAILURE_BYTES)];
+    let words = &kept.own_words()[SharedWord::Failure as usize..];
+    for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
+        let mut value = [0; 8];
+        value[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(value), SeqCst);
+    }
+    word(kept, SharedWord::FailureLength).store(u64::try_from(bytes.len()).unwrap_or_default(), SeqCst);
+}
+
+/// Why the next program does not serve, if that was said.
+fn failure(kept: &Kept) -> Option<String> {
+    let length = word(kept, SharedWord::FailureLength).load(SeqCst);
+    let length = usize::try_from(length).unwrap_or_default().min(FAILURE_BYTES);
+    let words = &kept.own_words()[SharedWord::Failure as usize..];
+    let bytes =
+        words.iter().flat_map(|word| word.load(SeqCst).to_le_bytes()).take(length).collect::<Vec<u8>>();
+    (length > 0).then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Becomes `program`, with all descriptors: returns only where it cannot.
+fn become_program(kept: &Kept, program: OwnedFd) -> io::Error {
+    let made = keeper::descriptors().and_then(|mut numbers| {
+        numbers.retain(|number| *number != program.as_raw_fd());
+        handover::set_all_kept(&numbers, true)
+    });
+    if let Err(error) = made {
+        return error;
+    }
     let mut all = plain_arguments();
     let first = if all.is_empty() { OsString::from("mount.fsstack") } else { all.remove(0) };
     let number = kept.as_fd().as_raw_fd().to_string();
@@ -154,6 +234,12 @@ pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     }
 }
 
+/// The daemon serves: if it dies, another one is started from its program.
+pub(crate) fn serves(kept: &Kept) {
+    word(kept, SharedWord::Before).store(0, SeqCst);
+    word(kept, SharedWord::Stage).store(SERVES, SeqCst);
+}
+
 /// Whether the keeper lives.
 pub(crate) fn is_kept(kept: &Arc<Kept>) -> bool {
     u64::from(std::os::unix::process::parent_id()) == word(kept, SharedWord::Keeper).load(SeqCst)
@@ -164,7 +250,7 @@ impl Served {
     pub(crate) fn start_keeping(self: &Arc<Self>) {
         let Some(kept) = self.union.kept().cloned() else { return };
         self.note_state();
-        word(&kept, SharedWord::Stage).store(SERVES, SeqCst);
+        serves(&kept);
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.
         let watches = keeper::Watched::new(keeper).and_then(|watched| {
@@ -186,22 +272,37 @@ impl Served {
     /// Writes down how the pool is mounted now, for the next daemon.
     pub(crate) fn note_state(&self) {
         let Some(kept) = self.union.kept() else { return };
-        let written = self.union.outline().map_err(|error| error.to_string());
-        let written = written.and_then(|outline| self.write_state(outline, &[], handover::since_boot()));
-        match written {
-            Ok(state) => {
-                let mut noted = self.handover.noted.lock();
-                let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
-                word(kept, SharedWord::State).store(number, SeqCst);
-                // The one before is closed when the number of this one is there.
-                *noted = Some(state);
-            }
-            Err(why) => {
-                tracing::error!(
-                    "restart=keep: {why}; if the daemon dies, the pool goes on with earlier settings"
-                );
-            }
+        if let Err(why) = self.try_to_note_state(kept, handover::since_boot()) {
+            tracing::error!(
+                "restart=keep: {why}; if the daemon dies, the pool goes on with earlier settings"
+            );
         }
+    }
+
+    fn try_to_note_state(&self, kept: &Kept, paused_at: Duration) -> Result<(), String> {
+        let outline = self.union.outline().map_err(|error| error.to_string())?;
+        let state = self.write_state(outline, &[], paused_at)?;
+        let mut noted = self.handover.noted.lock();
+        let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
+        word(kept, SharedWord::State).store(number, SeqCst);
+        // The one before is closed when the number of this one is there.
+        *noted = Some(state);
+        Ok(())
+    }
+
+    /// Ends this daemon, whose requests are at rest, and has the keeper become `program`. Returns only where that cannot be: why.
+    pub(crate) fn leave_to_keeper(&self, kept: &Arc<Kept>, program: &OwnedFd, paused_at: Duration) -> String {
+        if !is_kept(kept) {
+            return "restart=keep: the keeper is gone: unmount and mount to change versions".to_owned();
+        }
+        if let Err(why) = self.try_to_note_state(kept, paused_at) {
+            return why;
+        }
+        word(kept, SharedWord::FailureLength).store(0, SeqCst);
+        word(kept, SharedWord::Next).store(u64::try_from(program.as_raw_fd()).unwrap_or_default(), SeqCst);
+        word(kept, SharedWord::Stage).store(HANDS_OVER, SeqCst);
+        self.handover.log.flush();
+        keeper::end(0)
     }
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, mpsc};
 
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::notify::{expire_names, send_again};
@@ -17,10 +18,13 @@ use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::mounts::{UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper, stat};
 
-use super::{DEATHS, DEATHS_WITHIN, EXIT, SharedWord, now, stay_behind, word};
+use super::{
+    DEATHS, DEATHS_WITHIN, FAILED, HANDS_OVER, SharedWord, become_program, failure, now, program_before,
+    serves, set_failure, stay_behind, tell_stderr, told, word,
+};
 use crate::cli::{Request, parse};
 use crate::confine::give_up_rights;
-use crate::handover::adopt::TakenOver;
+use crate::handover::adopt::{START_TIMEOUT, TakenOver};
 use crate::handover::{PassedState, plain_arguments};
 use crate::log::{self, LogSettings, LogTarget};
 use crate::signals::hold_signals;
@@ -37,6 +41,9 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     let inherited = Inherited::new(left).map_err(|error| format!("descriptors: {error}"))?;
     let kept = keeper::take_first(number).and_then(Kept::left);
     let kept = kept.map_err(|error| format!("restart=keep: memory: {error}"))?;
+    if word(&kept, SharedWord::Stage).load(SeqCst) == HANDS_OVER {
+        return upgrade(kept, inherited);
+    }
     let died = Death::of(&kept);
     let state = match read(&kept, &inherited) {
         Ok(state) => state,
@@ -45,10 +52,49 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     if died.are_too_many {
         return give_up(&state, &died, "it died three times within a minute");
     }
-    match start(kept, &state, inherited) {
-        Ok(Started { kept, inherited }) => serve(kept, &state, inherited, &died),
+    match start(&kept, &state, inherited).and_then(|inherited| Ok((behind(kept)?, inherited))) {
+        Ok((kept, inherited)) => serve(kept, &state, inherited, &Cause::Death(died)),
         Err(why) => give_up(&state, &died, &why),
     }
+}
+
+/// Goes on from a daemon that has ended for an upgrade; as the program before, if the next one could not serve.
+fn upgrade(kept: Kept, inherited: Inherited) -> Result<(), String> {
+    let because = failure(&kept);
+    let is_back = because.is_some();
+    if is_back {
+        // There is no other program to go back to: should this one die, too, it is started again.
+        serves(&kept);
+    }
+    word(&kept, SharedWord::FailureLength).store(0, SeqCst);
+    let started = read(&kept, &inherited).and_then(|state| {
+        let inherited = start(&kept, &state, inherited)?;
+        Ok((state, inherited))
+    });
+    let (state, inherited) = match started {
+        Ok(started) => started,
+        Err(why) => {
+            set_failure(&kept, &why);
+            let error =
+                program_before(&kept).map_or_else(|error| error, |before| become_program(&kept, before));
+            let ended = Death { at: now(), how: "has ended for an upgrade".into(), are_too_many: false };
+            return give_up_blindly(&ended, &format!("{why}; program before: {error}"));
+        }
+    };
+    let kept = behind(kept)?;
+    serve(kept, &state, inherited, &Cause::Upgrade(because))
+}
+
+/// Leaves the keeper behind: returns in the daemon.
+fn behind(kept: Kept) -> Result<Arc<Kept>, String> {
+    stay_behind(kept).map_err(|error| format!("no process: {error}"))
+}
+
+/// Why there is another daemon.
+enum Cause {
+    Death(Death),
+    /// With the reason why the new program could not serve, where this is the one before.
+    Upgrade(Option<String>),
 }
 
 /// How the last daemon ended.
@@ -61,10 +107,7 @@ struct Death {
 impl Death {
     fn of(kept: &Kept) -> Self {
         let at = word(kept, SharedWord::DiedAt).load(SeqCst);
-        let how = match word(kept, SharedWord::DiedOf).load(SeqCst) {
-            signal if signal < EXIT => format!("was killed by signal {signal}"),
-            code => format!("ended with code {}", code & (EXIT - 1)),
-        };
+        let how = told(word(kept, SharedWord::DiedOf).load(SeqCst));
         let deaths = &kept.own_words()[SharedWord::Deaths as usize..][..DEATHS];
         // The oldest goes.
         let mut times: Vec<u64> = deaths.iter().map(|death| death.load(SeqCst)).collect();
@@ -94,13 +137,8 @@ fn read(kept: &Kept, inherited: &Inherited) -> Result<PassedState, String> {
     PassedState::read(&bytes).map_err(|error| failed(error.to_string()))
 }
 
-struct Started {
-    kept: Arc<Kept>,
-    inherited: Inherited,
-}
-
-/// Starts the next daemon: returns there. This process is its keeper.
-fn start(kept: Kept, state: &PassedState, mut inherited: Inherited) -> Result<Started, String> {
+/// Has the kernel send requests again, and closes the descriptors that no daemon needs.
+fn start(kept: &Kept, state: &PassedState, mut inherited: Inherited) -> Result<Inherited, String> {
     let device = inherited.copy(state.mount.device).map_err(|error| format!("/dev/fuse: {error}"))?;
     // Requests that were read by a descriptor of the dead one go to the queue that all read: the other descriptors may go then.
     send_again(device.as_fd()).map_err(|error| format!("/dev/fuse: requests are not sent again: {error}"))?;
@@ -108,7 +146,8 @@ fn start(kept: Kept, state: &PassedState, mut inherited: Inherited) -> Result<St
     let _older_kernel = expire_names(device.as_fd());
     let (mut needed, objects): (HashSet<RawFd>, _) =
         (state.descriptors().into_iter().collect(), kept.objects());
-    needed.insert(number_of_state(&kept));
+    needed.insert(number_of_state(kept));
+    needed.extend(RawFd::try_from(word(kept, SharedWord::Before).load(SeqCst)));
     for number in inherited.numbers() {
         let of_a_handle =
             || keeper::stat_of(number).is_ok_and(|stat| objects.contains(&(stat.st_dev, stat.st_ino)));
@@ -117,20 +156,53 @@ fn start(kept: Kept, state: &PassedState, mut inherited: Inherited) -> Result<St
         }
     }
     give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
-    let kept = stay_behind(kept).map_err(|error| format!("no process: {error}"))?;
-    Ok(Started { kept, inherited })
+    Ok(inherited)
 }
 
-fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, died: &Death) -> Result<(), String> {
+fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, cause: &Cause) -> Result<(), String> {
     let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
     // Should this daemon die before it has noted its own.
     let mut inherited = inherited;
     let noted = inherited.take(number_of_state(&kept)).map_err(|error| format!("state: {error}"))?;
     let noted = std::mem::ManuallyDrop::new(noted);
-    let taken = TakenOver::revive(state, inherited, kept)?;
+    let told = kept.clone();
+    std::panic::set_hook(Box::new(move |info| fail(&told, &format!("it panicked: {info}"))));
+    let limit = Limit::start(kept.clone());
+    let taken = match cause {
+        Cause::Death(_) => TakenOver::revive(state, inherited, kept.clone()),
+        Cause::Upgrade(because) => TakenOver::upgraded(state, inherited, kept.clone(), because.clone()),
+    };
+    let taken = taken.unwrap_or_else(|why| fail(&kept, &why));
+    drop(limit);
+    let _ours = std::panic::take_hook();
+    if let Cause::Death(died) = cause {
+        taken.tell_of_death(&died.how, now().saturating_sub(died.at));
+    }
     drop(std::mem::ManuallyDrop::into_inner(noted));
-    taken.tell_of_death(&died.how, now().saturating_sub(died.at));
     taken.attend(signals)
+}
+
+/// Ends this daemon, which cannot serve, at once: what it would close by its end is the keeper's too, and needed by the next one.
+fn fail(kept: &Kept, why: &str) -> ! {
+    set_failure(kept, why);
+    tell_stderr(why);
+    keeper::end(FAILED)
+}
+
+/// Ends this daemon if it is not dropped in time.
+struct Limit(#[expect(dead_code, reason = "its drop tells the thread")] mpsc::Sender<()>);
+
+impl Limit {
+    fn start(kept: Arc<Kept>) -> io::Result<Self> {
+        let (served, watch) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("upgrade-limit".into());
+        let started = thread.spawn(move || {
+            if watch.recv_timeout(START_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                fail(&kept, &format!("it did not take the pool over within {} s", START_TIMEOUT.as_secs()));
+            }
+        });
+        started.map(|_| Self(served))
+    }
 }
 
 /// Ends a pool of which only the command line is known.

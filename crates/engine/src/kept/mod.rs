@@ -22,8 +22,6 @@ pub use revive::Revived;
 use rows::FreeRows;
 use slots::{EarlierAct, FreeSlots};
 
-/// Changes with the meaning of any word.
-const MAGIC: u64 = 0x6673_7374_6b65_7001;
 /// Words before the slots.
 const HEADER: usize = 512;
 /// Words that are the owner's, behind the magic number.
@@ -51,6 +49,9 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Changes with the meaning of any word.
+    pub const FORMAT: u64 = 0x6673_7374_6b65_7002;
+
     /// Memory for a pool that begins.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Kept {
         let words = SharedWords::new("fsstack-kept", rows::END)?;
         let store = |at: Header, value: u64| words.words()[at as usize].store(value, SeqCst);
         store(Header::Daemons, 1);
-        store(Header::Magic, MAGIC);
+        store(Header::Magic, Self::FORMAT);
         Ok(Self::with(words, 1))
     }
 
@@ -70,7 +71,7 @@ impl Kept {
     pub fn left(file: OwnedFd) -> io::Result<Self> {
         let words = SharedWords::of(file, rows::END)?;
         let word = |at: Header| &words.words()[at as usize];
-        if word(Header::Magic).load(SeqCst) != MAGIC {
+        if word(Header::Magic).load(SeqCst) != Self::FORMAT {
             return Err(io::Error::other("not the memory of this program"));
         }
         let daemons = word(Header::Daemons).fetch_add(1, SeqCst) + 1;
