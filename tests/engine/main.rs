@@ -9,6 +9,7 @@ static COUNTED: fsstack_sys::allocations::Counting = fsstack_sys::allocations::C
 mod allocations;
 mod attributes;
 mod calls;
+mod copied_roots;
 mod copy_range;
 mod create;
 mod data;

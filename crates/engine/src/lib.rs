@@ -18,6 +18,7 @@ mod moves;
 pub mod ops;
 pub mod pool;
 mod recovery;
+mod root_mark;
 pub mod rules;
 pub mod settings;
 pub mod tree;

@@ -1,7 +1,7 @@
 //! The pool as one request sees it: its branches in order and its settings, one snapshot.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,9 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::member::Member;
 use crate::recovery::intent::TakenBack;
+use crate::root_mark::{self, Origin, StoredId};
 use crate::settings::Settings;
+use fsstack_identity::index::Index;
 use fsstack_identity::marked_branch::MarkedBranch;
 use fsstack_identity::number::{self, hash_name, mix};
 use fsstack_identity::poolid::sync_root;
@@ -84,13 +86,22 @@ impl Pool {
         if specs.is_empty() || specs.len() > MAX_BRANCHES {
             return Err(BadPool::Number(specs.len()));
         }
-        let mut branches: Vec<Arc<Member>> = Vec::with_capacity(specs.len());
-        for (at, spec) in specs.iter().enumerate() {
+        let claims = specs.iter().map(|spec| {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
             let root = sys::at::open_root(&spec.path).map_err(failed)?;
-            let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
+            Claim::of(root.as_fd(), settings.privileged).map(|claim| (root, claim)).map_err(failed)
+        });
+        let claims: Vec<_> = claims.collect::<Result<_, BadPool>>()?;
+        let sure: Vec<_> = claims.iter().map(|(_, claim)| claim.sure()).collect();
+        let mut branches: Vec<Arc<Member>> = Vec::with_capacity(specs.len());
+        for (at, (spec, (root, claim))) in specs.iter().zip(claims).enumerate() {
+            let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
+            // Of two that have one id it is that of the branch that it was surely put on, else of the first.
+            let surer = sure[at..].iter().flatten().filter(|_| claim.value.is_some() && sure[at].is_none());
+            let taken = branches.iter().map(|branch| branch.id).chain(surer.copied());
+            let taken: Vec<BranchId> = taken.collect();
             let Stored { id, proof, by_order } =
-                durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+                settle_id(&spec.path, root.as_fd(), settings.privileged, &claim, &taken).map_err(failed)?;
             if by_order && settings.nfs_export {
                 return Err(BadPool::SameId { path: spec.path.display().to_string() });
             }
@@ -124,7 +135,7 @@ impl Pool {
         let mut branches = Vec::with_capacity(adopted.len());
         for Adopted { ix, id, spec, root } in adopted {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
-            let proof = durable_id(&root, settings.privileged, &[]).map_err(failed)?.proof;
+            let (proof, _) = keep_id(root.as_fd(), settings.privileged, id).map_err(failed)?;
             let branch = Member::open((ix, id), &spec, root, proof, &settings).map_err(failed)?;
             if !Arc::ptr_eq(&slots[ix.index()], &nobody) {
                 return Err(BadPool::Number(last));
@@ -250,73 +261,174 @@ pub(crate) struct Stored {
     pub(crate) by_order: bool,
 }
 
-/// The id that is stored with the branch; made and stored when there is none, and when an earlier branch has the same
-/// (by chance, or a disk copied block by block with its id). A branch that cannot store one (mounted read-only, no
-/// attributes) has one from what it is.
-pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -> Result<Stored, SysError> {
-    let attribute: &'static CStr =
-        if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
-    let on = On::Fd(root.as_fd());
-    let mut value = [0_u8; 16];
-    let (known, may_store) = match xattr::get(on, attribute, &mut value) {
-        Ok(len) => (len == 16, true),
-        Err(error) => match error.errno {
-            Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::RANGE => (false, true),
-            // There may be one that the daemon is not shown.
-            Errno::ACCESS | Errno::PERM => (false, false),
-            // Not known to have none: another one must not be stored over it.
-            _ => return Err(error),
-        },
-    };
-    let is_free = |value: &[u8; 16]| !taken.contains(&id_of(u128::from_le_bytes(*value)));
-    let stored = |value: [u8; 16]| Stored {
-        id: id_of(u128::from_le_bytes(value)),
-        proof: Some(Proof { attribute, value }),
-        by_order: false,
-    };
-    if known && is_free(&value) {
-        return Ok(stored(value));
+/// The id that a branch has stored.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    attribute: &'static CStr,
+    /// None: it has none, or has that of the directory that its marks were copied from.
+    value: Option<StoredId>,
+    /// False: there may be one that the daemon is not shown.
+    may_store: bool,
+    origin: Origin,
+}
+
+impl Claim {
+    /// # Errors
+    /// It is not known whether the branch has an id.
+    fn of(root: BorrowedFd<'_>, privileged: bool) -> Result<Self, SysError> {
+        let attribute = if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
+        let mut value = [0; 16];
+        let (known, may_store) = match xattr::get(On::Fd(root), attribute, &mut value) {
+            Ok(len) => (len == 16, true),
+            Err(error) => match error.errno {
+                Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::RANGE => {
+                    (false, true)
+                }
+                // There may be one that the daemon is not shown.
+                Errno::ACCESS | Errno::PERM => (false, false),
+                // Not known to have none: another one must not be stored over it.
+                _ => return Err(error),
+            },
+        };
+        let origin = if known { root_mark::origin(root, privileged, &value) } else { Origin::Unknown };
+        let value = Some(value).filter(|_| known && origin != Origin::Copied);
+        Ok(Self { attribute, value, may_store, origin })
+    }
+
+    /// Its id, if it surely is that of this branch.
+    fn sure(&self) -> Option<BranchId> {
+        let value = self.value.filter(|_| self.origin == Origin::Here);
+        value.map(|value| id_of(u128::from_le_bytes(value)))
+    }
+
+    fn stored(&self, value: StoredId) -> Stored {
+        let proof = Some(Proof { attribute: self.attribute, value });
+        Stored { id: id_of(u128::from_le_bytes(value)), proof, by_order: false }
+    }
+
+    /// Stores `value` on the branch's root, in place of the marks of another directory.
+    fn store(&self, root: BorrowedFd<'_>, privileged: bool, value: &StoredId) -> bool {
+        let kept = self.may_store && xattr::set(On::Fd(root), self.attribute, value, 0).is_ok();
+        if kept {
+            root_mark::put(root, privileged, value);
+            sync_root(root);
+        }
+        kept
+    }
+}
+
+/// The id that is stored with the branch at `path`; made and stored when there is none, and when another branch has the same
+/// (by chance, or a disk copied with its id). A branch that cannot store one (mounted read-only, no attributes) has one from
+/// what it is.
+pub(crate) fn durable_id(
+    path: &Path,
+    root: BorrowedFd<'_>,
+    privileged: bool,
+    taken: &[BranchId],
+) -> Result<Stored, SysError> {
+    settle_id(path, root, privileged, &Claim::of(root, privileged)?, taken)
+}
+
+/// Like [`durable_id`], of a branch that has the stored id of `claim`.
+fn settle_id(
+    path: &Path,
+    root: BorrowedFd<'_>,
+    privileged: bool,
+    claim: &Claim,
+    taken: &[BranchId],
+) -> Result<Stored, SysError> {
+    let path = path.display();
+    let is_free = |value: &StoredId| !taken.contains(&id_of(u128::from_le_bytes(*value)));
+    if let Some(value) = claim.value.filter(is_free) {
+        if claim.origin != Origin::Here && root_mark::put(root, privileged, &value) {
+            sync_root(root);
+        }
+        return Ok(claim.stored(value));
     }
     let mut fresh = fresh_id(root)?;
     while !is_free(&fresh) {
         fresh = fresh_id(root)?;
     }
-    let kept = may_store && xattr::set(on, attribute, &fresh, 0).is_ok();
-    if kept {
-        sync_root(root.as_fd());
+    if claim.origin == Origin::Copied {
+        tracing::warn!(branch = %path, "the marks on the branch's root were copied from another directory: it counts as a new branch");
     }
-    if known {
+    if claim.origin == Origin::Copied || claim.value.is_some() {
+        root_mark::clear(root);
+    }
+    let kept = claim.store(root, privileged, &fresh);
+    if claim.value.is_some() {
         tracing::warn!(
-            "two branches have the same stored id; the later one gets a new one{}",
+            branch = %path,
+            "two branches have the same stored id; this one gets a new one{}",
             if kept { "" } else { ", which it cannot store" }
         );
     }
     if kept {
-        return Ok(stored(fresh));
+        return Ok(claim.stored(fresh));
     }
-    if !known {
-        value = what_it_is(root)?;
-    }
+    let value = claim.value.map_or_else(|| what_it_is(root), Ok)?;
     // The same at each mount with the same branches before it.
     let by_order = !is_free(&value);
     let mut word = u128::from_le_bytes(value);
     while taken.contains(&id_of(word)) {
         word = word.rotate_right(15).wrapping_add(1);
     }
-    Ok(Stored { id: id_of(word), proof: known.then_some(Proof { attribute, value }), by_order })
+    let proof = claim.value.map(|value| Proof { attribute: claim.attribute, value });
+    Ok(Stored { id: id_of(word), proof, by_order })
+}
+
+/// Gives a branch of a pool at work its id again if the marks of another root were copied onto its own. None: it has not stored
+/// that id. And whether marks had been copied there.
+pub(crate) fn keep_id(
+    root: BorrowedFd<'_>,
+    privileged: bool,
+    id: BranchId,
+) -> Result<(Option<Proof>, bool), SysError> {
+    let claim = Claim::of(root, privileged)?;
+    let is_own = |value: &StoredId| id_of(u128::from_le_bytes(*value)) == id;
+    let proof = |value| Some(Proof { attribute: claim.attribute, value });
+    if claim.origin != Origin::Copied {
+        return Ok((claim.value.filter(is_own).and_then(proof), false));
+    }
+    let word = u128::from_le_bytes(fresh_id(root)?) & !u128::from(ID_BITS) | u128::from(id.get());
+    let value = word.to_le_bytes();
+    let kept = claim.store(root, privileged, &value);
+    Ok((proof(value).filter(|_| kept), kept))
+}
+
+impl Pool {
+    /// Stores the ids of branches and pool again where those of another branch were copied over them: `mergerfs.balance` ends with
+    /// that. Called when the pool ends. Branches that others serve are left out, as they may hang: the next mount gives them new ids.
+    pub(crate) fn keep_marks(&self, index: &Index) {
+        for branch in self.branches.iter().filter(|branch| branch.is_writable() && !branch.is_remote()) {
+            let root = branch.root();
+            let kept = branch.ask(|| keep_id(root.as_fd(), self.settings.privileged, branch.id));
+            let path = branch.path.display();
+            match kept {
+                Ok((_, false)) => {}
+                Ok((_, true)) => {
+                    tracing::info!(branch = %path, "marks of another directory were copied onto the branch's root; it has its own again");
+                    index.mark_root_again(branch);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, branch = %path, "it is not known whether the branch still has its id");
+                }
+            }
+        }
+    }
 }
 
 /// Which directory of which file system: by their ids, which most file systems keep; where one has none (NFS, FUSE) by what is
 /// mounted, and the path on it.
-fn what_it_is(root: &OwnedFd) -> Result<[u8; 16], SysError> {
-    let fs = sys::file::statfs(root.as_fd())?;
-    let stat = sys::at::stat_fd(root.as_fd())?;
+fn what_it_is(root: BorrowedFd<'_>) -> Result<[u8; 16], SysError> {
+    let fs = sys::file::statfs(root)?;
+    let stat = sys::at::stat_fd(root)?;
     let mounts = if fs.fsid == 0 { sys::mounts::list().unwrap_or_default() } else { Vec::new() };
     let word = match mounts.into_iter().find(|mount| mount.id == stat.mnt_id) {
         None => mix(fs.fsid ^ mix(stat.ino)),
         Some(mount) => {
             let all = sys::at::open_root(Path::new("/"))?;
-            let path = sys::at::path_below(all.as_fd(), root.as_fd())?.unwrap_or_default();
+            let path = sys::at::path_below(all.as_fd(), root)?.unwrap_or_default();
             let path = Path::new("/").join(OsStr::from_bytes(&path));
             let below = path.strip_prefix(&mount.mount_point).unwrap_or(&path);
             let dir = mount.root.join(below);
@@ -330,15 +442,18 @@ fn what_it_is(root: &OwnedFd) -> Result<[u8; 16], SysError> {
     Ok(value)
 }
 
+/// Bits of a stored id that are the branch's id.
+const ID_BITS: u16 = 0x7fff;
+
 fn id_of(word: u128) -> BranchId {
-    let low = u16::try_from(word & 0x7fff).unwrap_or(1).max(1);
+    let low = u16::try_from(word & u128::from(ID_BITS)).unwrap_or(1).max(1);
     BranchId::new(low).unwrap_or(BranchId::MIN)
 }
 
 /// 16 bytes that no other branch has: time, process and the address space's own randomness.
-fn fresh_id(root: &OwnedFd) -> Result<[u8; 16], SysError> {
+fn fresh_id(root: BorrowedFd<'_>) -> Result<[u8; 16], SysError> {
     use std::hash::{BuildHasher, RandomState};
-    let fs = sys::file::statfs(root.as_fd())?;
+    let fs = sys::file::statfs(root)?;
     let now = std::time::SystemTime::now();
     let mut id = [0_u8; 16];
     id[..8].copy_from_slice(&RandomState::new().hash_one((fs.fsid, now)).to_le_bytes());
@@ -354,12 +469,12 @@ mod tests {
     fn a_branch_that_stores_nothing_has_the_same_id_whatever_comes_before_it() {
         // No file system of one's own takes attributes less gladly.
         let roots = ["/proc/sys", "/proc/fs"].map(|path| sys::at::open_root(Path::new(path)).unwrap());
-        let alone = roots.each_ref().map(|root| durable_id(root, true, &[]).unwrap());
+        let alone = roots.each_ref().map(|root| durable_id(Path::new("/"), root.as_fd(), true, &[]).unwrap());
         assert_ne!(alone[0].id, alone[1].id);
         for (root, alone, other) in [(&roots[0], &alone[0], &alone[1]), (&roots[1], &alone[1], &alone[0])] {
             assert_eq!((alone.by_order, &alone.proof), (false, &None));
-            assert_eq!(&durable_id(root, true, &[other.id]).unwrap(), alone);
-            let again = durable_id(root, true, &[alone.id]).unwrap();
+            assert_eq!(&durable_id(Path::new("/"), root.as_fd(), true, &[other.id]).unwrap(), alone);
+            let again = durable_id(Path::new("/"), root.as_fd(), true, &[alone.id]).unwrap();
             assert!(again.by_order && again.id != alone.id);
         }
     }

@@ -161,6 +161,8 @@ impl Union {
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
+        // First: the end of a job may take longer than the daemon waits.
+        self.pool().keep_marks(&self.tree.index);
         self.jobs.end();
         self.moves.movers.end();
         self.end_all_copies();

@@ -83,6 +83,20 @@ impl PoolId {
         self.store_at(branch, now());
     }
 
+    /// The branch belongs to this pool for as long as before, whatever was copied onto its root.
+    pub(crate) fn store_again(self, branch: &Branch) {
+        let root = branch.root();
+        let on = On::Fd(root.as_fd());
+        let stored = xattr::set(on, JOINED, &branch.joined().to_le_bytes(), 0)
+            .and_then(|()| xattr::set(on, ATTRIBUTE, &self.0, 0));
+        match stored {
+            Ok(()) => sync_root(root.as_fd()),
+            Err(error) => {
+                tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
+            }
+        }
+    }
+
     /// Like [`Self::store`]; branches that join together get the same time.
     fn store_at(self, branch: &Branch, now: u64) {
         let root = branch.root();

@@ -4,6 +4,7 @@ mod bad_input;
 mod branches;
 mod changes;
 mod check;
+mod copied_roots;
 mod copy;
 mod copy_durable;
 mod drain;

@@ -133,7 +133,7 @@ impl Union {
         let taken: Vec<BranchId> = pool.branches.iter().map(|branch| branch.id).collect();
         let settings = &pool.settings;
         let Stored { id, proof, by_order } =
-            durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+            durable_id(&spec.path, root.as_fd(), settings.privileged, &taken).map_err(failed)?;
         if by_order && settings.nfs_export {
             return Err(BadChange::SameId(path));
         }

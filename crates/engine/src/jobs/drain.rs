@@ -45,7 +45,7 @@ impl Union {
             return JobState::Planned;
         }
         if let Work::Drain(order) = &job.work
-            && let Err(error) = remembered::remember(&self.pool(), order)
+            && let Err(error) = remembered::remember(self.id().map(|id| id.0), &self.pool(), order)
         {
             tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }

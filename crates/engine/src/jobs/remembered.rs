@@ -3,7 +3,12 @@
 //! It is there from before the branch takes nothing new until the operator cancels the job, gives the branch a mode or removes it.
 //! A mount that finds it makes the branch NC and begins the job again, which costs a walk if nothing is left.
 //!
-//! Value: bytes a second at most as 8 bytes, 0 for no limit, with the highest bit if copies are read back, then the ids of the targets, 2 bytes each, none for all; little-endian.
+//! The mark names the pool and the branch. One that names others was copied there, or came with a branch from another pool: it
+//! means nothing, and is removed.
+//!
+//! Value: 1, the pool's id, the branch's id in 2 bytes, then bytes a second at most as 8 bytes, 0 for no limit, with the highest
+//! bit if copies are read back, then the ids of the targets, 2 bytes each, none for all; little-endian. Version 0.1 wrote it
+//! without what comes before the rate, an even number of bytes; that counts on a branch that is no copy (`root_mark.rs`).
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
@@ -28,9 +33,20 @@ const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
 /// Bit of the rate: copies are read back.
 const VERIFY: u64 = 1 << 63;
 
+/// First byte of a mark that names its pool and branch.
+const NAMED: u8 = 1;
+
+/// The branch that is being drained, of a pool. A pool without an id has zeros.
+type Subject = ([u8; 16], u16);
+
+/// In place of the id of a pool that has none.
+const NO_POOL: [u8; 16] = [0; 16];
+
 /// Content of the attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Remembered {
+    /// None: version 0.1 wrote it.
+    of: Option<Subject>,
     rate: Option<NonZeroU64>,
     verify: bool,
     targets: Vec<u16>,
@@ -39,15 +55,29 @@ struct Remembered {
 impl Remembered {
     fn encode(&self) -> Vec<u8> {
         let rate = self.rate.map_or(0, NonZeroU64::get) & !VERIFY | if self.verify { VERIFY } else { 0 };
-        rate.to_le_bytes().into_iter().chain(self.targets.iter().flat_map(|id| id.to_le_bytes())).collect()
+        let mut value = Vec::new();
+        if let Some((pool, branch)) = self.of {
+            value.push(NAMED);
+            value.extend_from_slice(&pool);
+            value.extend_from_slice(&branch.to_le_bytes());
+        }
+        value.extend_from_slice(&rate.to_le_bytes());
+        value.extend(self.targets.iter().flat_map(|id| id.to_le_bytes()));
+        value
     }
 
     fn parse(value: &[u8]) -> Option<Self> {
+        let (of, value) = match value.split_first_chunk::<19>() {
+            Some(([NAMED, pool @ .., low, high], rest)) if value.len() % 2 == 1 => {
+                (Some((*pool, u16::from_le_bytes([*low, *high]))), rest)
+            }
+            _ => (None, value),
+        };
         let (rate, ids) = value.split_first_chunk::<8>()?;
         let (ids, []) = ids.as_chunks::<2>() else { return None };
         let targets = ids.iter().map(|id| u16::from_le_bytes(*id)).collect();
         let rate = u64::from_le_bytes(*rate);
-        Some(Self { rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, targets })
+        Some(Self { of, rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, targets })
     }
 }
 
@@ -55,11 +85,12 @@ impl Remembered {
 ///
 /// # Errors
 /// The branch does not keep it.
-pub(super) fn remember(pool: &Pool, order: &DrainOrder) -> Result<()> {
+pub(super) fn remember(id: Option<[u8; 16]>, pool: &Pool, order: &DrainOrder) -> Result<()> {
     let branch = pool.branch(order.from);
     let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
     let Manner { rate, verify, .. } = order.manner;
-    let value = Remembered { rate, verify, targets }.encode();
+    let of = Some((id.unwrap_or(NO_POOL), branch.id.get()));
+    let value = Remembered { of, rate, verify, targets }.encode();
     let root = branch.root();
     branch.ask(|| {
         xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
@@ -98,7 +129,13 @@ impl Union {
     pub fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-            let Some(Remembered { rate, verify, targets }) = of(branch) else { continue };
+            let Some(Remembered { of, rate, verify, targets }) = of(branch) else { continue };
+            let subject = (self.id().map_or(NO_POOL, |id| id.0), branch.id.get());
+            if of.is_some_and(|of| of != subject) {
+                tracing::warn!(branch = %branch.path.display(), "drain not resumed: the drain mark is that of another branch or pool; start it with fsstack branch drain if it is meant");
+                let _reported = forget(branch);
+                continue;
+            }
             if self.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
                 continue;
             }
@@ -136,10 +173,12 @@ mod tests {
     #[test]
     fn what_is_remembered_is_read_as_it_was_written() {
         for (rate, targets) in [(None, vec![]), (NonZeroU64::new(300 << 10), vec![1, 0x7fff])] {
-            let remembered = Remembered { rate, verify: rate.is_some(), targets };
-            assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+            for of in [None, Some(([9; 16], 0x0102)), Some((NO_POOL, 1))] {
+                let remembered = Remembered { of, rate, verify: rate.is_some(), targets: targets.clone() };
+                assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+            }
         }
-        for bad in [&b""[..], b"1234567", b"123456789"] {
+        for bad in [&b""[..], b"1234567", b"123456789", &[1; 21]] {
             assert_eq!(Remembered::parse(bad), None);
         }
     }

@@ -57,6 +57,18 @@ impl Index {
     }
 }
 
+impl Index {
+    /// Stores the pool's id and the index's session on the branch's root again, whose marks were overwritten.
+    pub fn mark_root_again(&self, branch: &MarkedBranch) {
+        if let Some(id) = self.shared.pool {
+            id.store_again(branch);
+        }
+        if let Some(store) = self.shared.store.load_full() {
+            self.shared.sign(&store, branch);
+        }
+    }
+}
+
 /// Whether files' marks on a member that is away are not all in the index.
 fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> DbResult<bool> {
     for (id, _) in store.members()? {
