@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fsstack_engine::files::Sync;
+use fsstack_engine::jobs::{DrainOrder, JobState, Manner};
 use fsstack_engine::ops::{Change, New, WriteTerms};
 use fsstack_engine::{Caller, OpError};
 use fsstack_pool::EntryNameBuf;
@@ -44,6 +45,8 @@ pub(crate) enum Act {
     Look,
     /// Adds a branch to the mounted pool.
     Join(usize),
+    /// Empties a branch.
+    Drain(usize),
 }
 
 pub(crate) fn create(path: &str, text: &str) -> Act {
@@ -150,7 +153,8 @@ impl Act {
             | Self::FsyncDir(_)
             | Self::Syncfs
             | Self::Look
-            | Self::Join(_) => vec![],
+            | Self::Join(_)
+            | Self::Drain(_) => vec![],
         }
     }
 
@@ -214,6 +218,7 @@ impl Act {
             Self::Look => shown(pool).map(drop).map_err(|_| Errno::IO),
             // Done by the process that has the branches.
             Self::Join(_) => Ok(()),
+            Self::Drain(at) => drain(pool, *at),
         }
     }
 
@@ -247,6 +252,20 @@ impl Act {
             Self::Syncfs => "sync -f .".to_owned(),
             Self::Look => "ls -lR .".to_owned(),
             Self::Join(at) => format!("fsstack branch add: branch {at}"),
+            Self::Drain(at) => format!("fsstack branch drain: branch {at}"),
+        }
+    }
+}
+
+fn drain(pool: &Engine, at: usize) -> Answer<()> {
+    let from = pool.union.pool().branches[at].ix;
+    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default() };
+    let job = pool.union.start_drain(order).map_err(|_| Errno::INVAL)?;
+    loop {
+        match pool.union.jobs().iter().find(|known| known.id == job.id).map(|job| job.state) {
+            Some(state) if !state.is_over() => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Some(JobState::Done) => return Ok(()),
+            _ => return Err(Errno::IO),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The tree after further mounts: with reordered branches, or without a branch that is back later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use fsstack_engine::ops::Change;
 
 use crate::act::Act;
 use crate::engine::Engine;
-use crate::judge::{Fault, Names, TestBed, again, fault, mounted, numbers, tree};
-use crate::model::Object;
+use crate::judge::{Fault, Names, TestBed, again, fault, links, mounted, numbers, tree};
+use crate::model::{Object, Thing, Tree};
 use crate::plan::Meanwhile;
 use crate::recording::Cut;
 use crate::shown::{Shown, line, on_branch, shown};
@@ -39,28 +41,59 @@ struct Done {
     removed: Vec<Object>,
     /// Contents of new files.
     made: Vec<String>,
+    /// All names of the files that were shown, as they are afterwards; objects that have other rights.
+    now: Vec<(Object, PathBuf)>,
+    restricted: Vec<Object>,
 }
 
 impl Meanwhile {
     /// Changes everything that is shown. Refused changes are not counted.
     fn act(self, engine: &Engine, shown: &Names) -> Done {
-        let mut done = Done { renamed: Vec::new(), removed: Vec::new(), made: Vec::new() };
+        let mut done = Done {
+            renamed: Vec::new(),
+            removed: Vec::new(),
+            made: Vec::new(),
+            now: Vec::new(),
+            restricted: Vec::new(),
+        };
         let files =
             shown.iter().filter_map(|(path, name)| Some((path, name.text.as_ref().and(name.object)?)));
+        let mut met: BTreeSet<Object> = BTreeSet::new();
+        let every = matches!(self, Self::Rename | Self::Remove);
+        let (changed, others): (Vec<_>, Vec<_>) = files.partition(|(_, object)| met.insert(*object) || every);
+        done.now.extend(others.into_iter().map(|(path, object)| (object, path.clone())));
         match self {
-            Self::Rename => {
-                for (path, object) in files {
+            Self::Rename | Self::RenameOne => {
+                for (path, object) in changed {
                     let new = path.with_extension("new");
                     if engine.rename(path, &new, fsstack_sys::at::RenameFlags::empty()).is_ok() {
-                        done.renamed.push((object, new));
+                        done.renamed.push((object, new.clone()));
+                        done.now.push((object, new));
+                    } else {
+                        done.now.push((object, path.clone()));
                     }
                 }
             }
-            Self::Remove => {
-                done.removed
-                    .extend(files.filter(|(path, _)| engine.unlink(path).is_ok()).map(|(_, object)| object));
+            Self::Remove | Self::RemoveOne => {
+                for (path, object) in changed {
+                    if engine.unlink(path).is_err() {
+                        done.now.push((object, path.clone()));
+                    } else if every {
+                        done.removed.push(object);
+                    }
+                }
+            }
+            Self::Restrict => {
+                for (path, object) in changed {
+                    let change = Change { mode: Some(0o600), ..Change::default() };
+                    if engine.setattr(path, change).is_ok() {
+                        done.restricted.push(object);
+                    }
+                    done.now.push((object, path.clone()));
+                }
             }
             Self::Fill => {
+                done.now.extend(changed.into_iter().map(|(path, object)| (object, path.clone())));
                 let dirs =
                     shown.iter().filter(|(_, name)| name.text.is_none()).map(|(path, _)| path.as_path());
                 for (n, dir) in dirs.chain([Path::new("")]).enumerate() {
@@ -93,7 +126,12 @@ pub(crate) fn away(test_bed: &TestBed<'_>, cut: &Cut, (away, meanwhile): (usize,
     };
     drop(engine);
     let mut faults: Vec<Fault> = numbers(&names).into_iter().collect();
-    let is_linked = test_bed.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
+    let has_links = test_bed.recording.plan.has_links();
+    let is_linked = has_links || test_bed.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
+    if has_links {
+        faults.extend(links(test_bed, &names));
+        faults.extend(named(&done, &first, &names, &test_bed.recording.given));
+    }
     faults.extend(check(&done, &first, &names, is_linked));
     if matches!(meanwhile, Meanwhile::Fill) && test_bed.is_answered(cut) {
         // Acknowledged operations are not affected by that.
@@ -142,4 +180,26 @@ fn check(done: &Done, first: &Names, names: &Names, is_linked: bool) -> Vec<Faul
         }
     }
     faults
+}
+
+/// Checks that a file with several names has the names and rights that it was given, and of the others those that were not shown.
+fn named(done: &Done, first: &Names, names: &Names, given: &Tree) -> Vec<Fault> {
+    let is_file = |object: &Object| matches!(given.nodes[object].thing, Thing::File { .. });
+    let all: BTreeSet<Object> = given.names.values().copied().filter(is_file).collect();
+    let of = |object: Object| {
+        let now = done.now.iter().filter(|(one, _)| *one == object).map(|(_, path)| path.clone());
+        let unseen = given.names.iter().filter(|(path, one)| **one == object && !first.contains_key(*path));
+        now.chain(unseen.map(|(path, _)| path.clone())).collect::<BTreeSet<PathBuf>>()
+    };
+    let wrong = all.into_iter().filter_map(|object| {
+        let is = names.iter().filter(|(_, name)| name.object == Some(object));
+        let is: BTreeSet<PathBuf> = is.map(|(path, _)| path.clone()).collect();
+        (is != of(object))
+            .then(|| fault("names", format!("#{object} has {is:?}, should have {:?}", of(object))))
+    });
+    let looser = done.restricted.iter().filter_map(|object| {
+        let loose = names.iter().find(|(_, name)| name.object == Some(*object) && name.mode != 0o600);
+        loose.map(|(path, name)| fault("rights", format!("{} has mode {:o}", path.display(), name.mode)))
+    });
+    wrong.chain(looser).collect()
 }

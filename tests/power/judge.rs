@@ -101,6 +101,7 @@ pub(crate) fn mounted(test_bed: &TestBed<'_>, cut: &Cut) -> Verdict {
     };
     faults.extend(tree(test_bed.recording, cut, &names));
     faults.extend(numbers(&names));
+    faults.extend(links(test_bed, &names));
     let may_be = |whole, progress: Progress| trees(test_bed.recording, progress, whole);
     let trees = cut.whole.map_or_else(|| may_be(false, cut.progress), |progress| may_be(true, progress));
     let is_told = cut.progress.answered >= test_bed.recording.plan.acts_unseen();
@@ -155,6 +156,17 @@ pub(crate) fn numbers(names: &Names) -> Option<Fault> {
         (!is_same)
             .then(|| fault("number", format!("{} and {} have one number", other.display(), path.display())))
     })
+}
+
+/// Checks that a file has as many links as it has names, where files have several.
+pub(crate) fn links(test_bed: &TestBed<'_>, names: &Names) -> Option<Fault> {
+    let files = names.iter().filter(|(_, name)| name.text.is_some() && test_bed.recording.plan.has_links());
+    let mut wrong = files.filter_map(|(path, name)| {
+        let all = names.values().filter(|other| other.ino == name.ino).count();
+        (all != name.links as usize)
+            .then(|| fault("links", format!("{} has {all} names and {} links", path.display(), name.links)))
+    });
+    wrong.next()
 }
 
 /// Resolves a handle once the index is complete: an index that was not closed is rebuilt from the marks.

@@ -13,6 +13,7 @@ mod disk;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod groups;
 mod host;
 mod judge;
 mod known;

@@ -153,7 +153,7 @@ impl Tree {
             }
             Act::Rename(from, to) => self.rename(from, to),
             Act::Exchange(one, other) => self.exchange(one, other),
-            Act::Look | Act::Join(_) => Some(Touched::default()),
+            Act::Look | Act::Join(_) | Act::Drain(_) => Some(Touched::default()),
             Act::Fsync(path) | Act::Fdatasync(path) | Act::Commit(path) => {
                 let way = self.way(path)?;
                 self.sync(self.at(path)?);

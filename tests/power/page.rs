@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::act::Act;
 use crate::judge::Verdict;
 use crate::model::is_first_synced;
 use crate::plan::{Begin, Then};
@@ -42,6 +43,8 @@ impl Seen {
             self.0.entry(Column::Away).or_default().insert(verdict.faults.is_empty());
         }
         let is_first = matches!(plan.then, Then::Mount) && recording.between.is_none();
+        // A drained branch shows in no tree.
+        let is_first = is_first && !matches!(plan.acts[0], Act::Drain(_));
         if !is_first || plan.begin != Begin::Mounted || plan.acts[0].is_sync() {
             return;
         }

@@ -20,33 +20,46 @@ pub(crate) struct Given {
     pub(crate) disks: Vec<usize>,
     pub(crate) path: PathBuf,
     mode: u32,
-    /// `None` for a directory.
+    /// `None` for a directory, and a further name.
     text: Option<String>,
+    /// The first name of the file, if this is a further one.
+    link: Option<PathBuf>,
 }
 
 impl Given {
     pub(crate) fn is_dir(&self) -> bool {
-        self.text.is_none()
+        self.text.is_none() && self.link.is_none()
+    }
+
+    /// The first name of the file, if this is a further one.
+    pub(crate) fn first_name(&self) -> Option<&PathBuf> {
+        self.link.as_ref()
     }
 
     /// The shell command for it, run beside the branches.
     fn typed(&self) -> String {
-        let Self { disks, path, mode, text } = self;
+        let Self { disks, path, mode, text, link } = self;
         let path = path.display();
-        let one = |disk: &usize| match text {
-            Some(text) => format!("printf '{text}' > b{disk}/{path}; chmod {mode:o} b{disk}/{path}"),
-            None => format!("mkdir -m {mode:o} b{disk}/{path}"),
+        let one = |disk: &usize| match (text, link) {
+            (None, Some(link)) => format!("ln b{disk}/{} b{disk}/{path}", link.display()),
+            (Some(text), _) => format!("printf '{text}' > b{disk}/{path}; chmod {mode:o} b{disk}/{path}"),
+            (None, None) => format!("mkdir -m {mode:o} b{disk}/{path}"),
         };
         disks.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 }
 
 pub(crate) fn dir(disks: &[usize], path: &str) -> Given {
-    Given { disks: disks.to_vec(), path: path.into(), mode: 0o755, text: None }
+    Given { disks: disks.to_vec(), path: path.into(), mode: 0o755, text: None, link: None }
 }
 
 pub(crate) fn file(disk: usize, path: &str, text: &str) -> Given {
-    Given { disks: vec![disk], path: path.into(), mode: 0o640, text: Some(text.to_owned()) }
+    Given { disks: vec![disk], path: path.into(), mode: 0o640, text: Some(text.to_owned()), link: None }
+}
+
+/// A further name of a file that is given before it.
+pub(crate) fn hard_link(disk: usize, first: &str, path: &str) -> Given {
+    Given { link: Some(first.into()), text: None, ..file(disk, path, "") }
 }
 
 /// One branch.
@@ -111,8 +124,14 @@ pub(crate) enum Then {
 pub(crate) enum Meanwhile {
     /// Every file gets another name.
     Rename,
+    /// The first name of every file is changed.
+    RenameOne,
     /// Every file is removed.
     Remove,
+    /// The first name of every file is removed.
+    RemoveOne,
+    /// Every file gets fewer rights.
+    Restrict,
     /// Every directory gets a file.
     Fill,
 }
@@ -126,7 +145,10 @@ impl Then {
             Self::Away(at, meanwhile) => {
                 let done = match meanwhile {
                     Meanwhile::Rename => "mv f f.new for every file",
+                    Meanwhile::RenameOne => "mv f f.new for the first name of every file",
                     Meanwhile::Remove => "rm every file",
+                    Meanwhile::RemoveOne => "rm the first name of every file",
+                    Meanwhile::Restrict => "chmod 600 every file",
                     Meanwhile::Fill => "touch a new file in every directory",
                 };
                 format!("mount without branch {at}, {done}, umount")
@@ -206,9 +228,13 @@ impl Plan {
         for (at, given) in self.given.iter().enumerate() {
             for disk in &given.disks {
                 let path = paths[*disk].join(&given.path);
-                match &given.text {
-                    Some(text) => fs::write(&path, text).unwrap(),
-                    None => fs::create_dir(&path).unwrap(),
+                match (&given.text, &given.link) {
+                    (None, Some(link)) => {
+                        fs::hard_link(paths[*disk].join(link), &path).unwrap();
+                        continue;
+                    }
+                    (Some(text), _) => fs::write(&path, text).unwrap(),
+                    (None, None) => fs::create_dir(&path).unwrap(),
                 }
                 fs::set_permissions(&path, PermissionsExt::from_mode(given.mode)).unwrap();
                 setxattr(&path, OBJECT, format!("{}", at + 1).as_bytes(), XattrFlags::empty()).unwrap();
@@ -236,11 +262,29 @@ impl Plan {
             self.given.iter().enumerate().map(|(at, given)| (at + 1, given)).collect();
         all.sort_by_key(|(object, given)| (given.path.components().count(), turn(given), *object));
         for (object, given) in all {
+            if let Some(link) = &given.link {
+                let known = self.given.iter().position(|first| first.path == *link);
+                tree.names.extend(known.map(|first| (given.path.clone(), first + 1)));
+                continue;
+            }
             let thing =
                 given.text.clone().map_or(Thing::Dir, |text| Thing::File { synced: text.len(), text });
             tree.add(&given.path, object, Node::new(thing, given.mode));
         }
         tree
+    }
+
+    /// Objects that were not moved from a branch that was emptied.
+    pub(crate) fn undrained(&self, paths: &[PathBuf]) -> Vec<PathBuf> {
+        let drained =
+            self.acts.iter().filter_map(|act| if let Act::Drain(at) = act { Some(*at) } else { None });
+        let given = |at: usize| self.given.iter().map(move |given| paths[at].join(&given.path));
+        drained.flat_map(given).filter(|path| path.exists()).collect()
+    }
+
+    /// True if the plan has files with several names from the start.
+    pub(crate) fn has_links(&self) -> bool {
+        self.given.iter().any(|given| given.link.is_some())
     }
 
     /// Files that are too large for their branch, and still there.

@@ -210,7 +210,7 @@ fn run(plan: &Plan, act: &Act, engine: &Engine, (tree, n): (&mut Tree, usize)) -
 
 /// Checks that files that outgrew their branch have moved.
 fn all_moved(plan: &Plan, paths: &[PathBuf], tree: &Tree) -> Result<(), String> {
-    let stay = plan.unmoved(paths, tree);
+    let stay = [plan.unmoved(paths, tree), plan.undrained(paths)].concat();
     if stay.is_empty() { Ok(()) } else { Err(format!("{}: {stay:?} stay", plan.name)) }
 }
 

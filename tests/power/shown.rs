@@ -21,6 +21,8 @@ pub(crate) struct Shown {
     pub(crate) generation: u64,
     pub(crate) mode: u32,
     pub(crate) owner: u32,
+    /// Number of names that it is said to have.
+    pub(crate) links: u32,
     /// The user in its ACL.
     pub(crate) granted: Option<u32>,
     /// `None` for a directory.
@@ -59,7 +61,8 @@ fn look(engine: &Engine, path: &Path) -> Result<Shown, Errno> {
     let mut list = [0; 64];
     let len = engine.union.getxattr(ino, ACL, &mut list).unwrap_or(0);
     let (owner, granted) = (entry.attr.stat.uid, user_of(&list[..len]));
-    Ok(Shown { ino, generation, mode, owner, granted, text, object: object(engine, entry.ino) })
+    let links = entry.attr.stat.nlink;
+    Ok(Shown { ino, generation, mode, owner, links, granted, text, object: object(engine, entry.ino) })
 }
 
 /// The content of a file, by its number.

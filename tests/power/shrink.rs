@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::act::Act;
 use crate::disk::Format;
-use crate::plan::{Begin, Plan, Then};
+use crate::plan::{Begin, Given, Plan, Then};
 
 /// Maximum number of tried sequences, each of which is recorded and judged.
 const TRIES: usize = 120;
@@ -89,6 +89,11 @@ fn can_be_done(plan: &Plan) -> bool {
     let is_placed = plan.given.iter().all(|given| {
         given.disks.iter().all(|disk| given.path.parent().is_some_and(|above| has_dir(*disk, above)))
     });
+    let is_linked = |(at, given): (usize, &Given)| match given.first_name() {
+        None => true,
+        Some(first) => plan.given[..at].iter().any(|one| one.path == *first && one.disks == given.disks),
+    };
+    let is_placed = is_placed && plan.given.iter().enumerate().all(is_linked);
     let joins = plan.acts.iter().any(|act| matches!(act, Act::Join(_)));
     let mut tree = plan.tree();
     let acts = plan.acts.iter().enumerate().all(|(n, act)| tree.apply(act, n).is_some());

@@ -41,7 +41,7 @@ impl Single {
         Self { begin, ..self }
     }
 
-    fn placed_on(self, takes: usize) -> Self {
+    pub(crate) fn placed_on(self, takes: usize) -> Self {
         Self { takes, ..self }
     }
 

@@ -3,7 +3,8 @@
 //! A file with one name: intent, new name, old name gone; either of the two states in between is settled by what the branches show.
 //! A file with several hard links cannot change in one step. Until the intent on the target says otherwise the old copy is the
 //! file, and a mount that finds the intent removes the new names. Once all of them are on disk the intent says that the new
-//! copy is the file: from then on no new name is taken back, and a mount that finds the intent removes the old ones (`group.rs`).
+//! copy is the file, on the target and then on the source: from then on no new name is taken back, and a mount that finds the intent
+//! removes the old ones (`group.rs`).
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -152,7 +153,8 @@ impl Tree {
                 }
             }
         }
-        let synced = olds.iter().try_for_each(|(_, dir)| from.ask(|| sync_dir(dir.as_fd())));
+        let dirs = distinct(olds.iter().map(|(_, dir)| dir)).into_iter();
+        let synced = dirs.map(|dir| from.ask(|| sync_dir(dir.as_fd()))).collect::<Result<()>>();
         if let Err(error) = synced {
             // Should it come back after a power cut, the next mount removes it.
             tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
@@ -216,7 +218,7 @@ impl Tree {
                     _ => sys::at::link_fd(fd.as_fd(), dir.as_fd(), &name.name)?,
                 }
             }
-            new.dirs.iter().try_for_each(|dir| sync_dir(dir.as_fd()))
+            distinct(&new.dirs).into_iter().try_for_each(|dir| sync_dir(dir.as_fd()))
         })?;
         // Before the old names go: a lookup that saw neither name asks again.
         moving.names.iter().for_each(|name| name.parent.has_new(&name.name));
@@ -230,6 +232,17 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// The directories, each once.
+fn distinct<'a>(dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> SmallVec<[&'a Arc<DirFd>; 1]> {
+    let mut each: SmallVec<[&Arc<DirFd>; 1]> = SmallVec::new();
+    for dir in dirs {
+        if !each.iter().any(|known| Arc::ptr_eq(known, dir)) {
+            each.push(dir);
+        }
+    }
+    each
 }
 
 /// Whether the old copy still has its name.
@@ -274,7 +287,8 @@ fn give_up(
     };
     let undone = new.names(moving).try_for_each(|(name, dir)| remove(&name.name, dir));
     // If the intent went first, a power cut would leave both copies for good.
-    let undone = undone.and_then(|()| new.dirs.iter().try_for_each(|dir| to.ask(|| sync_dir(dir.as_fd()))));
+    let mut dirs = distinct(&new.dirs).into_iter();
+    let undone = undone.and_then(|()| dirs.try_for_each(|dir| to.ask(|| sync_dir(dir.as_fd()))));
     tracing::warn!(%error, ?undone, name = ?moving.name().name, branch = %to.path.display(), "relocation given up; the file stays where it was");
     if undone.is_ok() {
         intent.done();

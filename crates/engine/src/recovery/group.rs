@@ -1,11 +1,13 @@
 //! Settling an interrupted move of a file with several hard links.
 //!
 //! The intent on the target decides. Unless it says that the new copy is the file, the old copy has all its names still, and the
-//! new names go. That needs the target alone. If it says so, all new names were on disk by then, and the old ones go. The intent on
-//! the source branch decides nothing but that the move was taken back.
+//! new names go. That needs the target alone. If it says so, all new names were on disk by then, and the old ones go.
 //!
-//! A mount without the target may show the old copy, some names of which may be gone, and have it changed. Then the new copy goes,
-//! if the old one has all its names and the new one is as it was; else both stay, and the log says so.
+//! A mount may have the source alone. Before the first old name goes its intent says too that the new copy is the file: such a mount
+//! removes the others, and does not show the file. If the intent does not say so yet, the old copy has all its names, and may be
+//! changed from then on. So the mount notes there that it has shown the old copy. That one is the file then, whatever the target
+//! says, unless the new copy was changed by a mount of the target alone and the old one was not. If both were, both stay, and
+//! the log says so.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,10 +17,10 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::pool::Pool;
-use crate::recovery::intent::{Decided, SEPARATOR, SORT, SettledMove, Stamp, Told, there, used_on};
+use crate::recovery::intent::{Decided, GROUP, SEPARATOR, SettledMove, Stamp, Told, there, used_on};
 use crate::recovery::record;
 use crate::recovery::recover::own_folder;
-use crate::recovery::settle::walk;
+use crate::recovery::settle::{Occasion, walk};
 
 /// A name of a copy, and its attributes there.
 type NamedCopy = ((OwnedFd, CString), Stat);
@@ -28,8 +30,8 @@ pub(crate) fn settle(
     pool: &Pool,
     on: &Branch,
     name: &CStr,
-    told: &Told<'_>,
-    record: &[u8],
+    (told, record): (&Told<'_>, &[u8]),
+    occasion: Occasion<'_>,
 ) -> Result<SettledMove, SysError> {
     let at = |id: u16| {
         pool.branches.iter().find(|branch| branch.id.get() == id).map(|member| -> &Branch { member })
@@ -38,42 +40,88 @@ pub(crate) fn settle(
         true => (at(told.from), Some(on)),
         false => (Some(on), at(told.to)),
     };
-    let Some(to) = to else { return Ok(SettledMove::Later(None)) };
+    let Some(to) = to else {
+        let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == told.to);
+        return settle_alone(on, told, record, lacks);
+    };
     // Without it nothing was begun, or it is over.
     let Some(on_to) = decision(to, name)? else { return Ok(SettledMove::Whole) };
     let on_from = from.map_or(Ok(None), |from| decision(from, name))?;
     let taken_back = on_from == Some(Decided::Old) || pool.taken_back.has(name);
     let new = names_of(to, told.new, told)?;
-    if on_to != Decided::New || taken_back {
+    if on_to != Decided::New {
         return take_back(to, name, told, (record, on_to), new);
     }
     let Some(from) = from else { return Ok(SettledMove::Later(None)) };
     let old = names_of(from, told.old, told)?;
     let has_all = old.len() == paths(told).count();
-    let is_unchanged = |stat: &Stat| match has_all {
-        true => told.old.is_unchanged(stat),
-        false => told.old.is_written_as(stat), // a name less changes the inode
-    };
     let used = match new.first() {
         Some((at_new, is_new)) if !old.is_empty() => {
             used_on(pool, (from, told.old.ino), (to, is_new), at_new)?
         }
         _ => None,
     };
-    if old.iter().all(|(_, stat)| is_unchanged(stat)) && used != Some(from.ix) {
-        let any = !old.is_empty();
-        remove(old)?;
-        if any {
-            tracing::info!(from = %from.path.display(), "interrupted move finished");
+    let old_is_unchanged = is_unchanged(told, &old);
+    // All new names are on disk since the intent says so: one that is not there was removed or renamed.
+    let new_is_unchanged = new.len() == paths(told).count() && is_as_made(told, &new);
+    let (finishes, takes_back) = match taken_back {
+        true => (has_all && old_is_unchanged && !new_is_unchanged, new_is_unchanged),
+        false => (old_is_unchanged, has_all && is_as_made(told, &new)),
+    };
+    if finishes && used != Some(from.ix) {
+        if on_from.is_some_and(|decided| decided != Decided::New) {
+            // Killed with some of them gone, a mount without the target must not show the others.
+            decide(from, name, record, Decided::New)?;
         }
-        return Ok(SettledMove::Whole);
+        return finish(from, old);
     }
-    if has_all && used != Some(to.ix) && is_as_made(told, &new) {
+    if takes_back && used != Some(to.ix) {
         return take_back(to, name, told, (record, on_to), new);
     }
     let (from, to) = (from.path.display(), to.path.display());
     tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
     Ok(SettledMove::Later(None))
+}
+/// Like [`settle`], of the source `from` without the target. `lacks`: that one is in the pool, and does not answer.
+fn settle_alone(from: &Branch, told: &Told<'_>, record: &[u8], lacks: bool) -> Result<SettledMove, SysError> {
+    let old = names_of(from, told.old, told)?;
+    match told.decided {
+        Decided::New if is_unchanged(told, &old) => finish(from, old),
+        Decided::Not if old.is_empty() => Ok(SettledMove::Whole),
+        Decided::Not if !lacks => {
+            let mut record = record.to_vec();
+            record[0] = Decided::Old as u8;
+            Ok(SettledMove::Later(Some(record)))
+        }
+        Decided::New | Decided::Not | Decided::Old => Ok(SettledMove::Later(None)),
+    }
+}
+
+/// The intent `name` on the branch says from now on which copy is the file.
+fn decide(on: &Branch, name: &CStr, record: &[u8], decided: Decided) -> Result<(), SysError> {
+    let Some(folder) = own_folder(on)? else { return Ok(()) };
+    let mut record = record.to_vec();
+    record[0] = decided as u8;
+    record::replace(on, folder.as_fd(), name, &GROUP, &record)
+}
+
+/// The old names go.
+fn finish(from: &Branch, old: Vec<NamedCopy>) -> Result<SettledMove, SysError> {
+    let any = !old.is_empty();
+    remove(old)?;
+    if any {
+        tracing::info!(from = %from.path.display(), "interrupted move finished");
+    }
+    Ok(SettledMove::Whole)
+}
+
+/// True if the old copy, of which some names may be gone, was not changed since the intent.
+fn is_unchanged(told: &Told<'_>, old: &[NamedCopy]) -> bool {
+    let has_all = old.len() == paths(told).count();
+    old.iter().all(|(_, stat)| match has_all {
+        true => told.old.is_unchanged(stat),
+        false => told.old.is_written_as(stat), // a name less changes the inode
+    })
 }
 
 /// The new names go, unless the copy was written to.
@@ -89,13 +137,9 @@ fn take_back(
         tracing::warn!(%to, "interrupted move: the new copy was written to; both stay until one is removed by hand");
         return Ok(SettledMove::Later(None));
     }
-    if on_to == Decided::New
-        && let Some(folder) = own_folder(to)?
-    {
+    if on_to == Decided::New {
         // Killed with some of them gone, the next mount must not remove the old ones.
-        let mut record = record.to_vec();
-        record[0] = Decided::Old as u8;
-        record::replace(to, folder.as_fd(), name, &SORT, &record)?;
+        decide(to, name, record, Decided::Old)?;
     }
     let any = !new.is_empty();
     remove(new)?;

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 use crate::pool::Pool;
 use crate::recovery::group;
-use crate::recovery::record::{self, RecordKind, Written};
+use crate::recovery::record::{self, RecordKind, Successor, Written};
 use crate::recovery::recover::{fresh_name, own_folder};
 use crate::recovery::settle::{Occasion, walk};
 use fsstack_identity::index::birth;
@@ -39,9 +39,11 @@ use fsstack_identity::number::number;
 
 /// Records of moves.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
+/// Those of files with several hard links, whose paths [`SEPARATOR`] separates. (Until 2026-11 they had the format of [`SORT`].)
+pub(crate) const GROUP: RecordKind = RecordKind { suffix: SORT.suffix, format: 5 };
 /// The decision, the two branches, the two copies.
 const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
-/// Between the paths of a file with several hard links. A version that knows one path only leaves such a record alone.
+/// Between the paths of a file with several hard links.
 pub(crate) const SEPARATOR: u8 = 0;
 const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
 
@@ -85,33 +87,42 @@ impl TakenBack {
 pub(crate) struct Noted<'a> {
     from: &'a Branch,
     to: &'a Branch,
+    sort: &'static RecordKind,
     body: Vec<u8>,
     on_from: Option<Written>,
     on_to: Written,
+    /// Records that say that the new copy is the file, on source and target. None unless the file has several hard links.
+    decisions: Option<(Successor, Successor)>,
 }
 
 impl Noted<'_> {
     /// The move is over, one way or the other.
     pub(crate) fn done(self) {
-        self.on_to.done(self.to);
+        let (for_from, for_to) = self.decisions.unzip();
+        self.on_to.done_without(self.to, for_to);
         if let Some(on_from) = self.on_from {
-            on_from.done(self.from);
+            on_from.done_without(self.from, for_from);
         }
     }
 
-    /// From now on the new copy is the file, and a mount that finds this removes the old names.
+    /// From now on the new copy is the file, and a mount that finds this removes the old names. First the target says so, then the
+    /// source, which a mount may have alone.
     pub(crate) fn decides_new(&mut self) -> OpResult<()> {
-        self.decides(Decided::New)
+        let (Some((for_from, for_to)), Some(on_from)) = (self.decisions.take(), &mut self.on_from) else {
+            return Err(Errno::NOENT.into());
+        };
+        self.body[0] = Decided::New as u8;
+        self.to.ask(|| self.on_to.replace_by(self.to, for_to))?;
+        self.from.ask(|| on_from.replace_by(self.from, for_from))
     }
 
-    /// Like [`Self::decides_new`], the other way round.
+    /// Like [`Self::decides_new`], the other way round: first the source, so that it surely does not say otherwise.
     pub(crate) fn decides_old(&mut self) -> OpResult<()> {
-        self.decides(Decided::Old)
-    }
-
-    fn decides(&mut self, decided: Decided) -> OpResult<()> {
-        self.body[0] = decided as u8;
-        self.to.ask(|| self.on_to.replace(self.to, &SORT, &self.body))
+        self.body[0] = Decided::Old as u8;
+        if let Some(on_from) = &self.on_from {
+            self.from.ask(|| on_from.replace(self.from, self.sort, &self.body))?;
+        }
+        self.to.ask(|| self.on_to.replace(self.to, self.sort, &self.body))
     }
 
     /// The move is not to be finished: when both branches can be asked the new copy goes.
@@ -119,14 +130,14 @@ impl Noted<'_> {
         self.body[0] = Decided::Old as u8;
         taken_back.0.lock().insert(self.on_to.name().to_owned());
         if let Some(on_from) = &self.on_from {
-            tell_undecided(self.from.ask(|| on_from.replace(self.from, &SORT, &self.body)));
+            tell_undecided(self.from.ask(|| on_from.replace(self.from, self.sort, &self.body)));
         }
     }
 
     /// The new copy is the file: when both branches can be asked the old one goes.
     pub(crate) fn keeps_new(mut self) {
         self.body[0] = Decided::New as u8;
-        tell_undecided(self.to.ask(|| self.on_to.replace(self.to, &SORT, &self.body)));
+        tell_undecided(self.to.ask(|| self.on_to.replace(self.to, self.sort, &self.body)));
     }
 }
 
@@ -186,7 +197,7 @@ impl Stamp {
 }
 
 impl<'a> Intent<'a> {
-    /// Puts it on disk. The source branch may have no room.
+    /// Puts it on disk. The source branch may have no room, unless the file has several hard links.
     pub(crate) fn write(&self) -> OpResult<Noted<'a>> {
         let Self { from, to, .. } = *self;
         let paths = self.paths.join(&SEPARATOR);
@@ -197,22 +208,54 @@ impl<'a> Intent<'a> {
         self.old.put(&mut body);
         self.new.put(&mut body);
         body.extend_from_slice(&paths);
-        let name = fresh_name(SORT.suffix);
-        let write = |on: &Branch| on.ask(|| record::write_as(on, &SORT, name.clone(), &body));
-        let on_from = write(from);
-        if let Err(error) = &on_from {
-            tracing::debug!(%error, "the branch that a file leaves has no record of it");
-        }
-        let on_from = on_from.ok();
-        match write(to) {
-            Ok(on_to) => Ok(Noted { from, to, body, on_from, on_to }),
+        let is_group = self.paths.len() > 1;
+        let sort = if is_group { &GROUP } else { &SORT };
+        let name = fresh_name(sort.suffix);
+        let write = |on: &Branch| on.ask(|| record::write_as(on, sort, name.clone(), &body));
+        let on_from = match write(from) {
+            Err(error) if is_group => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "the branch that a file leaves has no record of it");
+                None
+            }
+            Ok(on_from) => Some(on_from),
+        };
+        let on_to = match write(to) {
+            Ok(on_to) => on_to,
             Err(error) => {
                 if let Some(on_from) = on_from {
                     on_from.done(from);
                 }
+                return Err(error);
+            }
+        };
+        let mut noted = Noted { from, to, sort, body, on_from, on_to, decisions: None };
+        if !is_group {
+            return Ok(noted);
+        }
+        match noted.prepared() {
+            Ok(decisions) => {
+                noted.decisions = decisions;
+                Ok(noted)
+            }
+            Err(error) => {
+                noted.done();
                 Err(error)
             }
         }
+    }
+}
+
+impl Noted<'_> {
+    /// The records that say that the new copy is the file.
+    fn prepared(&self) -> OpResult<Option<(Successor, Successor)>> {
+        let Some(on_from) = &self.on_from else { return Ok(None) };
+        let mut body = self.body.clone();
+        body[0] = Decided::New as u8;
+        let for_from = self.from.ask(|| on_from.prepare(self.from, self.sort, &body))?;
+        // What is left of the first one goes with the next mount.
+        let for_to = self.to.ask(|| self.on_to.prepare(self.to, self.sort, &body))?;
+        Ok(Some((for_from, for_to)))
     }
 }
 
@@ -262,7 +305,7 @@ pub(crate) fn settle(
 ) -> Result<SettledMove, SysError> {
     let Some(reported) = Told::parse(record) else { return Ok(SettledMove::Whole) };
     if reported.path.contains(&SEPARATOR) {
-        return group::settle(pool, on, name, &reported, record);
+        return group::settle(pool, on, name, (&reported, record), occasion);
     }
     let is_target = on.id.get() == reported.to;
     let other = if is_target { reported.from } else { reported.to };

@@ -16,7 +16,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
-use crate::recovery::recover::{fresh_name, in_folder, leave};
+use crate::recovery::recover::{folder_name, fresh_name, in_folder, leave};
 use crate::recovery::{intent, journal};
 use fsstack_identity::number::{hash_name, mix};
 
@@ -34,18 +34,27 @@ const ASIDE: &CStr = c".part";
 pub(crate) struct RecordKind {
     /// How their names end.
     pub(crate) suffix: &'static CStr,
-    /// The format of their bodies. A change of the body takes another number.
+    /// The format of their bodies. A change of the body takes another number. Kinds with one suffix have different ones.
     pub(crate) format: u16,
 }
 
-const SORTS: [&RecordKind; 2] = [&intent::SORT, &journal::SORT];
+const SORTS: [&RecordKind; 3] = [&intent::SORT, &intent::GROUP, &journal::SORT];
 
 /// A record that is on a branch, and in use by this process.
 #[must_use = "it is acted on by the next mount unless it is done with"]
 pub(crate) struct Written {
     name: CString,
     /// Holds the lock.
-    _file: OwnedFd,
+    file: OwnedFd,
+}
+
+/// A record that is on disk under another name, to take the place of one in use: that needs no space then. The next mount
+/// removes it.
+#[must_use = "it stays until the next mount unless it is used or discarded"]
+pub(crate) struct Successor {
+    aside: CString,
+    /// Holds the lock.
+    file: OwnedFd,
 }
 
 /// A file of the hidden folder that has the name of a record.
@@ -70,8 +79,16 @@ enum Parsed<'a> {
 }
 
 impl RecordKind {
-    fn of(name: &CStr) -> Option<&'static Self> {
-        SORTS.into_iter().find(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
+    /// The kinds of record that `name` may be.
+    fn of(name: &CStr) -> impl Iterator<Item = &'static Self> {
+        SORTS.into_iter().filter(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
+    }
+
+    /// Content of the record `name`. None: it is no record.
+    fn parse_as<'a>(name: &CStr, record: &'a [u8]) -> Option<(&'static Self, Parsed<'a>)> {
+        let parsed = Self::of(name).map(|sort| (sort, sort.parse(record)));
+        // Whether it is torn is the same for all.
+        parsed.reduce(|first, other| if first.1 == Parsed::Unknown { other } else { first })
     }
 
     fn encode(&self, body: &[u8]) -> Result<Vec<u8>, SysError> {
@@ -126,7 +143,7 @@ pub(crate) fn write_as(
         sync_dir(folder.as_fd())?;
         sync_dir(on.root().as_fd())
     });
-    let written = Written { name, _file: file };
+    let written = Written { name, file };
     // One that is not surely on disk must not be acted on by a later mount.
     match stored {
         Ok(()) => Ok(written),
@@ -145,15 +162,42 @@ pub(crate) fn replace(
     sort: &RecordKind,
     body: &[u8],
 ) -> Result<(), SysError> {
+    prepare(on, folder, sort, body)?.replace(folder, name).map(drop)
+}
+
+/// Puts a record aside that is to replace another one.
+fn prepare(
+    on: &Branch,
+    folder: BorrowedFd<'_>,
+    sort: &RecordKind,
+    body: &[u8],
+) -> Result<Successor, SysError> {
     let record = sort.encode(body)?;
     let aside = fresh_name(ASIDE);
-    let file = create(on, folder, &aside)?;
-    let replaced = store(&file, &record)
-        .and_then(|()| sys::at::rename(folder, &aside, folder, name, sys::at::RenameFlags::empty()));
-    if replaced.is_err() {
-        let _left = sys::at::unlink(folder, &aside); // for the next mount, if it must be
+    let successor = Successor { file: create(on, folder, &aside)?, aside };
+    match store(&successor.file, &record) {
+        Ok(()) => Ok(successor),
+        Err(error) => {
+            successor.discard(folder);
+            Err(error)
+        }
     }
-    replaced.and_then(|()| sync_dir(folder))
+}
+
+impl Successor {
+    /// Takes the place of the record `name`, on disk. Returns the file, which is locked.
+    fn replace(self, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
+        let replaced = sys::at::rename(folder, &self.aside, folder, name, sys::at::RenameFlags::empty());
+        if let Err(error) = replaced {
+            self.discard(folder);
+            return Err(error);
+        }
+        sync_dir(folder).map(|()| self.file)
+    }
+
+    fn discard(self, folder: BorrowedFd<'_>) {
+        let _left = sys::at::unlink(folder, &self.aside); // for the next mount, if it must be
+    }
 }
 
 fn create(on: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
@@ -203,9 +247,18 @@ impl Written {
     /// # Errors
     /// This one stays.
     pub(crate) fn replace(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
-        let folder =
-            sys::at::open_dir(on.root().as_fd(), crate::recovery::recover::folder_name(on), on.mounts)?;
-        replace(on, folder.as_fd(), &self.name, sort, body)
+        replace(on, open_folder(on)?.as_fd(), &self.name, sort, body)
+    }
+
+    /// Makes sure that another record can take its place.
+    pub(crate) fn prepare(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<Successor, SysError> {
+        prepare(on, open_folder(on)?.as_fd(), sort, body)
+    }
+
+    /// Like [`Self::replace`], by one that was prepared, which is in use from now on.
+    pub(crate) fn replace_by(&mut self, on: &Branch, successor: Successor) -> Result<(), SysError> {
+        self.file = successor.replace(open_folder(on)?.as_fd(), &self.name)?;
+        Ok(())
     }
 
     pub(crate) fn name(&self) -> &CStr {
@@ -214,14 +267,26 @@ impl Written {
 
     /// Its change is over, done or undone.
     pub(crate) fn done(self, on: &Branch) {
-        let removed =
-            sys::at::open_dir(on.root().as_fd(), crate::recovery::recover::folder_name(on), on.mounts)
-                .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.name));
+        self.done_without(on, None);
+    }
+
+    /// Like [`Self::done`], and what was prepared to replace it is not needed.
+    pub(crate) fn done_without(self, on: &Branch, successor: Option<Successor>) {
+        let removed = open_folder(on).and_then(|folder| {
+            if let Some(successor) = successor {
+                successor.discard(folder.as_fd());
+            }
+            sys::at::unlink(folder.as_fd(), &self.name)
+        });
         if let Err(error) = removed {
             tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
         }
         leave(on);
     }
+}
+
+fn open_folder(on: &Branch) -> Result<OwnedFd, SysError> {
+    sys::at::open_dir(on.root().as_fd(), folder_name(on), on.mounts)
 }
 
 /// Opens the record `name` in the hidden `folder` and takes its lock. None: it is no record.
@@ -230,12 +295,14 @@ pub(crate) fn take(
     folder: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<FoundRecord>, SysError> {
-    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
+    if RecordKind::of(name).next().is_none() {
+        return Ok(None);
+    }
     let Some((file, record)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
     if !try_hold(&file) {
         return Ok(Some(FoundRecord::InUse));
     }
-    Ok(Some(match sort.parse(&record) {
+    Ok(RecordKind::parse_as(name, &record).map(|(sort, parsed)| match parsed {
         Parsed::Body(body) => FoundRecord::Whole(sort, body.to_vec(), file),
         Parsed::Torn => FoundRecord::Torn,
         Parsed::Unknown => FoundRecord::Unknown,
@@ -248,11 +315,13 @@ pub(crate) fn peek(
     folder: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<(&'static RecordKind, Vec<u8>)>, SysError> {
-    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
+    if RecordKind::of(name).next().is_none() {
+        return Ok(None);
+    }
     let Some((_, record)) = read(branch, folder, name, OFlags::RDONLY)? else { return Ok(None) };
-    match sort.parse(&record) {
-        Parsed::Body(body) => Ok(Some((sort, body.to_vec()))),
-        Parsed::Torn | Parsed::Unknown => Ok(None),
+    match RecordKind::parse_as(name, &record) {
+        Some((sort, Parsed::Body(body))) => Ok(Some((sort, body.to_vec()))),
+        Some((_, Parsed::Torn | Parsed::Unknown)) | None => Ok(None),
     }
 }
 
@@ -293,6 +362,19 @@ mod tests {
             flipped[at] ^= 1;
             assert!(!matches!(THIS.parse(&flipped), Parsed::Body(_)), "another byte at {at}");
         }
+    }
+
+    #[test]
+    fn kinds_of_one_suffix_are_told_apart_by_their_format() {
+        let later = RecordKind { suffix: c".move", format: 9 };
+        for (sort, known) in [(&intent::SORT, true), (&intent::GROUP, true), (&later, false)] {
+            let record = sort.encode(b"names").unwrap();
+            let (found, parsed) = RecordKind::parse_as(c"1.move", &record).unwrap();
+            let expected = if known { Parsed::Body(b"names") } else { Parsed::Unknown };
+            assert_eq!(parsed, expected);
+            assert!(!known || found == sort);
+        }
+        assert_eq!(RecordKind::parse_as(c"1.part", b"fsst"), None);
     }
 
     #[test]

@@ -435,7 +435,7 @@ fn clear_record(
     (name, sort, body): (&CStr, &RecordKind, &[u8]),
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
-    if *sort == intent::SORT {
+    if *sort != journal::SORT {
         match intent::settle(pool, branch, name, body, occasion)? {
             intent::SettledMove::Whole => {
                 pool.taken_back.remove(name);
