@@ -3,7 +3,6 @@
 //!
 //! While an observer is active, such calls of all threads are serialised, so that each change is seen with its own
 //! call. The observer's own calls must not go through this crate.
-//! one's call. The observer makes its own calls past this crate.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,8 +29,10 @@ pub enum Reach {
 
 static OBSERVER: RwLock<Option<Arc<dyn Observer>>> = RwLock::new(None);
 static TURN: Mutex<()> = Mutex::new(());
+/// Held while an observer is active.
+static ACTIVE: Mutex<()> = Mutex::new(());
 
-/// Runs `work` while `observer` sees the calls of all threads. One observer at a time.
+/// Runs `work` while `observer` sees the calls of all threads. One observer at a time: others wait until it is over.
 pub fn observed<T>(observer: Arc<dyn Observer>, work: impl FnOnce() -> T) -> T {
     /// Ends the observation, also when `work` panics.
     struct Over;
@@ -40,6 +41,7 @@ pub fn observed<T>(observer: Arc<dyn Observer>, work: impl FnOnce() -> T) -> T {
             *OBSERVER.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
+    let _active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
     *OBSERVER.write().unwrap_or_else(PoisonError::into_inner) = Some(observer);
     let _over = Over;
     work()
@@ -118,6 +120,26 @@ mod tests {
         fn synced(&self, _: BorrowedFd<'_>, reach: Reach) {
             self.0.lock().unwrap().push(format!("{reach:?}"));
         }
+    }
+
+    #[test]
+    fn each_observer_sees_all_calls_of_its_own_work() {
+        let observes = || {
+            for _ in 0..200 {
+                let seen = Arc::new(Seen::default());
+                let file = tempfile::tempfile().unwrap();
+                observed(seen.clone(), || {
+                    file::write_at(file.as_fd(), b"x", 0).unwrap();
+                    file::fsync(file.as_fd()).unwrap();
+                });
+                assert_eq!(*seen.0.lock().unwrap(), ["Write", "File", "Fsync"]);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(observes);
+            }
+        });
     }
 
     #[test]

@@ -9,9 +9,9 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 use crate::bad_change::BadChange;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord};
 use crate::recovery::recover::{leave, own_folder, records_about};
+use crate::recovery::{intent, journal};
 
 /// The branch `away` will not come back: what the others have for it goes, and is not acted on should a branch of its id come one
 /// day. Whether there was anything.
@@ -21,12 +21,18 @@ use crate::recovery::recover::{leave, own_folder, records_about};
 pub(crate) fn give_up(pool: &Pool, away: BranchId) -> Result<bool, BadChange> {
     let (mut any, mut failed) = (false, None);
     for branch in &*pool.branches {
-        match branch.ask_long(|| drop_about(branch, away)) {
-            Ok(dropped) => any |= dropped,
-            Err(error) if error.is_missing() => {}
-            Err(error) => {
-                let path = branch.path.display().to_string();
-                failed.get_or_insert(BadChange::Remembered { path, error: error.to_string() });
+        let dropped = [
+            branch.ask_long(|| drop_about(branch, away)),
+            branch.ask_long(|| intent::drop_in_root(branch, away)),
+        ];
+        for dropped in dropped {
+            match dropped {
+                Ok(dropped) => any |= dropped,
+                Err(error) if error.is_missing() => {}
+                Err(error) => {
+                    let path = branch.path.display().to_string();
+                    failed.get_or_insert(BadChange::Remembered { path, error: error.to_string() });
+                }
             }
         }
     }

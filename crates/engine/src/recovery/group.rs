@@ -17,10 +17,11 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::pool::Pool;
-use crate::recovery::intent::{Decided, GROUP, SEPARATOR, SettledMove, Stamp, Told, there, used_on};
+use crate::recovery::intent::{GROUP, SettledMove, there, used_on};
 use crate::recovery::record;
 use crate::recovery::recover::own_folder;
 use crate::recovery::settle::{Occasion, walk};
+use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told};
 
 /// A name of a copy, and its attributes there.
 type NamedCopy = ((OwnedFd, CString), Stat);

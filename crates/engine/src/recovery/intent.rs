@@ -25,15 +25,16 @@ use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::Mutex;
 
 use crate::pool::Pool;
 use crate::recovery::group;
 use crate::recovery::record::{self, RecordKind, Successor, Written};
 use crate::recovery::recover::{fresh_name, own_folder};
+use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
-use fsstack_identity::index::birth;
+use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
 use fsstack_identity::mark;
 use fsstack_identity::number::number;
 
@@ -41,12 +42,6 @@ use fsstack_identity::number::number;
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
 /// Those of files with several hard links, whose paths [`SEPARATOR`] separates. (Until 2026-11 they had the format of [`SORT`].)
 pub(crate) const GROUP: RecordKind = RecordKind { suffix: SORT.suffix, format: 5 };
-/// The decision, the two branches, the two copies.
-const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
-/// Between the paths of a file with several hard links.
-pub(crate) const SEPARATOR: u8 = 0;
-const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
-
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
     pub(crate) from: &'a Branch,
@@ -56,14 +51,6 @@ pub(crate) struct Intent<'a> {
     pub(crate) new: Stamp,
     /// The paths of its names, one or more.
     pub(crate) paths: &'a [Vec<u8>],
-}
-
-/// The copy that is the file from now on: a mount without the other's branch has shown it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decided {
-    Not = 0,
-    Old = 1,
-    New = 2,
 }
 
 /// Intents of moves that were given up after the new copy may have got its name, and could not be removed then: the file is
@@ -90,6 +77,8 @@ pub(crate) struct Noted<'a> {
     sort: &'static RecordKind,
     body: Vec<u8>,
     on_from: Option<Written>,
+    /// The source branch has it in an attribute of its root, for want of room.
+    in_root: bool,
     on_to: Written,
     /// Records that say that the new copy is the file, on source and target. None unless the file has several hard links.
     decisions: Option<(Successor, Successor)>,
@@ -98,10 +87,16 @@ pub(crate) struct Noted<'a> {
 impl Noted<'_> {
     /// The move is over, one way or the other.
     pub(crate) fn done(self) {
+        let name = self.on_to.name().to_owned();
         let (for_from, for_to) = self.decisions.unzip();
         self.on_to.done_without(self.to, for_to);
         if let Some(on_from) = self.on_from {
             on_from.done_without(self.from, for_from);
+        }
+        if self.in_root
+            && let Err(error) = self.from.ask(|| root_attribute::remove(self.from, &name))
+        {
+            tracing::debug!(%error, "an intent stays on the root of a branch until the next mount");
         }
     }
 
@@ -131,6 +126,9 @@ impl Noted<'_> {
         taken_back.0.lock().insert(self.on_to.name().to_owned());
         if let Some(on_from) = &self.on_from {
             tell_undecided(self.from.ask(|| on_from.replace(self.from, self.sort, &self.body)));
+        } else if self.in_root {
+            let put = || root_attribute::put(self.from, self.on_to.name(), SORT.format, &self.body);
+            tell_undecided(self.from.ask(put));
         }
     }
 
@@ -147,67 +145,20 @@ fn tell_undecided(replaced: OpResult<()>) {
     }
 }
 
-/// Identity of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// The branch's inode number.
-    pub(crate) ino: u64,
-    /// 0 where the branch tells none.
-    born: u32,
-    size: u64,
-    modified: Time,
-    changed: Time,
-}
-
-impl Stamp {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self { ino: stat.ino, born: birth(stat), size: stat.size, modified: stat.mtime, changed: stat.ctime }
-    }
-
-    fn put(&self, record: &mut Vec<u8>) {
-        record.extend_from_slice(&self.ino.to_le_bytes());
-        record.extend_from_slice(&self.born.to_le_bytes());
-        record.extend_from_slice(&self.size.to_le_bytes());
-        for time in [self.modified, self.changed] {
-            record.extend_from_slice(&time.sec.to_le_bytes());
-            record.extend_from_slice(&time.nsec.to_le_bytes());
-        }
-    }
-
-    fn take(bytes: &[u8; COPY]) -> Self {
-        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let half = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
-        let time = |at: usize| Time { sec: word(at).cast_signed(), nsec: half(at + 8) };
-        Self { ino: word(0), born: half(8), size: word(12), modified: time(20), changed: time(32) }
-    }
-
-    pub(crate) fn is_of(&self, stat: &Stat) -> bool {
-        self.ino == stat.ino && self.born == birth(stat)
-    }
-
-    /// True if it was not written to. Its name is new, which changes the inode.
-    pub(crate) fn is_written_as(&self, stat: &Stat) -> bool {
-        (self.size, self.modified) == (stat.size, stat.mtime)
-    }
-
-    /// True if it was not changed.
-    pub(crate) fn is_unchanged(&self, stat: &Stat) -> bool {
-        self.changed == stat.ctime && self.is_written_as(stat)
-    }
-}
-
 impl<'a> Intent<'a> {
     /// Puts it on disk. The source branch may have no room, unless the file has several hard links.
     pub(crate) fn write(&self) -> OpResult<Noted<'a>> {
         let Self { from, to, .. } = *self;
         let paths = self.paths.join(&SEPARATOR);
-        let mut body = Vec::with_capacity(HEAD + paths.len());
-        body.push(Decided::Not as u8);
-        body.extend_from_slice(&from.id.get().to_le_bytes());
-        body.extend_from_slice(&to.id.get().to_le_bytes());
-        self.old.put(&mut body);
-        self.new.put(&mut body);
-        body.extend_from_slice(&paths);
+        let told = Told {
+            decided: Decided::Not,
+            from: from.id.get(),
+            to: to.id.get(),
+            old: self.old,
+            new: self.new,
+            path: &paths,
+        };
+        let body = told.encode();
         let is_group = self.paths.len() > 1;
         let sort = if is_group { &GROUP } else { &SORT };
         let name = fresh_name(sort.suffix);
@@ -229,7 +180,9 @@ impl<'a> Intent<'a> {
                 return Err(error);
             }
         };
-        let mut noted = Noted { from, to, sort, body, on_from, on_to, decisions: None };
+        let put = || root_attribute::put(from, &name, sort.format, &body);
+        let in_root = on_from.is_none() && from.ask(put).is_ok();
+        let mut noted = Noted { from, to, sort, body, on_from, in_root, on_to, decisions: None };
         if !is_group {
             return Ok(noted);
         }
@@ -257,35 +210,6 @@ impl Noted<'_> {
         let for_to = self.to.ask(|| self.on_to.prepare(self.to, self.sort, &body))?;
         Ok(Some((for_from, for_to)))
     }
-}
-
-/// Contents of an intent.
-pub(crate) struct Told<'a> {
-    pub(crate) decided: Decided,
-    pub(crate) from: u16,
-    pub(crate) to: u16,
-    pub(crate) old: Stamp,
-    pub(crate) new: Stamp,
-    pub(crate) path: &'a [u8],
-}
-
-impl<'a> Told<'a> {
-    pub(crate) fn parse(body: &'a [u8]) -> Option<Self> {
-        let ([decided], rest) = body.split_first_chunk::<1>()?;
-        let (from, rest) = rest.split_first_chunk::<2>()?;
-        let (to, rest) = rest.split_first_chunk::<2>()?;
-        let (old, rest) = rest.split_first_chunk::<COPY>()?;
-        let (new, path) = rest.split_first_chunk::<COPY>()?;
-        let decided =
-            [Decided::Not, Decided::Old, Decided::New].into_iter().find(|one| *one as u8 == *decided)?;
-        let (from, to) = (u16::from_le_bytes(*from), u16::from_le_bytes(*to));
-        Some(Self { decided, from, to, old: Stamp::take(old), new: Stamp::take(new), path })
-    }
-}
-
-/// Whether the move that `record` is about goes from or to `away`.
-pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
-    Told::parse(record).is_some_and(|reported| [reported.from, reported.to].contains(&away.get()))
 }
 
 /// How far an intent could be settled.
@@ -321,7 +245,12 @@ pub(crate) fn settle(
         Some(Err(error)) if error.errno == Errno::NOENT => None,
         twin => twin.transpose()?.flatten(),
     };
-    let twin = twin.and_then(|(_, body)| Told::parse(&body).map(|twin| twin.decided));
+    let twin = match twin {
+        Some((_, body)) => Some(body),
+        None if is_target => root_attribute::get(other, name, SORT.format)?,
+        None => None,
+    };
+    let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
     let decisions = [reported.decided, twin.unwrap_or(Decided::Not)];
     let is = |decided| decisions.contains(&decided);
     let other: &Branch = other;
@@ -333,6 +262,60 @@ pub(crate) fn settle(
         (false, false) => Some(Decided::Not),
     };
     settle_copies(pool, (from, to), &reported, decided, occasion.joining)
+}
+
+/// Settles the intents that are in attributes of the roots, after those in the hidden folders: one of a target that is not in the pool
+/// notes that the old copy is shown, and one whose target has none any more goes.
+pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
+    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+        let settle = || {
+            let mut names = root_attribute::all(branch, SORT.suffix)?.into_iter();
+            names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion.lacking))
+        };
+        let is_closed = occasion.joining == Some(branch.id);
+        let settled = if is_closed { settle().map_err(Into::into) } else { branch.ask(settle) };
+        if let Err(error) = settled {
+            tracing::warn!(%error, branch = %branch.path.display(), "interrupted move: the intent on the branch's root cannot be settled; the next mount tries again");
+        }
+    }
+}
+
+/// Removes the intents on the root of `branch` that concern `away`, which will not come back. Whether there was one.
+pub(crate) fn drop_in_root(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
+    let mut any = false;
+    for name in root_attribute::all(branch, SORT.suffix)? {
+        let body = root_attribute::get(branch, &name, SORT.format)?;
+        if body.is_some_and(|body| is_about(&body, away)) {
+            root_attribute::remove(branch, &name)?;
+            any = true;
+        }
+    }
+    if any {
+        sync_dir(branch.root().as_fd())?;
+    }
+    Ok(any)
+}
+
+fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, lacking: &[BranchId]) -> Result<(), SysError> {
+    let Some(body) = root_attribute::get(from, name, SORT.format)? else { return Ok(()) };
+    let Some(reported) = Told::parse(&body).filter(|reported| reported.from == from.id.get()) else {
+        return root_attribute::remove(from, name);
+    };
+    if lacking.iter().any(|lacking| lacking.get() == reported.to) {
+        return Ok(());
+    }
+    if let Some(to) = pool.branches.iter().find(|branch| branch.id.get() == reported.to) {
+        let is_there = |folder: OwnedFd| sys::at::stat(folder.as_fd(), name).map(drop);
+        return match own_folder(to).and_then(|folder| folder.map_or(Ok(()), is_there)) {
+            Err(error) if error.errno == Errno::NOENT => root_attribute::remove(from, name),
+            settled => settled,
+        };
+    }
+    match decide(from, &reported, &body)? {
+        SettledMove::Whole => root_attribute::remove(from, name),
+        SettledMove::Later(None) => Ok(()),
+        SettledMove::Later(Some(body)) => root_attribute::put(from, name, SORT.format, &body),
+    }
 }
 
 /// The mount has one of the branches only: the copy there, if it is there, is the file from now on.

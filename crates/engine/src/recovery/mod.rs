@@ -8,4 +8,6 @@ pub(crate) mod intent;
 pub(crate) mod journal;
 pub(crate) mod record;
 pub(crate) mod recover;
+pub(crate) mod root_attribute;
 pub(crate) mod settle;
+pub(crate) mod told;

@@ -26,6 +26,7 @@ use crate::recovery::intent;
 use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord, RecordKind};
 use crate::recovery::settle::{self, Occasion, SettledRename};
+use crate::recovery::told;
 
 /// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
 /// the branch: 0 is no pool.
@@ -170,14 +171,15 @@ pub(crate) fn clear_added(pool: &Pool, added: &Member) {
         return;
     }
     let (pool, lacking) = without_lacking(pool, Some(added.ix));
+    let occasion = Occasion { joining: Some(added.id), lacking: &lacking };
     if added.is_writable() {
-        let occasion = Occasion { joining: Some(added.id), lacking: &lacking };
         report(added, clear_on(&pool, added, occasion));
     }
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
     // not, nor those of moves from it.
     let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
     clear_others(&pool, added, &others, journal::is_settled_without);
+    intent::settle_in_roots(&pool, occasion);
 }
 
 /// The pool without the branches that lack parts or do not answer, and the ids of these: a name that such a branch does not find
@@ -223,7 +225,9 @@ impl Interrupted {
     pub(crate) fn clear(&self, pool: &Pool, back: &Member, lacking: &[BranchId]) -> bool {
         let occasion = Occasion { joining: Some(back.id), lacking };
         let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
-        clear_others(pool, back, &self.others, journal::is_about) || here
+        let changed = clear_others(pool, back, &self.others, journal::is_about) || here;
+        intent::settle_in_roots(pool, occasion);
+        changed
     }
 }
 
@@ -278,7 +282,7 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
             if *sort == journal::SORT {
                 about(&body, away)
             } else {
-                intent::is_about(&body, away)
+                told::is_about(&body, away)
             }
         }
         Ok(None) => false,
@@ -298,6 +302,7 @@ pub(crate) fn clear(pool: &Pool) {
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         report(branch, clear_on(&pool, branch, occasion));
     }
+    intent::settle_in_roots(&pool, occasion);
 }
 
 /// The names in the branch's hidden folder, without those that the daemon works with.
