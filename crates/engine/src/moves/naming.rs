@@ -154,8 +154,8 @@ impl Tree {
                 }
             }
         }
-        let dirs = distinct(olds.iter().map(|(_, dir)| dir)).into_iter();
-        let synced = dirs.map(|dir| from.ask(|| sync_dir(dir.as_fd()))).collect::<Result<()>>();
+        let mut dirs = distinct(olds.iter().map(|(_, dir)| dir)).into_iter();
+        let synced = dirs.try_for_each(|dir| from.ask(|| sync_dir(dir.as_fd())));
         if let Err(error) = synced {
             // Should it come back after a power cut, the next mount removes it.
             tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
