@@ -355,3 +355,28 @@ fn the_option_has_its_old_name_too() {
     (0..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
     assert_eq!(pool.holders("film"), ["b"]);
 }
+
+#[test]
+fn writers_that_find_a_branch_full_at_once_do_not_all_leave_it() {
+    needs!(mounting(), loops());
+    const WRITERS: u64 = 6;
+    let pool = nearly_full(MiB(66), &[]);
+    let files: Vec<File> = (0..WRITERS).map(|n| writer(pool.at(format!("file-{n}")))).collect();
+    for file in &files {
+        (0..10).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    }
+    // 60 of 66 MiB are used: all six find no room, and the place of one is enough for what four others write.
+    let together = std::sync::Barrier::new(files.len());
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(|| {
+                together.wait();
+                (10..12).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+            });
+        }
+    });
+    (0..WRITERS).for_each(|n| assert_mibs(&pool, &format!("file-{n}"), 12));
+    let stayed = (0..WRITERS).filter(|n| pool.holders(format!("file-{n}")) == ["a"]).count();
+    assert!(stayed > 0, "all left");
+    assert_clean(&pool);
+}

@@ -35,6 +35,8 @@ pub(crate) struct OrderedMove {
     pub(crate) departure: Arc<Departure>,
     pub(crate) full: BranchIx,
     pub(crate) cause: MoveCause,
+    /// Files that had left the branch when the move was ordered.
+    left_before: u64,
     /// The inode counts a handle for the move: the file stays open until the move is over, even after its last close.
     kept: AtomicBool,
 }
@@ -48,7 +50,7 @@ impl OrderedMove {
         cause: MoveCause,
     ) -> Self {
         let kept = AtomicBool::new(inode.keep_open(file));
-        Self { inode: inode.clone(), file: file.clone(), departure, full, cause, kept }
+        Self { inode: inode.clone(), file: file.clone(), departure, full, cause, left_before: 0, kept }
     }
 
     /// The names that move: all that the job has found, if the file has as many links, else its only one.
@@ -86,6 +88,8 @@ struct MoversState {
 
 #[derive(Debug, Default)]
 struct BranchMoves {
+    /// Files that have left the branch since the mount.
+    left: u64,
     at_work: Vec<Arc<Departure>>,
     queue: VecDeque<Arc<OrderedMove>>,
 }
@@ -108,6 +112,17 @@ impl BranchMoves {
 }
 
 impl Movers {
+    /// A file has left the branch `full`.
+    pub(crate) fn one_has_left(&self, full: BranchIx) {
+        self.0.lock().lanes.entry(full).or_default().left += 1;
+    }
+
+    /// Whether a file has left the branch since the move was ordered: the writer may find room where it is. Each file that
+    /// leaves lets those that wait try once more, so they cannot try for ever.
+    pub(crate) fn has_one_left_since(&self, order: &OrderedMove) -> bool {
+        self.0.lock().lanes.get(&order.full).is_some_and(|lane| order.left_before < lane.left)
+    }
+
     /// Whether no file is being moved, and none waits to be.
     pub(crate) fn are_idle(&self) -> bool {
         self.0.lock().lanes.values().all(|lane| lane.at_work.is_empty() && lane.queue.is_empty())
@@ -141,7 +156,7 @@ impl Movers {
 
 impl Union {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
-    pub(crate) fn have_moved(&self, order: OrderedMove) {
+    pub(crate) fn have_moved(&self, mut order: OrderedMove) {
         if self.events.union().is_none() {
             return self.carry_out(&order);
         }
@@ -151,7 +166,9 @@ impl Union {
             if state.ended {
                 return order.departure.call_off(DepartureOutcome::Stays);
             }
-            state.lanes.entry(full).or_default().queue.push_back(Arc::new(order));
+            let lane = state.lanes.entry(full).or_default();
+            order.left_before = lane.left;
+            lane.queue.push_back(Arc::new(order));
         }
         self.start_movers(full);
     }

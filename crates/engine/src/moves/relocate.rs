@@ -81,7 +81,14 @@ impl Union {
 
     /// Moves the file to a branch that has room, on the calling thread.
     pub(crate) fn move_file(&self, order: &OrderedMove) -> DepartureOutcome {
-        match (self.try_to_move(order), order.cause.job()) {
+        if self.has_room_again(order) {
+            return DepartureOutcome::TryAgain;
+        }
+        let moved = self.try_to_move(order);
+        if moved.is_ok() {
+            self.moves.movers.one_has_left(order.full);
+        }
+        match (moved, order.cause.job()) {
             (Ok(()), None) => DepartureOutcome::TryAgain,
             (Err(_), None) => DepartureOutcome::Stays,
             // Other waiters wait for another reason.
@@ -92,6 +99,18 @@ impl Union {
                 DepartureOutcome::TryAgain
             }
         }
+    }
+
+    /// Whether the file need not leave its full branch any more: writers that find it full at once would all leave it.
+    fn has_room_again(&self, order: &OrderedMove) -> bool {
+        let MoveCause::Full { more } = order.cause else { return false };
+        if !self.moves.movers.has_one_left_since(order) {
+            return false;
+        }
+        let pool = self.pool.load();
+        let branch = pool.branch(order.full);
+        branch.distrust_space();
+        branch.space().is_ok_and(|space| space.available >= more)
     }
 
     fn try_to_move(&self, order: &OrderedMove) -> Result<()> {
