@@ -20,6 +20,7 @@ use crate::events::BranchEvents;
 use crate::health::Health;
 use crate::health::free::FUSE;
 use crate::health::inflight_limit::{CallKind, InflightLimit};
+use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
 use crate::ranked::{Ranked, SPACE, assert_none_held};
@@ -246,8 +247,10 @@ impl Branch {
     pub fn ask_for<T>(&self, kind: CallKind, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         self.be_daemon()?;
-        let _inside = self.come_in(kind)?;
-        self.metrics.time(call).map_err(|sys| self.said(sys))
+        longest::timed(self.ix, || {
+            let _inside = self.come_in(kind)?;
+            self.metrics.time(call).map_err(|sys| self.said(sys))
+        })
     }
 
     /// Like [`Self::ask`], acting as `caller`: for calls that create objects, or that a server permits by caller.
@@ -257,9 +260,11 @@ impl Branch {
     /// The branch's error, or that of changing the thread's identity.
     pub fn ask_as<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
-        let _inside = self.come_in(CallKind::Short)?;
-        let done = caller.acting_on(self, || self.metrics.time(call))?;
-        done.map_err(|sys| self.said(sys))
+        longest::timed(self.ix, || {
+            let _inside = self.come_in(CallKind::Short)?;
+            let done = caller.acting_on(self, || self.metrics.time(call))?;
+            done.map_err(|sys| self.said(sys))
+        })
     }
 
     /// A server checks the caller's identity. On a local disk it matters only for creating objects
@@ -273,7 +278,7 @@ impl Branch {
         self.check_there()?;
         self.be_daemon()?;
         self.check_open()?;
-        self.metrics.time(call).map_err(|sys| self.said(sys))
+        longest::timed(self.ix, || self.metrics.time(call)).map_err(|sys| self.said(sys))
     }
 
     /// True if the file system keeps a removed open file under another name until its close (NFS), so that its

@@ -12,6 +12,7 @@ pub mod entries;
 pub mod error;
 pub mod events;
 pub mod health;
+pub mod longest;
 pub mod metrics;
 pub mod mount_root;
 pub mod mounted_fd;

@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
-    PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
+    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
+    SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -123,6 +124,30 @@ impl Client {
     /// See [`ClientError`]. The connection may break at the step that hands the pool over.
     pub fn upgrade(&self, request: &UpgradeRequest) -> Result<Upgrade, ClientError> {
         self.post(&Route::Upgrade, request)
+    }
+
+    /// Slow calls; sets from when a call is slow.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn slow_calls(&self, request: &SlowRequest) -> Result<SlowCalls, ClientError> {
+        self.post(&Route::SlowCalls, request)
+    }
+
+    /// The last lines of the log.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn log_lines(&self) -> Result<RecentLines, ClientError> {
+        self.get(&Route::LogLines)
+    }
+
+    /// Totals of calls by caller.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn profile(&self, request: &ProfileRequest) -> Result<CallsByCaller, ClientError> {
+        self.post(&Route::Profile, request)
     }
 
     /// Why what is at `path` is where it is.

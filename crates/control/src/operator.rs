@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
-    PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
+    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
+    SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -41,6 +42,12 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// The pool cannot be handed over now, or not to that program.
     fn upgrade(self: std::sync::Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal>;
+    /// Returns slow calls, and sets from when a call is slow.
+    fn slow_calls(&self, request: &SlowRequest) -> SlowCalls;
+    /// Returns the last lines of the log.
+    fn log_lines(&self) -> RecentLines;
+    /// Returns totals of calls by caller, and begins them.
+    fn profile(&self, request: &ProfileRequest) -> CallsByCaller;
     /// Explains why the object at a path is on its branch and uses its write path.
     ///
     /// # Errors

@@ -18,6 +18,9 @@ pub(crate) enum Route {
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
     Copy,
+    SlowCalls,
+    Profile,
+    LogLines,
     Metrics,
     StatusPage,
 }
@@ -43,6 +46,9 @@ impl Route {
                 Self::ExplainCreate { path: bytes(of("path")?), size }
             }
             "/v1/copy" => Self::Copy,
+            "/v1/slow-calls" => Self::SlowCalls,
+            "/v1/log-lines" => Self::LogLines,
+            "/v1/profile" => Self::Profile,
             "/metrics" => Self::Metrics,
             "/" => Self::StatusPage,
             _ => return None,
@@ -64,6 +70,9 @@ impl Route {
                 format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
             }
             Self::Copy => "/v1/copy".to_owned(),
+            Self::SlowCalls => "/v1/slow-calls".to_owned(),
+            Self::Profile => "/v1/profile".to_owned(),
+            Self::LogLines => "/v1/log-lines".to_owned(),
             Self::Metrics => "/metrics".to_owned(),
             Self::StatusPage => "/".to_owned(),
         }
@@ -86,6 +95,9 @@ mod tests {
             Route::Jobs,
             Route::Upgrade,
             Route::Copy,
+            Route::SlowCalls,
+            Route::Profile,
+            Route::LogLines,
             Route::Metrics,
             Route::StatusPage,
             Route::Explain { path: path.clone() },

@@ -360,6 +360,11 @@ fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8])
         (&Method::POST, Route::Upgrade) => {
             answered(asked(body).and_then(|request| operator.upgrade(&request)))
         }
+        (&Method::POST, Route::SlowCalls) => {
+            answered(asked(body).map(|request| operator.slow_calls(&request)))
+        }
+        (&Method::GET, Route::LogLines) => answered(Ok(operator.log_lines())),
+        (&Method::POST, Route::Profile) => answered(asked(body).map(|request| operator.profile(&request))),
         (&Method::GET, Route::Explain { path }) => answered(operator.explain(path)),
         (&Method::GET, Route::ExplainCreate { path, size }) => answered(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),

@@ -45,6 +45,15 @@ impl Operator for Parrot {
     fn keys(&self) -> Keys {
         Keys { keys: Vec::new() }
     }
+    fn slow_calls(&self, _: &SlowRequest) -> SlowCalls {
+        SlowCalls { threshold: SlowThreshold::Off, calls: Vec::new(), lost: 0 }
+    }
+    fn log_lines(&self) -> RecentLines {
+        RecentLines { lines: Vec::new() }
+    }
+    fn profile(&self, _: &ProfileRequest) -> CallsByCaller {
+        CallsByCaller { micros: 0, callers: Vec::new() }
+    }
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
         let changes = request.changes.iter().map(|wish| Change {
             key: wish.key.clone(),

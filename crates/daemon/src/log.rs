@@ -4,7 +4,10 @@
 //! that cannot take a line loses it: requests never wait for the log. Files and stderr are written by a thread
 //! (`writer.rs`).
 
+mod recent;
 mod writer;
+
+pub(crate) use recent::recent;
 
 use fsstack_pool::Printable;
 use std::fmt::{self, Write as _};
@@ -166,6 +169,7 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut line = LogLine::default();
         event.record(&mut line);
+        recent::note(event.metadata(), &line);
         let text = Printable(line.text().as_bytes()).to_string();
         self.sink.write(*event.metadata().level(), &text);
     }
@@ -180,26 +184,28 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// Formats an event's message, then its other fields as `name=value`.
+/// An event's message and its other fields.
 #[derive(Default)]
 struct LogLine {
     message: String,
-    fields: String,
+    fields: Vec<(&'static str, String)>,
 }
 
 impl LogLine {
-    fn text(self) -> String {
-        self.message + &self.fields
+    /// The message, then the fields as `name=value`.
+    fn text(&self) -> String {
+        let fields = self.fields.iter().map(|(name, value)| format!(" {name}={value}"));
+        std::iter::once(self.message.clone()).chain(fields).collect()
     }
 }
 
 impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a String cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+        match field.name() {
+            // Writing to a String cannot fail.
+            "message" => drop(write!(self.message, "{value:?}")),
+            name => self.fields.push((name, format!("{value:?}"))),
+        }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -281,13 +287,13 @@ fn priority(level: Level) -> u8 {
     3 * 8 + severity
 }
 
-/// The time as `2026-01-31T12:34:56Z`.
 fn utc_now() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     utc(now.as_secs())
 }
 
-fn utc(seconds: u64) -> String {
+/// A time as `2026-01-31T12:34:56Z`.
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut day) = (1970, days);

@@ -4,6 +4,7 @@
 mod branch;
 mod candidate;
 mod chain;
+mod hidden;
 mod ids;
 mod name;
 mod nearest;
@@ -20,6 +21,7 @@ pub mod settings;
 pub use branch::{BranchMode, BranchSpec, UnknownMode};
 pub use candidate::{Candidate, Rejection, explain, verdict};
 pub use chain::{Chain, ChainError};
+pub use hidden::{HIDDEN_FOLDERS, KEPT};
 pub use ids::{BranchId, BranchIx, Handle, Ino};
 pub use name::{BadName, EntryName, EntryNameBuf, NAME_MAX};
 pub use nearest::{nearest, suggestion};

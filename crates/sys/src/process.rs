@@ -267,6 +267,18 @@ pub fn is_program(pid: u32) -> bool {
     pid != 0 && program.err() != Some(Errno::NOENT)
 }
 
+/// Returns the name of the program of process or thread `pid`, as the kernel has it; empty if it has ended. Programs choose it.
+pub fn program_name(pid: u32) -> Vec<u8> {
+    let mut name = match pid {
+        0 => Vec::new(),
+        pid => std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default(),
+    };
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    name
+}
+
 /// Returns the number of open descriptors, where proc(5) reports it, and the limit.
 pub fn descriptors() -> (Option<u64>, u64) {
     let counted = || u64::try_from(std::fs::read_dir("/proc/self/fd").ok()?.count()).ok();

@@ -2,9 +2,11 @@
 
 mod bad_input;
 mod branches;
+mod calls;
 mod changes;
 mod check;
 mod copied_roots;
+mod check_fix;
 mod copy;
 mod copy_durable;
 mod drain;
@@ -13,6 +15,7 @@ mod nfs;
 pub(crate) mod nfs_identity;
 mod rearrange;
 mod shows;
+mod support;
 mod switch;
 mod top;
 mod users;

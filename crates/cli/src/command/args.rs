@@ -1,5 +1,9 @@
 //! The command line as clap parses it; also the source of help, man page and completions.
 
+mod diagnosis;
+
+pub(super) use diagnosis::{Check, Log, Profile, Support};
+
 use super::show::Style;
 use crate::nfs::Clients;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -74,7 +78,7 @@ pub enum Command {
     Copy(Copy),
     /// Show and check a pool's NFS export.
     Nfs(Nfs),
-    /// Compare the branches of a pool name by name: what differs or is hidden; changes nothing.
+    /// Compare the branches of a pool name by name: what differs or is hidden; --fix mends it.
     Check(Check),
     /// Check the kernel, limits and branches of a pool, or all: ok, warn or fail.
     Doctor {
@@ -88,6 +92,12 @@ pub enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
     },
+    /// Show calls that took long: operation, path, branch, program; sets from when a call is slow.
+    Log(Log),
+    /// Show who does what: calls, their duration and bytes by program, user or directory, in an interval.
+    Profile(Profile),
+    /// Write a text with what a bug report needs: versions, options, state, doctor, metrics, log.
+    Support(Support),
     /// Print the pool's metrics (OpenMetrics).
     Metrics {
         /// The pool.
@@ -295,26 +305,6 @@ pub struct Consolidate {
     /// How files move.
     #[command(flatten)]
     pub manner: Manner,
-}
-
-/// Arguments of `fsstack check`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "A finding is a line: the path in the pool, what was found, and what to do. Found are: copies of a directory that differ in owner, mode, \
-ACL or extended attributes; files hidden by another branch's file, and whether their content is the same; a file and a directory of one name; \
-leftovers of interrupted moves; files below the mount points of the pool and its branches; and what could not be read. Directories that another \
-file system is mounted on are not entered. Run it as root. Exit status 1 says that something was found, or that it was interrupted."
-)]
-pub struct Check {
-    /// The pool.
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
-    /// Only this directory and all below it.
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub dir: Option<PathBuf>,
-    /// Go on at this path of the pool, as an interrupted check has printed it.
-    #[arg(long, value_name = "PATH")]
-    pub from: Option<PathBuf>,
 }
 
 /// Arguments of `fsstack job`.

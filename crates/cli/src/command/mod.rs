@@ -3,6 +3,7 @@
 //! It finds a pool in the registry, sends a request to its daemon's socket, and prints the reply as a table or JSON.
 
 mod abort;
+mod apart;
 mod args;
 mod branch;
 mod check;
@@ -12,12 +13,15 @@ mod explain;
 mod failure;
 mod job;
 mod list;
+mod log;
 mod nfs;
 mod pages;
 mod pool;
+mod profile;
 mod settings;
 mod show;
 mod status;
+mod support;
 mod table;
 mod time_limit;
 mod top;
@@ -49,6 +53,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
     let named = std::iter::once(OsString::from("fsstack")).chain(arguments);
     match Arguments::try_parse_from(named) {
+        Ok(arguments) if matches!(arguments.command, Command::Check(_)) => {
+            let checked = apart::apart(|| settle(obey(&arguments)));
+            checked.unwrap_or_else(|error| settle(Err(Failed::system("check: its process", &error))))
+        }
         Ok(arguments) => settle(obey(&arguments)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => settle(show::text(&error.to_string())),
@@ -89,6 +97,9 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Check(wish) => check::run(wish, style),
         Command::Doctor { pool } => doctor::run(pool.as_deref(), style),
         Command::Top { pool } => top::run(pool, style),
+        Command::Log(wish) => log::run(wish, style),
+        Command::Profile(wish) => profile::run(wish, style),
+        Command::Support(wish) => support::run(wish),
         Command::Metrics { pool } => show::text(&pool::find(pool)?.client().metrics()?),
         Command::Print { page } => pages::print(page),
     }

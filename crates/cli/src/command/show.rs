@@ -28,6 +28,15 @@ pub(crate) fn answer<T: Serialize>(
     }
 }
 
+/// Prints what goes on; a closed pipe ends it.
+pub(crate) fn live(text: &str) -> Result<(), Failed> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failed::Refused(String::new())),
+        written => written.map_err(|error| Failed::system("stdout", &error)),
+    }
+}
+
 /// Prints; a closed pipe (`| head`) is not an error.
 pub(crate) fn text(text: &str) -> Result<(), Failed> {
     match io::stdout().write_all(text.as_bytes()) {

@@ -4,11 +4,15 @@
 
 use serde::{Deserialize, Serialize};
 
+mod calls;
+mod handles;
 mod jobs;
 mod keys;
 mod shown;
 mod upgrade;
 
+pub use calls::*;
+pub use handles::*;
 pub use jobs::*;
 pub use keys::*;
 pub use shown::*;
@@ -85,6 +89,9 @@ pub struct BranchStatus {
     pub state: String,
     /// True for a local disk.
     pub local: bool,
+    /// True if it also shows what is mounted inside it.
+    #[serde(default)]
+    pub cross_mounts: bool,
     /// Total bytes; null if the branch does not answer.
     pub total: Option<u64>,
     /// Bytes that users may still write; null if the branch does not answer.
@@ -310,66 +317,6 @@ pub struct BranchChanged {
     pub waits_for: u64,
 }
 
-/// Request to resolve handles of an exported pool from their numbers alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HandlesRequest {
-    /// Handles to resolve.
-    pub handles: Vec<HandleOf>,
-    /// Number of handles to return of objects that only the index finds.
-    #[serde(default)]
-    pub indexed: u16,
-}
-
-/// Content of a file handle of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HandleOf {
-    /// The object's inode number in the pool.
-    pub number: u64,
-    /// Distinguishes objects that had the number one after the other.
-    pub generation: u32,
-}
-
-/// Results of resolving handles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HandlesTried {
-    /// Results, in the order of the request.
-    pub ends: Vec<HandleEnd>,
-    /// Handles of objects that only the index finds, for a further request.
-    pub indexed: Vec<HandleOf>,
-    /// Branches of the exported pool that are missing now.
-    pub away: Vec<AwayBranch>,
-}
-
-/// Result of resolving a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum HandleEnd {
-    /// It leads to its object.
-    Found,
-    /// The object is gone.
-    Stale,
-    /// Unknown: a branch is unreachable or not in the pool.
-    Unknown,
-    /// Not tried: finding the object takes a walk through a whole branch.
-    NotTried,
-}
-
-/// A branch that is not in the pool now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct AwayBranch {
-    /// Its durable id.
-    pub id: u16,
-    /// Its former path; empty if unknown.
-    pub path: String,
-}
-
 /// Why an object is on its branch and uses its write path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -474,6 +421,13 @@ mod tests {
         check::<Copied>("copy");
         check::<Findings>("doctor");
         check::<Checked>("check");
+        check::<Pruned>("check-prune");
+        check::<SlowCalls>("log");
+        check::<SlowRequest>("request-log");
+        check::<ProfileShown>("profile");
+        check::<CallsByCaller>("callers");
+        check::<ProfileRequest>("request-profile");
+        check::<RecentLines>("log-lines");
         check::<ExportShown>("nfs-show");
         check::<Moment>("top");
         check::<Refusal>("error");

@@ -139,6 +139,8 @@ pub struct Checked {
     pub findings: Vec<CheckFinding>,
     /// Names of the pool that were looked at.
     pub names: u64,
+    /// Objects that earlier runs with `--fix` have replaced, and that are kept until `--prune`.
+    pub kept: u64,
     /// Where an interrupted check goes on with `--from`; null: it has come to its end.
     pub next: Option<String>,
 }
@@ -153,8 +155,34 @@ pub struct CheckFinding {
     pub kind: CheckKind,
     /// Description of it.
     pub text: String,
-    /// Remedy.
+    /// Remedy by hand.
     pub remedy: String,
+    /// Action of `--fix`; null: it leaves it.
+    pub fix: Option<String>,
+    /// Whether that was done, with `--fix`; null: it was not tried.
+    pub fixed: Option<bool>,
+}
+
+/// Output of `fsstack check --prune`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Pruned {
+    /// Objects that earlier runs with `--fix` have kept.
+    pub kept: Vec<KeptObject>,
+}
+
+/// An object that `fsstack check --fix` has replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeptObject {
+    /// Its path from the pool's root, before it was replaced.
+    pub path: String,
+    /// The directory that keeps it.
+    pub at: String,
+    /// Description of it.
+    pub text: String,
+    /// Why it stays; null: it was removed.
+    pub stays: Option<String>,
 }
 
 /// Kind of a finding of `fsstack check`.
@@ -172,6 +200,10 @@ pub enum CheckKind {
     Leftover,
     /// Below a mount point.
     BelowMount,
+    /// A mark with a number that was put on another object: a copying program has carried it here.
+    Mark,
+    /// The pool does not find an object by the number in its mark: NFS handles of it are stale.
+    Index,
     /// Could not be read.
     NotChecked,
 }

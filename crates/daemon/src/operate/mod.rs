@@ -4,6 +4,7 @@
 //! a request of the pool sees all of a change or nothing of it.
 
 mod branches;
+mod calls;
 mod change;
 pub(crate) mod control_file;
 mod copying;
@@ -21,9 +22,9 @@ use crate::options;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Key,
-    Keys, PlacementExplained, SettingsRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged,
-    WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
+    JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
+    SlowRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -99,6 +100,18 @@ impl Operator for Served {
 
     fn upgrade(self: Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal> {
         self.step_of_upgrade(request)
+    }
+
+    fn slow_calls(&self, request: &SlowRequest) -> SlowCalls {
+        self.tell_slow_calls(request)
+    }
+
+    fn log_lines(&self) -> RecentLines {
+        RecentLines { lines: crate::log::recent() }
+    }
+
+    fn profile(&self, request: &ProfileRequest) -> CallsByCaller {
+        self.tell_profile(request)
     }
 
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {

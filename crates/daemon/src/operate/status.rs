@@ -7,6 +7,7 @@ use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
 use fsstack_engine::admin::status::BranchStatus as Known;
 use fsstack_pool::{BranchMode, Printable};
+use fsstack_sys::at::Mounts;
 use fsstack_sys::process::descriptors;
 
 impl Served {
@@ -81,8 +82,10 @@ fn micros(time: std::time::Duration) -> f64 {
 impl Served {
     fn tell_branch(&self, branch: &Known) -> BranchStatus {
         let pool = self.union.pool();
-        let health = pool.live(branch.slot).map_or("down", |branch| branch.state().name());
-        tell_branch(branch, health)
+        let live = pool.live(branch.slot);
+        let health = live.map_or("down", |branch| branch.state().name());
+        let cross_mounts = live.is_some_and(|branch| branch.mounts == Mounts::Cross);
+        BranchStatus { cross_mounts, ..tell_branch(branch, health) }
     }
 }
 
@@ -100,6 +103,7 @@ fn tell_branch(branch: &Known, health: &'static str) -> BranchStatus {
         mode: branch.mode.name().to_owned(),
         state: state.to_owned(),
         local: branch.local,
+        cross_mounts: false,
         total: branch.space.map(|space| space.total),
         available: branch.space.map(|space| space.available),
         floor: branch.floor,

@@ -4,6 +4,7 @@ mod away;
 pub mod change;
 pub mod explain;
 pub mod handles;
+mod known;
 pub mod live;
 pub mod mount_watch;
 pub mod reserve;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, is_branch_fault};
-use fsstack_pool::{BranchId, BranchIx};
+use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, KEPT};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
@@ -28,10 +28,6 @@ use crate::recovery::record::{self, FoundRecord, RecordKind};
 use crate::recovery::settle::{self, Occasion, SettledRename};
 use crate::recovery::told;
 
-/// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
-/// the branch: 0 is no pool.
-const FOLDERS: [&CStr; 4] =
-    [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
 /// Suffix of the directory of a bulk copy in the folder.
 pub(crate) const COPY: &CStr = c".copy";
 
@@ -73,7 +69,7 @@ impl Member {
 
 /// The name of the hidden folder on `branch`.
 pub(crate) fn folder_name(branch: &Branch) -> &'static CStr {
-    FOLDERS[usize::from(branch.level).min(FOLDERS.len() - 1)]
+    HIDDEN_FOLDERS[usize::from(branch.level).min(HIDDEN_FOLDERS.len() - 1)]
 }
 
 impl Pool {
@@ -84,7 +80,7 @@ impl Pool {
 
     /// The names of the pool's hidden folders, in the root of a branch.
     pub(crate) fn hidden_folders(&self) -> &'static [&'static CStr] {
-        &FOLDERS[..usize::from(self.level()).min(FOLDERS.len())]
+        &HIDDEN_FOLDERS[..usize::from(self.level()).min(HIDDEN_FOLDERS.len())]
     }
 
     /// Whether `name` in the pool's root is the pool's own: a hidden folder, or the control file.
@@ -305,11 +301,11 @@ pub(crate) fn clear(pool: &Pool) {
     intent::settle_in_roots(&pool, occasion);
 }
 
-/// The names in the branch's hidden folder, without those that the daemon works with.
+/// The names in the branch's hidden folder, without those that the daemon works with, and what `fsstack check` keeps.
 fn names_in_folder(branch: &Member) -> Result<Vec<CString>, SysError> {
     let mut names = names_in(branch, branch.root().as_fd(), folder_name(branch))?;
     let staged = branch.staged.lock();
-    names.retain(|name| !staged.contains(name));
+    names.retain(|name| !staged.contains(name) && name.as_c_str() != KEPT);
     Ok(names)
 }
 

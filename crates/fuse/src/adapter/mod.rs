@@ -1,6 +1,7 @@
 //! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
 mod again;
+mod calls;
 mod control_file;
 mod files;
 mod listing;
@@ -26,6 +27,7 @@ use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
 pub(crate) use again::is_once;
+pub use calls::{CallProfile, CallTotals, CallWatch, CallerKey, SlowCall};
 pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
@@ -79,6 +81,7 @@ pub struct Adapter {
     xattrs: Xattrs,
     interrupts: Interrupts,
     control_file: OnceLock<ControlFile>,
+    calls: CallWatch,
 }
 
 /// Result of serving a request, with an errno as error.
@@ -105,10 +108,14 @@ impl Serve for Adapter {
             }
             _ => {}
         }
+        let watched = self.calls.begin();
         let served = match self.control_file.get().filter(|_| control_file::is_meant(request)) {
             Some(file) => file.serve(request, &self.timeouts(), answer),
             None => self.serve_noted(request, answer),
         };
+        if let Some(began) = watched {
+            self.calls.end(began, &self.union, request, (served.err(), answer.len()));
+        }
         match served {
             Ok(()) => Outcome::Answered,
             Err(errno) if self.union.is_for_export() => {
@@ -157,12 +164,18 @@ impl Adapter {
             xattrs,
             interrupts: Interrupts::default(),
             control_file: OnceLock::new(),
+            calls: CallWatch::default(),
         }
     }
 
     /// Sets the timeouts of later replies; earlier replies keep theirs.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.timeouts.store(Arc::new(timeouts));
+    }
+
+    /// Watched calls.
+    pub fn calls(&self) -> &CallWatch {
+        &self.calls
     }
 
     /// The engine.

@@ -1,10 +1,11 @@
 //! Compares copies of a directory, and objects of one name.
 
+use super::watch::WalkWatch;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, OFlags, Result, Stat, at};
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Attributes that copies of a directory have in common.
+/// Attributes that copies of a directory have in common. For files: what makes a copy worth keeping beside its content.
 #[derive(PartialEq, Eq)]
 pub(super) struct DirTraits {
     uid: u32,
@@ -57,6 +58,50 @@ impl DirTraits {
     }
 }
 
+impl DirTraits {
+    /// Gives the directory `dir`, which has these, the traits `wanted`. Nobody gains rights by a step that is not the last.
+    pub(super) fn become_like(&self, wanted: &Self, dir: BorrowedFd<'_>) -> Result<()> {
+        if (self.uid, self.gid, self.mode) != (wanted.uid, wanted.gid, wanted.mode) {
+            at::chmod_fd(dir, self.mode & wanted.mode)?;
+            at::chown_fd(dir, Some(wanted.uid), Some(wanted.gid))?;
+        }
+        if let (Some(own), Some(wanted)) = (&self.attributes, &wanted.attributes) {
+            for name in own.keys().filter(|name| !wanted.contains_key(*name)) {
+                match xattr::remove(On::Fd(dir), &c_name(name)) {
+                    Err(error) if error.errno != Errno::NODATA => return Err(error),
+                    _ => {}
+                }
+            }
+            for (name, value) in wanted.iter().filter(|(name, value)| own.get(*name) != Some(*value)) {
+                xattr::set(On::Fd(dir), &c_name(name), value, 0)?;
+            }
+        }
+        at::chmod_fd(dir, wanted.mode)
+    }
+
+    /// The owner, group, mode and attributes in printable form; values in hexadecimal.
+    pub(super) fn described(&self) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::from([
+            ("owner".to_owned(), format!("{}:{}", self.uid, self.gid)),
+            ("mode".to_owned(), format!("{:04o}", self.mode)),
+        ]);
+        for (name, value) in self.attributes.iter().flatten() {
+            all.insert(fsstack_pool::Printable(name).to_string(), hex(value));
+        }
+        all
+    }
+}
+
+fn c_name(name: &[u8]) -> CString {
+    // Names come from the kernel's list, which NUL separates.
+    CString::new(name).unwrap_or_default()
+}
+
+/// Bytes in hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Users' attributes, capabilities and access lists: not those of file systems, of fsstack, or of the machine's policy.
 fn attributes_of(dir: BorrowedFd<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let list = xattr::list_vec(On::Fd(dir))?;
@@ -78,25 +123,44 @@ fn attributes_of(dir: BorrowedFd<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(attributes)
 }
 
+/// One of two objects that are compared.
+#[derive(Clone, Copy)]
+pub(super) struct Compared<'a> {
+    /// Index of its branch.
+    pub(super) branch: usize,
+    pub(super) dir: BorrowedFd<'a>,
+    pub(super) stat: &'a Stat,
+}
+
+/// Relations of objects that one copy can stand for.
+pub(super) const SAME_CONTENT: &str = "the same content";
+pub(super) const SAME_TARGET: &str = "the same target";
+
 /// Compares what two objects of one name hold, and says it in words.
 pub(super) fn contents(
-    (first_dir, first): (BorrowedFd<'_>, &Stat),
-    (other_dir, other): (BorrowedFd<'_>, &Stat),
+    shows: Compared<'_>,
+    hides: Compared<'_>,
     name: &CStr,
+    watch: &WalkWatch,
 ) -> Result<&'static str> {
+    let (first, other) = (shows.stat, hides.stat);
     Ok(if (first.dev, first.ino) == (other.dev, other.ino) {
         "the same file by another link"
     } else if first.kind() != other.kind() {
         "of another type"
     } else if first.is_symlink() {
-        let same = at::readlink(first_dir, name)? == at::readlink(other_dir, name)?;
-        if same { "the same target" } else { "another target" }
+        let same = at::readlink(shows.dir, name)? == at::readlink(hides.dir, name)?;
+        if same { SAME_TARGET } else { "another target" }
     } else if !first.is_file() {
         "a special file"
     } else if first.size != other.size {
         "another size"
-    } else if same_bytes(reader(first_dir, name)?, reader(other_dir, name)?)? {
-        "the same content"
+    } else if same_bytes(
+        (shows.branch, reader(shows.dir, name)?),
+        (hides.branch, reader(hides.dir, name)?),
+        watch,
+    )? {
+        SAME_CONTENT
     } else {
         "another content"
     })
@@ -111,10 +175,14 @@ fn reader(dir: BorrowedFd<'_>, name: &CStr) -> Result<File> {
     at::reopen_quietly(place.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK).map(File::from)
 }
 
-fn same_bytes(first: File, other: File) -> Result<bool> {
+/// Whether two files, each on the branch before it, have the same bytes.
+fn same_bytes((on, first): (usize, File), (behind, other): (usize, File), watch: &WalkWatch) -> Result<bool> {
     let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     loop {
-        let (read, against) = (fill(&first, &mut left)?, fill(&other, &mut right)?);
+        watch.calls(on);
+        let read = fill(&first, &mut left)?;
+        watch.calls(behind);
+        let against = fill(&other, &mut right)?;
         if left[..read] != right[..against] {
             return Ok(false);
         }
@@ -139,4 +207,10 @@ fn fill(mut from: &File, buffer: &mut [u8]) -> Result<usize> {
         }
     }
     Ok(have)
+}
+
+/// The traits of `name` in `dir`, whatever it is.
+pub(super) fn traits_of(dir: BorrowedFd<'_>, name: &CStr) -> Result<DirTraits> {
+    let place = at::open(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0, Mounts::Stay)?;
+    DirTraits::of(place.as_fd())
 }

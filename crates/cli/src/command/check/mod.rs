@@ -1,12 +1,17 @@
-//! `fsstack check`: compares the branches of a pool name by name, and changes nothing.
+//! `fsstack check`: compares the branches of a pool name by name; changes nothing but with `--fix` and `--prune`.
 //!
-//! It reads the branches itself, so that it costs the daemon nothing; the daemon only says which branches there are.
+//! It reads the branches itself, so that it costs the daemon nothing; the daemon only says which branches there are, and
+//! whether it finds marked objects by their numbers.
 //! Names that move or change meanwhile may be found twice or not at all: a second run tells.
 
 mod compare;
+mod fix;
+mod kept;
+mod marks;
 mod output;
 mod places;
 mod walk;
+mod watch;
 
 use super::args::Check;
 use super::pool::{self, Pool};
@@ -14,23 +19,36 @@ use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
 use super::write_path::inside;
 use super::{Failed, doctor};
-use fsstack_pool::Printable;
+use fsstack_pool::{HIDDEN_FOLDERS, Printable};
+use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
-use fsstack_sys::{at, thread};
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{SysError, thread};
 use output::CheckOutput;
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use walk::Walk;
+use watch::Scope;
+
+/// Attribute of a pool's root: how many pools are stacked there.
+const LEVEL: &CStr = c"user.fsstack.level";
 
 /// A branch that is read.
 struct OpenBranch {
     /// Its path in printable form.
     shown: String,
     root: OwnedFd,
+    /// Whether the pool shows what is mounted inside it.
+    mounts: Mounts,
+    /// Whether the pool changes it.
+    writable: bool,
+    /// Its hidden folder.
+    folder: &'static CStr,
 }
 
 /// Compares the branches of a pool.
@@ -38,22 +56,68 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| inside(&pool, dir)).transpose()?.unwrap_or_default();
     let from = wish.from.as_deref().map(components).transpose()?.unwrap_or_default();
+    let start = components(Path::new(&dir))?;
+    let stale_after = places::age(&wish.older_than)?;
     // A deep tree takes a descriptor for each level and branch.
     thread::raise_nofile_limit();
+    if wish.prune {
+        let (branches, lacking) = open_branches(&pool)?;
+        return match lacking.first() {
+            Some(reason) => Err(Failed::Refused(format!("check: {reason}; nothing was removed"))),
+            None => kept::prune(&pool, &branches, &dir, style),
+        };
+    }
+    let fixes_beside = if wish.fix { Some(beside_daemon(&pool)?) } else { None };
     let stop = stop_at_signals().map_err(|error| Failed::system("signals", &error))?;
     let mut output = CheckOutput::begin(style)?;
-    let branches = open_branches(&pool, &mut output)?;
-    if dir.trim_matches('/').is_empty() && from.is_empty() {
-        places::check(&pool, &branches, &mut output)?;
+    let (mut branches, lacking) = open_branches(&pool)?;
+    for reason in lacking {
+        output.not_checked("/", &reason)?;
     }
-    let mut walk = Walk::new(&branches, &mut output, &stop);
-    let next = walk.run(&components(Path::new(&dir))?, &from)?;
-    output.end(next.as_deref())?;
+    if start.is_empty() && from.is_empty() {
+        let places = places::Places { pool: &pool, stale_after, fixes: wish.fix };
+        places.check(&mut branches, &mut output)?;
+    }
+    let scope = Scope { start, from, fixes_beside };
+    let next = watch::walk(branches.clone(), scope, &pool.client(), &mut output, &stop)?;
+    output.end(next.as_deref(), kept::count(&branches))?;
     match (next, output.found()) {
         (Some(next), _) => Err(Failed::Refused(format!("check: interrupted; --from {next} goes on there"))),
-        (None, 0) => Ok(()),
-        (None, found) => Err(Failed::Refused(format!("check: findings: {found}"))),
+        (None, (found, fixed)) if found == fixed => Ok(()),
+        (None, (found, 0)) => Err(Failed::Refused(format!("check: findings: {found}"))),
+        (None, (found, fixed)) => {
+            Err(Failed::Refused(format!("check: findings: {found}, of which were fixed: {fixed}")))
+        }
     }
+}
+
+/// The daemon's process; this must be the user that the daemon runs as, whose hidden folders the branches have.
+fn beside_daemon(pool: &Pool) -> Result<u32, Failed> {
+    let pid = pool.entry.pid;
+    let of = std::fs::metadata(format!("/proc/{pid}"))
+        .map_err(|error| Failed::system(format!("the daemon's process {pid}"), &error))?;
+    let own = rustix::process::geteuid().as_raw();
+    if of.uid() == own {
+        return Ok(pid);
+    }
+    Err(Failed::Denied(format!(
+        "check: the pool's daemon is of user {}, and this is user {own}: run it as that user",
+        of.uid()
+    )))
+}
+
+/// Where an interrupted walk at `path` goes on: there, or at the nearest path above it that can be typed as it is shown.
+fn cursor(path: &[u8]) -> String {
+    let mut typed = String::new();
+    for name in path.split(|byte| *byte == b'/').skip(1) {
+        let shown = Printable(name).to_string();
+        if shown.as_bytes() != name {
+            break;
+        }
+        typed.push('/');
+        typed.push_str(&shown);
+    }
+    if typed.is_empty() { "/".to_owned() } else { typed }
 }
 
 /// The names in a path from the pool's root.
@@ -69,29 +133,43 @@ fn components(path: &Path) -> Result<Vec<Vec<u8>>, Failed> {
     path.components().filter_map(name).collect()
 }
 
-/// Opens the roots of the branches that answer; names the others.
-fn open_branches(pool: &Pool, output: &mut CheckOutput) -> Result<Vec<OpenBranch>, Failed> {
-    let mut open = Vec::new();
+/// Opens the roots of the branches that answer, and says of the others why not.
+fn open_branches(pool: &Pool) -> Result<(Vec<Arc<OpenBranch>>, Vec<String>), Failed> {
+    let (mut open, mut lacking) = (Vec::new(), Vec::new());
     for branch in &pool.client().status()?.branches {
         let shown = branch.path.clone();
-        let path: PathBuf = doctor::path_of(pool, branch);
-        let answers = matches!(branch.state.as_str(), "up" | "read-only" | "leaving");
-        let opened = if answers {
-            unless_it_hangs(HUNG_AFTER, move || at::open_root(&path))
-                .map(|root| root.map_err(|e| e.to_string()))
-        } else {
-            Some(Err(format!("it is {}", branch.state)))
-        };
+        if !matches!(branch.state.as_str(), "up" | "read-only" | "leaving") {
+            lacking.push(format!("branch {shown}: it is {}", branch.state));
+            continue;
+        }
+        let (path, local) = (doctor::path_of(pool, branch), branch.local);
+        let opened = unless_it_hangs(HUNG_AFTER, move || {
+            let root = at::open_root(&path)?;
+            let level = if local { 0 } else { level_of(root.as_fd()) };
+            Ok::<_, SysError>((root, level))
+        });
         match opened {
-            Some(Ok(root)) => open.push(OpenBranch { shown, root }),
-            Some(Err(reason)) => output.not_checked("/", &format!("branch {shown}: {reason}"))?,
-            None => output.not_checked("/", &format!("branch {shown}: it hangs"))?,
+            Some(Ok((root, level))) => open.push(Arc::new(OpenBranch {
+                shown,
+                root,
+                mounts: if branch.cross_mounts { Mounts::Cross } else { Mounts::Stay },
+                writable: branch.mode != "RO" && branch.state != "read-only",
+                folder: HIDDEN_FOLDERS[level.min(HIDDEN_FOLDERS.len() - 1)],
+            })),
+            Some(Err(error)) => lacking.push(format!("branch {shown}: {error}")),
+            None => lacking.push(format!("branch {shown}: it hangs")),
         }
     }
-    Ok(open)
+    Ok((open, lacking))
 }
 
-/// True once SIGINT or SIGTERM has come. SIGQUIT ends the process at once, also where a branch hangs.
+/// Number of pools stacked below the directory, if it is the root of one.
+fn level_of(root: BorrowedFd<'_>) -> usize {
+    let told = xattr::get_vec(On::Fd(root), LEVEL).unwrap_or_default();
+    std::str::from_utf8(&told).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// True once SIGINT or SIGTERM has come.
 fn stop_at_signals() -> io::Result<Arc<AtomicBool>> {
     const SIGNALS: [Signal; 2] = [Signal::Int, Signal::Term];
     block_signals(&SIGNALS)?;

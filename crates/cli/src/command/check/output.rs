@@ -7,13 +7,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Maximum redraws of the progress line a second.
 const FRAMES: u8 = 5;
-/// Names between two redraws.
-const STEP: u64 = 256;
 
 /// Printer of findings: lines, or one JSON document.
 pub(super) struct CheckOutput {
     style: Style,
     found: u64,
+    fixed: u64,
     names: u64,
     bar: ProgressBar,
 }
@@ -29,62 +28,80 @@ impl CheckOutput {
         let line = ProgressStyle::with_template("{pos} names, {per_sec}; {wide_msg}");
         bar.set_style(line.unwrap_or_else(|_| ProgressStyle::default_bar()));
         if style == Style::Json {
-            show::text("{\"findings\":[")?;
+            show::text("{\"findings\":[\n")?;
         }
-        Ok(Self { style, found: 0, names: 0, bar })
+        Ok(Self { style, found: 0, fixed: 0, names: 0, bar })
     }
 
-    pub(super) fn found(&self) -> u64 {
-        self.found
+    /// Number of findings, and of those that were fixed.
+    pub(super) fn found(&self) -> (u64, u64) {
+        (self.found, self.fixed)
     }
 
-    /// Counts a name of the pool; `path` in printable form is made only where it is shown.
-    pub(super) fn passed(&mut self, path: impl FnOnce() -> String) {
-        self.names += 1;
-        if self.names.is_multiple_of(STEP) && !self.bar.is_hidden() {
+    /// Counts names of the pool; `path` in printable form is made only where it is shown.
+    pub(super) fn passed(&mut self, names: u64, path: impl FnOnce() -> String) {
+        self.names += names;
+        if names > 0 && !self.bar.is_hidden() {
             self.bar.set_position(self.names);
             self.bar.set_message(path());
         }
     }
 
-    pub(super) fn add(
-        &mut self,
-        kind: CheckKind,
-        path: &str,
-        text: &str,
-        remedy: &str,
-    ) -> Result<(), Failed> {
-        let finding =
-            CheckFinding { path: path.to_owned(), kind, text: text.to_owned(), remedy: remedy.to_owned() };
+    pub(super) fn add(&mut self, finding: &CheckFinding) -> Result<(), Failed> {
         let line = match self.style {
-            Style::Human => format!("{path}: {text}; {remedy}\n"),
+            Style::Human => line(finding),
             Style::Json => {
-                let comma = if self.found == 0 { "\n" } else { ",\n" };
-                let json = serde_json::to_string(&finding);
-                comma.to_owned() + &json.map_err(|error| Failed::Refused(error.to_string()))?
+                let comma = if self.found == 0 { "" } else { "," };
+                let json = serde_json::to_string(finding);
+                format!("{comma}{}\n", json.map_err(|error| Failed::Refused(error.to_string()))?)
             }
         };
         self.found += 1;
+        self.fixed += u64::from(finding.fixed == Some(true));
         self.bar.suspend(|| show::text(&line))
     }
 
     /// Adds what could not be read: nothing is known of it.
     pub(super) fn not_checked(&mut self, path: &str, reason: &str) -> Result<(), Failed> {
-        self.add(
-            CheckKind::NotChecked,
-            path,
-            &format!("not checked: {reason}"),
-            "check it again when it can be read",
-        )
+        self.add(&not_checked(path, reason))
     }
 
-    /// Ends the output; `next` is where an interrupted check goes on.
-    pub(super) fn end(&self, next: Option<&str>) -> Result<(), Failed> {
+    /// Ends the output; `next` is where an interrupted check goes on, `kept` the number of objects that are kept.
+    pub(super) fn end(&self, next: Option<&str>, kept: u64) -> Result<(), Failed> {
         self.bar.finish_and_clear();
         if self.style == Style::Human {
-            return Ok(());
+            return match kept {
+                0 => Ok(()),
+                kept => show::text(&format!(
+                    "kept of what --fix has replaced: {kept}; --prune lists and removes them\n"
+                )),
+            };
         }
         let next = serde_json::to_string(&next).map_err(|error| Failed::Refused(error.to_string()))?;
-        show::text(&format!("],\n\"names\":{},\"next\":{next}}}\n", self.names))
+        let names = self.names;
+        show::text(&format!("],\"names\":{names},\"kept\":{kept},\"next\":{next}}}\n"))
+    }
+}
+
+/// A finding for people: what was found, then what `--fix` does or has done, or what is to be done by hand.
+fn line(finding: &CheckFinding) -> String {
+    let CheckFinding { path, text, remedy, fix, fixed, .. } = finding;
+    match (fix, fixed) {
+        (Some(fix), None) => format!("{path}: {text}; with --fix: {fix}\n"),
+        (Some(fix), Some(true)) => format!("{path}: {text}; fixed: {fix}\n"),
+        (_, Some(false)) => format!("{path}: {text}; not fixed: {remedy}\n"),
+        (None, _) => format!("{path}: {text}; {remedy}; --fix leaves it\n"),
+    }
+}
+
+/// A finding about what could not be read.
+pub(super) fn not_checked(path: &str, reason: &str) -> CheckFinding {
+    CheckFinding {
+        path: path.to_owned(),
+        kind: CheckKind::NotChecked,
+        text: format!("not checked: {reason}"),
+        remedy: "check it again when it can be read".to_owned(),
+        fix: None,
+        fixed: None,
     }
 }

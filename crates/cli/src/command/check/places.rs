@@ -1,101 +1,218 @@
 //! Objects on the branches beside the pool's names: leftovers of interrupted moves, files below a mount point.
 
+use super::fix::Fixed;
 use super::output::CheckOutput;
 use super::{OpenBranch, Pool};
 use crate::command::Failed;
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
-use fsstack_control::api::CheckKind;
+use fsstack_control::api::{CheckFinding, CheckKind};
 use fsstack_control::local_locks;
-use fsstack_pool::Printable;
+use fsstack_pool::{HIDDEN_FOLDERS, KEPT, Printable};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::{Errno, OFlags, Result, mounts};
+use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
+use fsstack_sys::{Errno, OFlags, Result, Stat, mounts};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Folders of a branch's root that the pool never shows.
-const FOLDERS: [&CStr; 4] =
-    [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
-/// Age from which an object is a leftover: a newer one may be in use.
-const STALE_AFTER: Duration = Duration::from_secs(3600);
+/// Time limit for the leftovers of a branch.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
+/// A bulk copy's lock file, in its directory.
+const LOCK: &CStr = c".lock";
 
-/// True for a hidden folder's name in a branch's root.
-pub(super) fn is_hidden_folder(name: &CStr) -> bool {
-    FOLDERS.contains(&name)
+/// Reads an age: a number and s, m, h or d.
+pub(super) fn age(typed: &str) -> std::result::Result<Duration, Failed> {
+    let bad = || {
+        Failed::Usage(format!(
+            "--older-than {}: a number and s, m, h or d, such as 30m",
+            Printable(typed.as_bytes())
+        ))
+    };
+    let unit = typed.chars().last().ok_or_else(bad)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return Err(bad()),
+    };
+    let number: u64 = typed.strip_suffix(unit).and_then(|digits| digits.parse().ok()).ok_or_else(bad)?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
 }
 
-pub(super) fn check(
-    pool: &Pool,
-    branches: &[OpenBranch],
-    output: &mut CheckOutput,
-) -> std::result::Result<(), Failed> {
-    for OpenBranch { shown, root } in branches {
-        for folder in FOLDERS {
-            let path = format!("{shown}/{}", folder.to_string_lossy());
-            match stale_in(root.as_fd(), folder) {
-                Ok(None) => {}
-                Ok(Some(name)) => {
-                    let (path, remedy) = (
-                        format!("{path}/{}", Printable(name.to_bytes())),
-                        "unmount and mount the pool: the mount settles it",
-                    );
-                    output.add(
-                        CheckKind::Leftover,
-                        &path,
-                        "left by an interrupted move, rename or copy",
-                        remedy,
-                    )?;
+/// Where besides the names of a pool it is looked.
+pub(super) struct Places<'a> {
+    pub(super) pool: &'a Pool,
+    /// Age from which an object in a hidden folder is a leftover: a newer one may be in use.
+    pub(super) stale_after: Duration,
+    pub(super) fixes: bool,
+}
+
+impl Places<'_> {
+    /// Checks them; a branch that hangs is taken off `branches`.
+    pub(super) fn check(
+        &self,
+        branches: &mut Vec<Arc<OpenBranch>>,
+        output: &mut CheckOutput,
+    ) -> std::result::Result<(), Failed> {
+        for branch in branches.clone() {
+            let (of, stale_after, fixes) = (branch.clone(), self.stale_after, self.fixes);
+            match unless_it_hangs(HANGS_AFTER, move || leftovers(&of, stale_after, fixes)) {
+                Some(Ok(found)) => found.iter().try_for_each(|finding| output.add(finding))?,
+                Some(Err(error)) => output.not_checked("/", &format!("branch {}: {error}", branch.shown))?,
+                None => {
+                    output.not_checked("/", &format!("branch {}: it hangs", branch.shown))?;
+                    branches.retain(|other| !Arc::ptr_eq(other, &branch));
                 }
-                Err(error) => output.not_checked(&path, &error.to_string())?,
             }
         }
-    }
-    for mount_point in mount_points(pool) {
-        let path = mount_point.clone();
-        if let Some(Some(name)) = unless_it_hangs(HUNG_AFTER, move || below(&path)) {
-            let path = Printable::path(&mount_point.join(&name)).to_string();
-            let remedy = "unmount it, and look at the directory: it was written to while nothing was mounted";
-            output.add(
-                CheckKind::BelowMount,
-                &path,
-                "below a mount point, where no program sees it",
-                remedy,
-            )?;
+        for mount_point in mount_points(self.pool) {
+            let path = mount_point.clone();
+            if let Some(Some(name)) = unless_it_hangs(HUNG_AFTER, move || below(&path)) {
+                output.add(&CheckFinding {
+                    path: Printable::path(&mount_point.join(&name)).to_string(),
+                    kind: CheckKind::BelowMount,
+                    text: "below a mount point, where no program sees it".to_owned(),
+                    remedy:
+                        "unmount it, and look at the directory: it was written to while nothing was mounted"
+                            .to_owned(),
+                    fix: None,
+                    fixed: None,
+                })?;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// The first name in a hidden folder that is old enough to be a leftover.
-fn stale_in(root: BorrowedFd<'_>, folder: &CStr) -> Result<Option<CString>> {
-    let opened = at::open(root, folder, OFlags::RDONLY | OFlags::DIRECTORY, 0, Mounts::Stay);
-    let dir = match opened {
-        Err(error) if error.errno == Errno::NOENT => return Ok(None),
-        opened => opened?,
-    };
-    let place = at::reopen(dir.as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
-    let mut entries = Dirents::new(dir, 4096);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    while let Some(entry) = entries.next()? {
-        if matches!(entry.name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        let stat = match at::stat(place.as_fd(), entry.name) {
+/// Names in the hidden folders of a branch that are old enough to be leftovers.
+fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<Vec<CheckFinding>> {
+    let mut found = Vec::new();
+    for folder in HIDDEN_FOLDERS {
+        let opened = at::open_dir(branch.root.as_fd(), folder, Mounts::Stay);
+        let place = match opened {
             Err(error) if error.errno == Errno::NOENT => continue,
-            stat => stat?,
+            opened => opened?,
         };
-        let changed = u64::try_from(stat.ctime.sec.max(stat.mtime.sec)).unwrap_or(0);
-        if changed + STALE_AFTER.as_secs() < now {
-            return Ok(Some(entry.name.to_owned()));
+        let mut entries = Dirents::new(at::reopen(place.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?, 4096);
+        while let Some(entry) = entries.next()? {
+            if matches!(entry.name.to_bytes(), b"." | b"..") || entry.name == KEPT {
+                continue;
+            }
+            let stat = match at::stat(place.as_fd(), entry.name) {
+                Err(error) if error.errno == Errno::NOENT => continue,
+                stat => stat?,
+            };
+            if !is_old(&stat, stale_after) {
+                continue;
+            }
+            let path =
+                format!("{}/{}/{}", branch.shown, folder.to_string_lossy(), Printable(entry.name.to_bytes()));
+            found.push(leftover(path, (place.as_fd(), entry.name), &stat, branch, fixes));
         }
     }
-    Ok(None)
+    Ok(found)
+}
+
+fn is_old(stat: &Stat, stale_after: Duration) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let changed = u64::try_from(stat.ctime.sec.max(stat.mtime.sec)).unwrap_or(0);
+    changed.saturating_add(stale_after.as_secs()) <= now
+}
+
+/// A finding about a leftover, which is removed if that is wanted and possible.
+fn leftover(
+    path: String,
+    (folder, name): (BorrowedFd<'_>, &CStr),
+    stat: &Stat,
+    branch: &OpenBranch,
+    fixes: bool,
+) -> CheckFinding {
+    let mut finding = CheckFinding {
+        path,
+        kind: CheckKind::Leftover,
+        text: "left by an interrupted move, rename or copy".to_owned(),
+        remedy: "unmount and mount the pool: the mount settles it".to_owned(),
+        fix: None,
+        fixed: None,
+    };
+    // A record says what a mount is to finish or undo: it is not removed.
+    let unfinished = [&b".part"[..], b".dir", b".copy"].iter().any(|end| name.to_bytes().ends_with(end));
+    if !unfinished || !branch.writable {
+        return finding;
+    }
+    finding.fix = Some("removed; its original is where it was".to_owned());
+    if fixes {
+        let removed = remove(folder, name, stat);
+        finding.fixed = Some(removed.is_ok());
+        if let Err(why) = removed {
+            finding.remedy = why;
+        }
+    }
+    finding
+}
+
+/// Removes an unfinished copy or skeleton that no living process of any host has locked.
+fn remove(folder: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Fixed {
+    let said = |error: fsstack_sys::SysError| error.to_string();
+    if name.to_bytes().ends_with(b".copy") && stat.is_dir() {
+        let dir = at::open_dir(folder, name, Mounts::Stay).map_err(said)?;
+        let _lock = match hold(dir.as_fd(), LOCK) {
+            Err(Unheld::Missing) => None,
+            held => Some(held.map_err(|error| error.to_string())?),
+        };
+        let mut entries =
+            Dirents::new(at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY).map_err(said)?, 4096);
+        while let Some(entry) = entries.next().map_err(said)? {
+            if !matches!(entry.name.to_bytes(), b"." | b"..") {
+                at::unlink(dir.as_fd(), entry.name).map_err(said)?;
+            }
+        }
+        return at::rmdir(folder, name).map_err(said);
+    }
+    if stat.is_dir() {
+        return at::rmdir(folder, name).map_err(said);
+    }
+    let _lock =
+        if stat.is_file() { Some(hold(folder, name).map_err(|error| error.to_string())?) } else { None };
+    let now = at::stat_by_name_now(folder, name).map_err(said)?;
+    if (now.ino, now.ctime) != (stat.ino, stat.ctime) {
+        return Err("it has changed meanwhile; run it again".to_owned());
+    }
+    at::unlink(folder, name).map_err(said)
+}
+
+/// Why the lock of a leftover was not taken.
+#[derive(Debug, thiserror::Error)]
+enum Unheld {
+    #[error("it is gone")]
+    Missing,
+    #[error("a living process is at work with it")]
+    InUse,
+    #[error("cannot tell whether it is in use: {0}")]
+    Unknown(fsstack_sys::SysError),
+}
+
+/// Takes the lock that a process has while it works with `name`.
+fn hold(dir: BorrowedFd<'_>, name: &CStr) -> std::result::Result<OwnedFd, Unheld> {
+    let opened = at::open(dir, name, OFlags::RDWR | OFlags::NONBLOCK, 0, Mounts::Stay);
+    let file = opened.map_err(|error| match error.errno {
+        Errno::NOENT => Unheld::Missing,
+        _ => Unheld::Unknown(error),
+    })?;
+    let lock = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
+    match locks::try_lock(file.as_fd(), lock) {
+        Ok(()) => Ok(file),
+        Err(error) if matches!(error.errno, Errno::AGAIN | Errno::ACCESS) => Err(Unheld::InUse),
+        Err(error) => Err(Unheld::Unknown(error)),
+    }
 }
 
 /// Mount points of the pool and of its branches.

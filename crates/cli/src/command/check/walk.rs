@@ -3,19 +3,24 @@
 //! A directory that is on several branches is read on all of them at once. Names of one directory a level are held in
 //! memory, nothing else: the order of names is also the cursor with which an interrupted walk goes on.
 
-use super::compare::{self, DirTraits};
-use super::output::CheckOutput;
-use super::{OpenBranch, places};
+use super::compare::{self, Compared, DirTraits};
+use super::fix::{self, Fixed, HiddenPair};
+use super::marks::{MarkOf, Marks};
+use super::output;
+use super::watch::{Reporter, shown};
+use super::{OpenBranch, cursor};
 use crate::command::Failed;
-use fsstack_control::api::CheckKind;
-use fsstack_pool::Printable;
+use fsstack_control::Client;
+use fsstack_control::api::{CheckFinding, CheckKind};
+use fsstack_pool::HIDDEN_FOLDERS;
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{Errno, Kind, OFlags, Stat};
 use std::ffi::{CStr, CString};
 use std::iter::Peekable;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::vec::IntoIter;
 
 /// Bytes that are read of a directory at a time.
@@ -47,18 +52,26 @@ struct Level {
 }
 
 /// A walk of the branches.
-pub(super) struct Walk<'a> {
-    branches: &'a [OpenBranch],
-    output: &'a mut CheckOutput,
-    stop: &'a AtomicBool,
+pub(super) struct Walk {
+    branches: Vec<Arc<OpenBranch>>,
+    reporter: Reporter,
+    /// The daemon's process, where findings are fixed.
+    fixes_beside: Option<u32>,
+    marks: Marks,
     /// Path in the pool of the name at hand.
     path: Vec<u8>,
     levels: Vec<Level>,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(branches: &'a [OpenBranch], output: &'a mut CheckOutput, stop: &'a AtomicBool) -> Self {
-        Self { branches, output, stop, path: Vec::new(), levels: Vec::new() }
+impl Walk {
+    pub(super) fn new(
+        branches: Vec<Arc<OpenBranch>>,
+        reporter: Reporter,
+        fixes_beside: Option<u32>,
+        client: Client,
+    ) -> Self {
+        let marks = Marks::new(client);
+        Self { branches, reporter, fixes_beside, marks, path: Vec::new(), levels: Vec::new() }
     }
 
     /// Walks the directory `start`, from the path `from` on. Returns where it was interrupted.
@@ -87,24 +100,26 @@ impl<'a> Walk<'a> {
             }
             self.path.push(b'/');
             self.path.extend_from_slice(group[0].name.to_bytes());
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(Some(self.cursor()));
+            if self.reporter.is_over() {
+                return Ok(Some(cursor(&self.path)));
             }
-            let path = &self.path;
-            self.output.passed(|| Printable(path).to_string());
+            self.reporter.watch.passes(&self.path);
             self.visit(&group, deeper)?;
+            self.look_for_marked(false)?;
         }
+        self.look_for_marked(true)?;
         Ok(None)
     }
 
     /// Opens the copies of the directory where the walk begins.
     fn reach(&mut self, start: &[Vec<u8>]) -> Result<Vec<DirCopy>, Failed> {
         let mut copies = Vec::new();
-        for (index, OpenBranch { root, .. }) in self.branches.iter().enumerate() {
-            let mut dir = at::open_dir(root.as_fd(), c".", Mounts::Stay);
+        for (index, branch) in self.branches.clone().iter().enumerate() {
+            self.reporter.watch.calls(index);
+            let mut dir = at::open_dir(branch.root.as_fd(), c".", branch.mounts);
             for name in start {
                 let Ok(name) = CString::new(name.as_slice()) else { continue };
-                dir = dir.and_then(|dir| at::open_dir(dir.as_fd(), &name, Mounts::Stay));
+                dir = dir.and_then(|dir| at::open_dir(dir.as_fd(), &name, branch.mounts));
             }
             match dir {
                 Ok(dir) => copies.push(DirCopy { branch: index, dir }),
@@ -117,16 +132,20 @@ impl<'a> Walk<'a> {
             self.path.extend_from_slice(name);
         }
         if copies.is_empty() && !start.is_empty() {
-            return Err(Failed::Missing(format!("{}: no such directory on the branches", self.shown())));
+            return Err(Failed::Missing(format!("{}: no such directory on the branches", shown(&self.path))));
         }
         Ok(copies)
     }
 
     /// Compares the copies of the directory at hand, and lists them.
     fn enter(&mut self, copies: Vec<DirCopy>, from: Vec<Vec<u8>>) -> Result<(), Failed> {
-        self.compare_copies(&copies)?;
+        // On the way to where the walk goes on, directories were compared before.
+        if from.is_empty() {
+            self.compare_copies(&copies)?;
+        }
         let mut names = Vec::new();
         for (index, copy) in copies.iter().enumerate() {
+            self.reporter.watch.calls(copy.branch);
             let listed = at::reopen_quietly(copy.dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
                 .and_then(|dir| list(dir, index, &mut names));
             if let Err(error) = listed {
@@ -134,7 +153,7 @@ impl<'a> Walk<'a> {
             }
         }
         if self.path.is_empty() {
-            names.retain(|listed| !places::is_hidden_folder(&listed.name));
+            names.retain(|listed| !HIDDEN_FOLDERS.contains(&listed.name.as_c_str()));
         }
         names.sort_unstable_by(|a, b| (&a.name, a.copy).cmp(&(&b.name, b.copy)));
         let names = names.into_iter().peekable();
@@ -148,6 +167,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         for other in others {
+            self.reporter.watch.calls(other.branch);
             // A change through the pool reaches one copy after the other: only a second difference is reported.
             let differs = || {
                 let (own, first) = (DirTraits::of(other.dir.as_fd())?, DirTraits::of(first.dir.as_fd())?);
@@ -159,34 +179,40 @@ impl<'a> Walk<'a> {
             };
             match difference {
                 Ok(text) if text.is_empty() => {}
-                Ok(text) => {
-                    let text = format!(
-                        "its copy on {} differs from that on {}: {text}",
-                        self.branch(other),
-                        self.branch(first)
-                    );
-                    let remedy =
-                        "set it anew through the pool (chown, chmod, setfacl, setfattr): all copies get it";
-                    self.add(CheckKind::Differs, &text, remedy)?;
-                }
+                Ok(text) => self.differs(first, other, &text)?,
                 Err(error) => self.not_checked(other.branch, &error)?,
             }
         }
         Ok(())
     }
 
+    /// Tells of a copy of the directory at hand, and makes it like the first.
+    fn differs(&self, first: &DirCopy, other: &DirCopy, difference: &str) -> Result<(), Failed> {
+        let (on, behind) = (self.branch(first.branch), self.branch(other.branch));
+        let finding = self.finding(
+            CheckKind::Differs,
+            format!("its copy on {behind} differs from that on {on}: {difference}"),
+            "set it anew through the pool (chown, chmod, setfacl, setfattr): all copies get it",
+        );
+        let offer = format!("made like that on {on}, which the pool shows");
+        self.fix(finding, other.branch, offer, |branch| {
+            fix::make_equal(first.dir.as_fd(), other.dir.as_fd(), branch, &self.path)
+        })
+    }
+
     /// Looks at one name of the pool on all branches that have it.
     fn visit(&mut self, group: &[ListedName], from: Vec<Vec<u8>>) -> Result<(), Failed> {
         let Some(level) = self.levels.last() else { return Ok(()) };
-        if let [ListedName { kind: Some(kind), .. }] = group
+        let name = group[0].name.clone();
+        if let [ListedName { kind: Some(kind), copy, .. }] = group
             && *kind != Kind::Dir
         {
-            return Ok(());
+            return if *kind == Kind::File { self.mark(&name, *copy, false) } else { Ok(()) };
         }
-        let name = group[0].name.clone();
         let (mut present, mut failed) = (Vec::new(), Vec::new());
         for listed in group {
             let Some(copy) = level.copies.get(listed.copy) else { continue };
+            self.reporter.watch.calls(copy.branch);
             match at::stat(copy.dir.as_fd(), &name) {
                 Ok(stat) => present.push((listed.copy, stat)),
                 Err(error) if error.errno == Errno::NOENT => {}
@@ -199,39 +225,119 @@ impl<'a> Walk<'a> {
         let Some(((first, stat), later)) = present.split_first() else { return Ok(()) };
         for (other, its) in later {
             if stat.is_dir() != its.is_dir() {
-                let (first, other) = (self.of_level(*first), self.of_level(*other));
-                let (shows, hides) =
-                    if stat.is_dir() { ("directory", "file") } else { ("file", "directory") };
-                let text = format!("a {shows} on {first} hides a {hides} on {other}");
-                self.add(
-                    CheckKind::OtherKind,
-                    &text,
-                    &format!("rename the {hides} on the branch to see both"),
-                )?;
+                self.other_kind(stat.is_dir(), *first, *other)?;
             } else if !stat.is_dir() {
                 self.hidden(&name, (*first, stat), (*other, its))?;
             }
         }
+        for (copy, stat) in present.iter().filter(|(_, stat)| stat.is_dir() || stat.is_file()) {
+            self.mark(&name, *copy, stat.is_dir())?;
+        }
         if stat.is_dir() { self.descend(&name, &present, from) } else { Ok(()) }
     }
 
-    /// Tells of a file that another one hides.
-    fn hidden(&mut self, name: &CStr, first: (usize, &Stat), other: (usize, &Stat)) -> Result<(), Failed> {
+    /// Tells of a file that hides a directory, or a directory that hides a file.
+    fn other_kind(&self, first_is_dir: bool, first: usize, other: usize) -> Result<(), Failed> {
+        let (first, other) = (self.of_level(first), self.of_level(other));
+        let (shows, hides) = if first_is_dir { ("directory", "file") } else { ("file", "directory") };
+        self.reporter.add(self.finding(
+            CheckKind::OtherKind,
+            format!("a {shows} on {first} hides a {hides} on {other}"),
+            &format!("rename the {hides} on the branch to see both"),
+        ))
+    }
+
+    /// Tells of a file that another one hides, and sets a duplicate aside.
+    fn hidden(&self, name: &CStr, first: (usize, &Stat), other: (usize, &Stat)) -> Result<(), Failed> {
         let Some(level) = self.levels.last() else { return Ok(()) };
-        let dir = |copy: usize| level.copies.get(copy).map(|copy| copy.dir.as_fd());
-        let (Some(shows), Some(hides)) = (dir(first.0), dir(other.0)) else { return Ok(()) };
-        let compared = compare::contents((shows, first.1), (hides, other.1), name);
+        let (Some(shows), Some(hides)) = (level.copies.get(first.0), level.copies.get(other.0)) else {
+            return Ok(());
+        };
+        let watch = &self.reporter.watch;
+        let pair = HiddenPair {
+            name,
+            path: &self.path,
+            shows: Compared { branch: shows.branch, dir: shows.dir.as_fd(), stat: first.1 },
+            hides: Compared { branch: hides.branch, dir: hides.dir.as_fd(), stat: other.1 },
+        };
+        let compared = compare::contents(pair.shows, pair.hides, name, watch);
         // A move under way has both copies for a moment.
-        if gone(shows, name) || gone(hides, name) {
+        if gone(pair.shows.dir, name) || gone(pair.hides.dir, name) {
             return Ok(());
         }
-        let (on, behind) = (self.of_level(first.0), self.of_level(other.0));
-        let relation = match compared {
-            Ok(relation) => relation.to_owned(),
-            Err(error) => format!("not compared, {error}"),
+        let (on, behind) = (self.branch(shows.branch), self.branch(hides.branch));
+        let (relation, traits) = match compared.and_then(|relation| Ok((relation, pair.other_traits()?))) {
+            Ok((relation, traits)) => (relation.to_owned(), traits),
+            Err(error) => (format!("not compared, {error}"), String::new()),
         };
-        let text = format!("the file on {on} hides one on {behind} ({relation})");
-        self.add(CheckKind::Hidden, &text, "compare them, and rename or remove one on its branch")
+        let comma = if traits.is_empty() { "" } else { ", " };
+        let path = shown(&self.path);
+        let finding = self.finding(
+            CheckKind::Hidden,
+            format!("the file on {on} hides one on {behind} ({relation}{comma}{traits})"),
+            &format!("compare {on}{path} with {behind}{path}, and rename or remove one of them there"),
+        );
+        let same = relation == compare::SAME_CONTENT || relation == compare::SAME_TARGET;
+        if !same || !traits.is_empty() || pair.is_one_file() {
+            return self.reporter.add(finding);
+        }
+        let folder =
+            self.branches.get(hides.branch).map_or("".into(), |branch| branch.folder.to_string_lossy());
+        let offer = format!("set aside in {behind}/{folder}/kept, until --prune");
+        self.fix(finding, hides.branch, offer, |_| {
+            pair.set_aside(&self.branches, self.fixes_beside.unwrap_or(0), watch)
+        })
+    }
+
+    /// Tells of a mark that means nothing, and removes it.
+    fn mark(&mut self, name: &CStr, copy: usize, is_dir: bool) -> Result<(), Failed> {
+        let Some(DirCopy { branch, dir }) = self.levels.last().and_then(|level| level.copies.get(copy))
+        else {
+            return Ok(());
+        };
+        let branch = *branch;
+        self.reporter.watch.calls(branch);
+        match self.marks.meet((branch, dir.as_fd()), name, is_dir, &self.path) {
+            Ok(MarkOf::None | MarkOf::Own) => Ok(()),
+            Ok(MarkOf::Another(which)) => {
+                let finding = self.finding(
+                    CheckKind::Mark,
+                    format!(
+                        "its mark {} on {} is that of another object: a copying program has carried it here",
+                        which.to_string_lossy(),
+                        self.branch(branch)
+                    ),
+                    "it means nothing; setfattr -x removes it",
+                );
+                let on = On::Name(dir.as_fd(), name);
+                self.fix(finding, branch, "removed; its value is kept".to_owned(), |branch| {
+                    fix::remove_mark(on, which, branch, &self.path)
+                })
+            }
+            Err(error) if error.errno == Errno::NOENT => Ok(()),
+            Err(error) => self.not_checked(branch, &error),
+        }
+    }
+
+    /// Tells of marked objects that the daemon does not find by their numbers.
+    fn look_for_marked(&mut self, all: bool) -> Result<(), Failed> {
+        self.reporter.watch.rests();
+        for (path, branch) in self.marks.not_found(all) {
+            let text = format!(
+                "the pool does not find it by the number of its mark on {}: NFS handles of it are stale",
+                self.branch(branch)
+            );
+            let remedy = "unmount, remove index.redb of the pool's state-dir, and mount: the index is made from the marks";
+            self.reporter.add(CheckFinding {
+                path: shown(&path),
+                kind: CheckKind::Index,
+                text,
+                remedy: remedy.to_owned(),
+                fix: None,
+                fixed: None,
+            })?;
+        }
+        Ok(())
     }
 
     fn descend(&mut self, name: &CStr, present: &[(usize, Stat)], from: Vec<Vec<u8>>) -> Result<(), Failed> {
@@ -239,7 +345,9 @@ impl<'a> Walk<'a> {
         let (mut copies, mut failed) = (Vec::new(), Vec::new());
         for (copy, _) in present.iter().filter(|(_, stat)| stat.is_dir()) {
             let Some(DirCopy { branch, dir }) = level.copies.get(*copy) else { continue };
-            match at::open_dir(dir.as_fd(), name, Mounts::Stay) {
+            self.reporter.watch.calls(*branch);
+            let mounts = self.branches.get(*branch).map_or(Mounts::Stay, |branch| branch.mounts);
+            match at::open_dir(dir.as_fd(), name, mounts) {
                 Ok(dir) => copies.push(DirCopy { branch: *branch, dir }),
                 Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => {}
                 Err(error) => failed.push((*branch, error)),
@@ -251,48 +359,54 @@ impl<'a> Walk<'a> {
         if copies.is_empty() { Ok(()) } else { self.enter(copies, from) }
     }
 
-    /// Where an interrupted walk goes on: the path at hand, or the nearest above it that can be typed as it is shown.
-    fn cursor(&self) -> String {
-        let mut path = String::new();
-        for name in self.path.split(|byte| *byte == b'/').skip(1) {
-            let shown = Printable(name).to_string();
-            if shown.as_bytes() != name {
-                break;
-            }
-            path.push('/');
-            path.push_str(&shown);
+    /// A finding at the path at hand.
+    fn finding(&self, kind: CheckKind, text: String, remedy: &str) -> CheckFinding {
+        let (path, remedy) = (shown(&self.path), remedy.to_owned());
+        CheckFinding { path, kind, text, remedy, fix: None, fixed: None }
+    }
+
+    /// Reports `finding`; with `--fix` after it was fixed on the branch, or why not.
+    fn fix(
+        &self,
+        mut finding: CheckFinding,
+        branch: usize,
+        offer: String,
+        fix: impl FnOnce(&OpenBranch) -> Fixed,
+    ) -> Result<(), Failed> {
+        let Some(branch) = self.branches.get(branch) else { return self.reporter.add(finding) };
+        if branch.writable {
+            finding.fix = Some(offer);
+        } else {
+            finding.remedy = format!("{}; its branch takes no changes", finding.remedy);
         }
-        if path.is_empty() { "/".to_owned() } else { path }
+        if self.fixes_beside.is_some() && branch.writable && !self.reporter.is_over() {
+            let fixed = fix(branch);
+            finding.fixed = Some(fixed.is_ok());
+            if let Err(why) = fixed {
+                finding.remedy = why;
+            }
+        }
+        self.reporter.add(finding)
     }
 
-    fn add(&mut self, kind: CheckKind, text: &str, remedy: &str) -> Result<(), Failed> {
-        let path = self.shown();
-        self.output.add(kind, &path, text, remedy)
-    }
-
-    fn not_checked(&mut self, branch: usize, error: &fsstack_sys::SysError) -> Result<(), Failed> {
-        let branch = self.branches.get(branch).map_or("", |branch| branch.shown.as_str());
+    fn not_checked(&self, branch: usize, error: &fsstack_sys::SysError) -> Result<(), Failed> {
+        let branch = self.branch(branch);
         let reason = match error.errno {
             Errno::XDEV => format!("branch {branch}: another file system is mounted there"),
             _ => format!("branch {branch}: {error}"),
         };
-        let path = self.shown();
-        self.output.not_checked(&path, &reason)
+        self.reporter.add(output::not_checked(&shown(&self.path), &reason))
     }
 
-    /// The path at hand in printable form.
-    fn shown(&self) -> String {
-        if self.path.is_empty() { "/".to_owned() } else { Printable(&self.path).to_string() }
-    }
-
-    fn branch(&self, copy: &DirCopy) -> &'a str {
-        self.branches.get(copy.branch).map_or("", |branch| branch.shown.as_str())
+    /// Path of a branch, in printable form.
+    fn branch(&self, branch: usize) -> &str {
+        self.branches.get(branch).map_or("", |branch| branch.shown.as_str())
     }
 
     /// The branch of a copy of the directory at hand.
-    fn of_level(&self, copy: usize) -> &'a str {
+    fn of_level(&self, copy: usize) -> &str {
         let copy = self.levels.last().and_then(|level| level.copies.get(copy));
-        copy.map_or("", |copy| self.branch(copy))
+        copy.map_or("", |copy| self.branch(copy.branch))
     }
 }
 

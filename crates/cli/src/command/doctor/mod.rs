@@ -32,6 +32,15 @@ impl DoctorReport {
     }
 }
 
+/// Findings about one pool and its machine.
+pub(crate) fn findings(pool: &pool::Pool) -> Findings {
+    let mut report = DoctorReport::default();
+    machine::kernel(&mut report);
+    machine::limits(&mut report);
+    check(pool, &mut report);
+    Findings { findings: report.0 }
+}
+
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
     let mut report = DoctorReport::default();
     let named = word.map(pool::find).transpose()?;

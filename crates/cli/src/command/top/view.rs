@@ -151,6 +151,7 @@ mod tests {
             mode: "RW".into(),
             state: state.into(),
             local: true,
+            cross_mounts: false,
             total: Some(10 << 30),
             available: Some(3 << 30),
             floor: 0,

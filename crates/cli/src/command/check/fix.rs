@@ -1,0 +1,199 @@
+//! Fixes of findings, for `--fix` (docs/dev/decisions/0106).
+//!
+//! The pool works on meanwhile, and other hosts may. So each fix compares again just before, and looks again just after:
+//! - A move has a file on two branches for a moment. Its record is there before its copy has a name, and until the old one
+//!   is gone; and a file with a hidden copy is not moved. So a pair that is there before and after a look that finds no
+//!   record is no move's.
+//! - The daemon may have the hidden file open: it was the first when it was opened. Then it stays.
+//! - Whatever a program writes to a file that was just set aside is not lost: it is kept, and `--prune` leaves it.
+
+use super::OpenBranch;
+use super::compare::{self, Compared, DirTraits};
+use super::kept::{KeptDir, Origin};
+use super::watch::WalkWatch;
+use fsstack_sys::at::{self, Mounts};
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, OFlags, Result, Stat};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+/// Names of records in the hidden folder end so: moves, renames on several branches.
+const RECORDS: [&[u8]; 2] = [b".move", b".names"];
+/// Attempts at making two copies equal while programs change them.
+const ATTEMPTS: usize = 3;
+
+/// Result of a fix: the reason where nothing was changed.
+pub(super) type Fixed = std::result::Result<(), String>;
+
+fn said(error: fsstack_sys::SysError) -> String {
+    error.to_string()
+}
+
+/// Gives the copy `other` of the directory `path` the traits of the copy `first`, which the pool shows.
+pub(super) fn make_equal(
+    first: BorrowedFd<'_>,
+    other: BorrowedFd<'_>,
+    branch: &OpenBranch,
+    path: &[u8],
+) -> Fixed {
+    let mut kept = false;
+    for _ in 0..ATTEMPTS {
+        let wanted = DirTraits::of(first).map_err(said)?;
+        let own = DirTraits::of(other).map_err(said)?;
+        let difference = own.difference(&wanted);
+        if difference.is_empty() {
+            return Ok(());
+        }
+        if !kept {
+            let origin =
+                Origin::new(path, &format!("attributes of a directory: {difference}"), own.described());
+            KeptDir::new(branch, &origin).map_err(said)?;
+            kept = true;
+        }
+        own.become_like(&wanted, other).map_err(said)?;
+    }
+    Err("it is changed by a program at the moment; run it again".to_owned())
+}
+
+/// Removes a mark that means nothing.
+pub(super) fn remove_mark(on: On<'_>, which: &CStr, branch: &OpenBranch, path: &[u8]) -> Fixed {
+    let value = xattr::get_vec(on, which).map_err(said)?;
+    let had = BTreeMap::from([(which.to_string_lossy().into_owned(), compare::hex(&value))]);
+    KeptDir::new(branch, &Origin::new(path, "a mark", had)).map_err(said)?;
+    xattr::remove(on, which).map_err(said)
+}
+
+/// A file that hides another of the same name, and what both were when they were compared.
+pub(super) struct HiddenPair<'a> {
+    pub(super) name: &'a CStr,
+    pub(super) path: &'a [u8],
+    pub(super) shows: Compared<'a>,
+    pub(super) hides: Compared<'a>,
+}
+
+impl HiddenPair<'_> {
+    /// True if the hidden one is a duplicate in everything that programs see but times and links.
+    fn is_duplicate(&self, watch: &WalkWatch) -> Result<bool> {
+        let relation = compare::contents(self.shows, self.hides, self.name, watch)?;
+        if relation != compare::SAME_CONTENT && relation != compare::SAME_TARGET {
+            return Ok(false);
+        }
+        Ok(self.other_traits()?.is_empty())
+    }
+
+    /// How the hidden one's owner, mode and attributes differ; empty if they do not.
+    pub(super) fn other_traits(&self) -> Result<String> {
+        let traits = |of: &Compared<'_>| compare::traits_of(of.dir, self.name);
+        Ok(traits(&self.hides)?.difference(&traits(&self.shows)?))
+    }
+
+    /// True if both are one file by two links: its only name must not go.
+    pub(super) fn is_one_file(&self) -> bool {
+        (self.shows.stat.dev, self.shows.stat.ino) == (self.hides.stat.dev, self.hides.stat.ino)
+    }
+
+    /// Moves the hidden one out of the way, where it is kept.
+    pub(super) fn set_aside(&self, branches: &[Arc<OpenBranch>], daemon: u32, watch: &WalkWatch) -> Fixed {
+        let Some(branch) = branches.get(self.hides.branch) else { return Err("no such branch".to_owned()) };
+        self.may_go(branches, daemon, watch)?;
+        if !self.is_duplicate(watch).map_err(said)? {
+            return Err("it has changed meanwhile; run it again".to_owned());
+        }
+        watch.calls(self.hides.branch);
+        let had = compare::traits_of(self.hides.dir, self.name).map_err(said)?.described();
+        let origin = Origin::new(self.path, "a hidden duplicate", had).of(self.hides.stat);
+        let kept = KeptDir::new(branch, &origin).map_err(said)?;
+        // Nothing lies between this look and the rename but the rename.
+        if let Err(why) = self.may_go(branches, daemon, watch) {
+            kept.forget().map_err(said)?;
+            return Err(why);
+        }
+        let moved = match kept.take(self.hides.dir, self.name) {
+            Ok(moved) => moved,
+            Err(error) => {
+                let why = match error.errno {
+                    Errno::XDEV => "another file system is mounted there".to_owned(),
+                    _ => error.to_string(),
+                };
+                // After an error that came behind the rename, the object is in it: then it stays.
+                let _ = kept.forget();
+                return Err(why);
+            }
+        };
+        let is_it = moved.ino == self.hides.stat.ino;
+        let still = self.shows_as_before().and_then(|()| not_open(daemon, self.hides.stat));
+        match still {
+            Ok(()) if is_it => Ok(()),
+            still => {
+                let why = still.err().unwrap_or_else(|| "another file took its name meanwhile".to_owned());
+                kept.put_back(self.hides.dir, self.name).map_err(|error| {
+                    format!("{why}; and it cannot be moved back out of the hidden folder: {error}")
+                })?;
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether both are as they were, nobody moves them, and the daemon has the hidden one not open.
+    fn may_go(&self, branches: &[Arc<OpenBranch>], daemon: u32, watch: &WalkWatch) -> Fixed {
+        for (index, branch) in branches.iter().enumerate() {
+            watch.calls(index);
+            if has_record(branch).map_err(said)? {
+                return Err(format!("a move or rename is under way on {}; run it again", branch.shown));
+            }
+        }
+        watch.calls(self.hides.branch);
+        is_as_before(&self.hides, self.name)?;
+        watch.calls(self.shows.branch);
+        self.shows_as_before()?;
+        not_open(daemon, self.hides.stat)
+    }
+
+    fn shows_as_before(&self) -> Fixed {
+        is_as_before(&self.shows, self.name)
+    }
+}
+
+fn is_as_before(of: &Compared<'_>, name: &CStr) -> Fixed {
+    let key = |stat: &Stat| (stat.dev, stat.ino, stat.size, stat.mtime, stat.ctime);
+    match at::stat_by_name_now(of.dir, name) {
+        Ok(stat) if key(&stat) == key(of.stat) => Ok(()),
+        Ok(_) => Err("it has changed meanwhile; run it again".to_owned()),
+        Err(error) => Err(said(error)),
+    }
+}
+
+/// Whether a record of a move or of a rename is in the branch's hidden folder, at work or interrupted.
+fn has_record(branch: &OpenBranch) -> Result<bool> {
+    let opened =
+        at::open(branch.root.as_fd(), branch.folder, OFlags::RDONLY | OFlags::DIRECTORY, 0, Mounts::Stay);
+    let dir = match opened {
+        Err(error) if error.errno == Errno::NOENT => return Ok(false),
+        opened => opened?,
+    };
+    let mut entries = Dirents::new(dir, 4096);
+    while let Some(entry) = entries.next()? {
+        if RECORDS.iter().any(|suffix| entry.name.to_bytes().ends_with(suffix)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the daemon has no descriptor of the object. Files that programs write by passthrough have one too.
+fn not_open(daemon: u32, object: &Stat) -> Fixed {
+    let unknown = |error| format!("cannot tell whether it is open: /proc/{daemon}/fd: {error}");
+    for descriptor in std::fs::read_dir(format!("/proc/{daemon}/fd")).map_err(unknown)? {
+        let path = descriptor.map_err(unknown)?.path();
+        // Closed meanwhile.
+        let Ok(metadata) = std::fs::metadata(path) else { continue };
+        if (metadata.dev(), metadata.ino()) == (object.dev, object.ino) {
+            return Err("a program has it open; run it again when it is closed".to_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Marks with numbers, on directories' copies and on moved files: against their objects, and against the pool's index.
+
+use fsstack_control::Client;
+use fsstack_control::api::{HandleEnd, HandleOf, HandlesRequest};
+use fsstack_identity::mark;
+use fsstack_identity::number::Identity;
+use fsstack_sys::at::{self, Mounts};
+use fsstack_sys::xattr::On;
+use fsstack_sys::{OFlags, Result};
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+/// Marks per request to the daemon: branches may be slow.
+const AT_ONCE: usize = 20;
+
+/// A marked object that the daemon is to find by its number.
+struct Marked {
+    id: Identity,
+    which: &'static CStr,
+    object: OwnedFd,
+    path: Vec<u8>,
+    branch: usize,
+}
+
+impl Marked {
+    /// True if it is still what it was, and not removed.
+    fn is_there(&self) -> bool {
+        let stat = at::stat_now(self.object.as_fd());
+        stat.is_ok_and(|stat| {
+            let marked = mark::read(On::Fd(self.object.as_fd()), self.which, stat.ino);
+            stat.nlink > 0 && marked.is_ok_and(|id| id == Some(self.id))
+        })
+    }
+}
+
+/// An object that the daemon does not find by its number: its path, and its branch.
+pub(super) type NotFound = (Vec<u8>, usize);
+
+/// Relation of a mark to the object that bears it.
+pub(super) enum MarkOf {
+    None,
+    /// It was put on another object.
+    Another(&'static CStr),
+    Own,
+}
+
+/// Marks that were met.
+pub(super) struct Marks {
+    /// None where the index does not have all marks.
+    client: Option<Client>,
+    waiting: Vec<Marked>,
+}
+
+impl Marks {
+    pub(super) fn new(client: Client) -> Self {
+        let complete = client.status().is_ok_and(|status| status.index.starts_with("complete"));
+        Self { client: complete.then_some(client), waiting: Vec::new() }
+    }
+
+    /// Reads the mark of `name` in `dir`, a directory or a file.
+    pub(super) fn meet(
+        &mut self,
+        (branch, dir): (usize, BorrowedFd<'_>),
+        name: &CStr,
+        is_dir: bool,
+        path: &[u8],
+    ) -> Result<MarkOf> {
+        let which = if is_dir { mark::DIR } else { mark::FILE };
+        if !mark::is_there(On::Name(dir, name), which)? {
+            return Ok(MarkOf::None);
+        }
+        let object = at::open(dir, name, OFlags::PATH, 0, Mounts::Cross)?;
+        let own = at::stat_fd(object.as_fd())?.ino;
+        match mark::read(On::Fd(object.as_fd()), which, own)? {
+            Some(id) => {
+                if self.client.is_some() {
+                    self.waiting.push(Marked { id, which, object, path: path.to_vec(), branch });
+                }
+                Ok(MarkOf::Own)
+            }
+            // Removed since.
+            None if !mark::is_there(On::Fd(object.as_fd()), which)? => Ok(MarkOf::None),
+            None => Ok(MarkOf::Another(which)),
+        }
+    }
+
+    /// Asks the daemon about the marks that were met, if they are enough for a request or `all` are wanted.
+    pub(super) fn not_found(&mut self, all: bool) -> Vec<NotFound> {
+        let Some(client) = self.client.as_ref().filter(|_| all || self.waiting.len() >= AT_ONCE) else {
+            return Vec::new();
+        };
+        let mut lost = Vec::new();
+        for some in self.waiting.chunks(AT_ONCE) {
+            let of = |one: &Marked| HandleOf { number: one.id.ino.0, generation: one.id.generation };
+            let request = HandlesRequest { handles: some.iter().map(of).collect(), indexed: 0 };
+            let Ok(result) = client.handles(&request) else { break };
+            let stale = some.iter().zip(result.ends).filter(|(_, end)| *end == HandleEnd::Stale);
+            lost.extend(
+                stale.filter(|(one, _)| one.is_there()).map(|(one, _)| (one.path.clone(), one.branch)),
+            );
+        }
+        self.waiting.clear();
+        lost
+    }
+}

@@ -1,0 +1,71 @@
+//! Slow calls, and totals of calls by caller.
+
+use super::Served;
+use crate::log::utc;
+use fsstack_control::api::{
+    CallerCalls, CallsByCaller, ProfileRequest, SlowCallShown, SlowCalls, SlowRequest, SlowThreshold,
+};
+use fsstack_fuse::SlowCall;
+use fsstack_pool::{BranchIx, Printable};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Time for which totals are kept after somebody has asked for them.
+const LEASE: Duration = Duration::from_secs(10);
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Served {
+    pub(super) fn tell_slow_calls(&self, request: &SlowRequest) -> SlowCalls {
+        let watch = self.adapter.calls();
+        match request.threshold {
+            None => {}
+            Some(SlowThreshold::Off) => watch.set_slow(None),
+            Some(SlowThreshold::Micros(micros)) => watch.set_slow(Some(Duration::from_micros(micros))),
+        }
+        let (calls, lost) = watch.slow_calls(request.after);
+        SlowCalls {
+            threshold: watch.slow().map_or(SlowThreshold::Off, |slow| SlowThreshold::Micros(micros(slow))),
+            calls: calls.iter().map(|call| self.tell_slow_call(call)).collect(),
+            lost,
+        }
+    }
+
+    fn tell_slow_call(&self, call: &SlowCall) -> SlowCallShown {
+        let since = call.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let pool = self.union.pool();
+        let branch = |ix: BranchIx| Some(Printable::path(&pool.live(ix)?.path).to_string());
+        SlowCallShown {
+            number: call.number,
+            ended: format!("{}.{:03}Z", utc(since.as_secs()).trim_end_matches('Z'), since.subsec_millis()),
+            micros: micros(call.took),
+            operation: call.operation.clone(),
+            path: call.path.as_ref().map(|path| format!("/{}", Printable(path))),
+            branch: call.branch.and_then(branch),
+            error: call.error.map(|errno| errno.to_string()),
+            pid: call.pid,
+            uid: call.uid,
+            program: Printable(&call.program).to_string(),
+        }
+    }
+
+    pub(super) fn tell_profile(&self, request: &ProfileRequest) -> CallsByCaller {
+        let totals = self.adapter.calls().profile(LEASE, request.directories);
+        let caller = |(key, calls): (&fsstack_fuse::CallerKey, &fsstack_fuse::CallTotals)| CallerCalls {
+            pid: key.pid,
+            uid: key.uid,
+            program: Printable(&calls.program).to_string(),
+            directory: key.dir.as_ref().map(|dir| format!("/{}", Printable(dir))),
+            calls: calls.calls,
+            errors: calls.errors,
+            micros: micros(calls.took),
+            read_bytes: calls.read,
+            written_bytes: calls.written,
+        };
+        CallsByCaller {
+            micros: micros(totals.since.elapsed()),
+            callers: totals.rows.iter().map(caller).collect(),
+        }
+    }
+}

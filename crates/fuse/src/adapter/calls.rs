@@ -1,0 +1,293 @@
+//! Calls that somebody watches: a log of the slow ones, and totals by caller.
+//!
+//! While nobody watches, a request costs one look at a flag. Totals are kept as long as somebody asks for them again and
+//! again; the log, bounded, as long as its threshold is set.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant, SystemTime};
+
+use fsstack_branch::longest;
+use fsstack_engine::Union;
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::Errno;
+use fsstack_sys::process::program_name;
+use fsstack_wire::{Creation, Opcode, Operation, Request};
+use parking_lot::Mutex;
+
+/// Slow calls that are kept; older ones are overwritten.
+const SLOW_CALLS: usize = 1000;
+/// Callers that have a row; calls of others are added up in one more.
+const CALLERS: usize = 4096;
+/// Longest part of a path that is kept, in bytes.
+const LONGEST_PATH: usize = 4096;
+/// No threshold.
+const OFF: u64 = u64::MAX;
+
+/// A call that took long.
+#[derive(Clone, Debug)]
+pub struct SlowCall {
+    /// Its number since the mount, from 1.
+    pub number: u64,
+    /// When it ended.
+    pub ended: SystemTime,
+    /// Duration of its service by the daemon.
+    pub took: Duration,
+    /// The operation's name.
+    pub operation: String,
+    /// Path from the pool's root, if it is known.
+    pub path: Option<Vec<u8>>,
+    /// The branch in which it was longest.
+    pub branch: Option<BranchIx>,
+    /// The error it ended with.
+    pub error: Option<Errno>,
+    /// The calling process; 0: the kernel by itself, or a process that the daemon cannot see.
+    pub pid: u32,
+    /// The caller's user.
+    pub uid: u32,
+    /// The calling program's name; empty if it has ended.
+    pub program: Vec<u8>,
+}
+
+/// A caller whose calls are added up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallerKey {
+    /// The process.
+    pub pid: u32,
+    /// The user.
+    pub uid: u32,
+    /// The directory it works in, if that is wanted and known.
+    pub dir: Option<Vec<u8>>,
+}
+
+/// Calls of a caller.
+#[derive(Clone, Debug, Default)]
+pub struct CallTotals {
+    /// The program's name when it was first seen.
+    pub program: Vec<u8>,
+    /// Calls.
+    pub calls: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Duration of all of them.
+    pub took: Duration,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+/// Totals since somebody began to look.
+#[derive(Clone, Debug)]
+pub struct CallProfile {
+    /// When that was.
+    pub since: Instant,
+    /// By caller. Calls of callers beyond the limit have pid and uid `u32::MAX`.
+    pub rows: HashMap<CallerKey, CallTotals>,
+}
+
+/// Watched calls of a pool.
+#[derive(Debug)]
+pub struct CallWatch {
+    /// False: nothing is measured.
+    on: AtomicBool,
+    slow_us: AtomicU64,
+    log: Mutex<SlowLog>,
+    /// Order: before `log`.
+    profile: Mutex<Option<Profiled>>,
+    /// Whether somebody wants totals, and whether by directory.
+    profiles: AtomicBool,
+    by_dir: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SlowLog {
+    calls: VecDeque<SlowCall>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Profiled {
+    totals: CallProfile,
+    /// When totals end unless somebody asks again.
+    until: Instant,
+}
+
+impl Default for CallWatch {
+    fn default() -> Self {
+        Self {
+            on: AtomicBool::new(false),
+            slow_us: AtomicU64::new(OFF),
+            log: Mutex::default(),
+            profile: Mutex::default(),
+            profiles: AtomicBool::new(false),
+            by_dir: AtomicBool::new(false),
+        }
+    }
+}
+
+impl CallWatch {
+    /// Sets the duration from which a call is slow; `None` ends the log and keeps what is in it.
+    pub fn set_slow(&self, threshold: Option<Duration>) {
+        let micros = threshold.map_or(OFF, |slow| u64::try_from(slow.as_micros()).unwrap_or(OFF - 1));
+        self.slow_us.store(micros, Relaxed);
+        self.settle();
+    }
+
+    /// Returns that duration; `None`: slow calls are not logged.
+    pub fn slow(&self) -> Option<Duration> {
+        Some(self.slow_us.load(Relaxed)).filter(|micros| *micros != OFF).map(Duration::from_micros)
+    }
+
+    /// Slow calls with numbers above `after`, and how many of them were overwritten.
+    pub fn slow_calls(&self, after: u64) -> (Vec<SlowCall>, u64) {
+        let log = self.log.lock();
+        let calls: Vec<_> = log.calls.iter().filter(|call| after < call.number).cloned().collect();
+        let all = log.last.saturating_sub(after);
+        let lost = all.saturating_sub(calls.len() as u64);
+        (calls, lost)
+    }
+
+    /// Totals since somebody began to look; begins them if nobody does. They go on for `lease`.
+    pub fn profile(&self, lease: Duration, by_dir: bool) -> CallProfile {
+        let now = Instant::now();
+        let mut profile = self.profile.lock();
+        let begun = profile.take().filter(|profiled| now < profiled.until);
+        let fresh = || CallProfile { since: now, rows: HashMap::new() };
+        let profiled = profile.insert(Profiled {
+            until: begun.as_ref().map_or(now + lease, |begun| begun.until.max(now + lease)),
+            totals: begun.map_or_else(fresh, |begun| begun.totals),
+        });
+        self.by_dir.fetch_or(by_dir, Relaxed);
+        self.profiles.store(true, Relaxed);
+        let totals = profiled.totals.clone();
+        drop(profile);
+        self.settle();
+        totals
+    }
+
+    /// Sets the flag that requests look at.
+    fn settle(&self) {
+        let on = self.slow().is_some() || self.profiles.load(Relaxed);
+        longest::watch(self.slow().is_some());
+        self.on.store(on, Relaxed);
+    }
+
+    /// Begins to measure a request; `None` while nobody watches.
+    pub(super) fn begin(&self) -> Option<Instant> {
+        if !self.on.load(Relaxed) {
+            return None;
+        }
+        longest::begin();
+        Some(Instant::now())
+    }
+
+    /// Notes a request that was begun, and its end. `sent` is the length of the reply.
+    pub(super) fn end(
+        &self,
+        began: Instant,
+        union: &Union,
+        request: &Request<'_>,
+        (error, sent): (Option<Errno>, usize),
+    ) {
+        let took = began.elapsed();
+        if self.profiles.load(Relaxed) {
+            self.add(union, request, took, (error, sent));
+        }
+        if self.slow().is_some_and(|slow| slow <= took) {
+            self.log_slow(union, request, took, error);
+        }
+    }
+
+    fn log_slow(&self, union: &Union, request: &Request<'_>, took: Duration, error: Option<Errno>) {
+        let ino = Ino(request.header.nodeid);
+        let mut path = union.known_path(ino);
+        if let (Some(path), Some(name)) = (&mut path, name_in(&request.op)) {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        if let Some(path) = &mut path {
+            path.truncate(LONGEST_PATH);
+        }
+        let mut call = SlowCall {
+            number: 0,
+            ended: SystemTime::now(),
+            took,
+            operation: operation(request.header.opcode),
+            path,
+            branch: longest::branch().or_else(|| union.known_branch(ino)),
+            error,
+            pid: request.header.pid,
+            uid: request.header.uid,
+            program: program_name(request.header.pid),
+        };
+        let mut log = self.log.lock();
+        log.last += 1;
+        call.number = log.last;
+        if log.calls.len() == SLOW_CALLS {
+            log.calls.pop_front();
+        }
+        log.calls.push_back(call);
+    }
+
+    fn add(
+        &self,
+        union: &Union,
+        request: &Request<'_>,
+        took: Duration,
+        (error, sent): (Option<Errno>, usize),
+    ) {
+        let header = &request.header;
+        let by_dir = self.by_dir.load(Relaxed);
+        let dir = if by_dir { union.known_parent(Ino(header.nodeid)) } else { None };
+        let mut key = CallerKey { pid: header.pid, uid: header.uid, dir };
+        let mut profile = self.profile.lock();
+        let Some(profiled) = profile.as_mut().filter(|profiled| Instant::now() < profiled.until) else {
+            // Nobody has asked for a while.
+            *profile = None;
+            self.profiles.store(false, Relaxed);
+            self.by_dir.store(false, Relaxed);
+            drop(profile);
+            return self.settle();
+        };
+        let rows = &mut profiled.totals.rows;
+        if rows.len() >= CALLERS && !rows.contains_key(&key) {
+            key = CallerKey { pid: u32::MAX, uid: u32::MAX, dir: None };
+        }
+        let row = rows
+            .entry(key)
+            .or_insert_with_key(|key| CallTotals { program: program_name(key.pid), ..CallTotals::default() });
+        row.calls += 1;
+        row.errors += u64::from(error.is_some());
+        row.took += took;
+        match request.op {
+            Operation::Read { .. } if error.is_none() => row.read += sent as u64,
+            Operation::Write { data, .. } if error.is_none() => row.written += data.len() as u64,
+            _ => {}
+        }
+    }
+}
+
+/// The operation's name in lower case, as the kernel has it.
+fn operation(raw: u32) -> String {
+    Opcode::from_raw(raw).map_or_else(|| raw.to_string(), |opcode| format!("{opcode:?}").to_lowercase())
+}
+
+/// The name in the directory that the request is about.
+fn name_in<'a>(op: &Operation<'a>) -> Option<&'a [u8]> {
+    match op {
+        Operation::Lookup { name }
+        | Operation::Symlink { name, .. }
+        | Operation::Mknod { name, .. }
+        | Operation::Mkdir { name, .. }
+        | Operation::Unlink { name }
+        | Operation::Rmdir { name }
+        | Operation::Rename { name, .. }
+        | Operation::Link { name, .. }
+        | Operation::Create(Creation { name, .. }) => Some(name.to_bytes()),
+        _ => None,
+    }
+}

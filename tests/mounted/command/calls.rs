@@ -1,0 +1,167 @@
+//! `fsstack log` and `fsstack profile`: which calls they show, and that nothing is measured without them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use fsstack_lab::needs;
+use serde_json::Value;
+
+use super::*;
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
+
+fn log(pool: &Pool, more: &[&str]) -> Value {
+    json("log", &[&["log", &at(pool)], more].concat())
+}
+
+/// Calls of one operation.
+fn of<'a>(log: &'a Value, operation: &str) -> Vec<&'a Value> {
+    log["calls"].as_array().unwrap().iter().filter(|call| call["operation"] == operation).collect()
+}
+
+#[test]
+fn a_call_that_a_branch_keeps_long_is_logged_with_its_caller_path_and_branch() {
+    needs!(mounting());
+    let pool = filled(described().option("branch-timeout=60").no_others());
+    assert_eq!(output_of(&["log", &at(&pool)]), "slow calls are not logged: --slow 100ms begins\n");
+    let slow = log(&pool, &["--slow", "100ms"]);
+    assert_eq!((&slow["threshold"]["micros"], slow["calls"].as_array().unwrap().len()), (&100_000.into(), 0));
+    // Open, so that only the read has to wait.
+    let file = File::open(pool.at("on-a/3")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let reader = thread::spawn(move || file.read_at(&mut [0; 16], 0).unwrap());
+    until("the read waits", || callers_waiting() > 0);
+    thread::sleep(Duration::from_millis(150));
+    drop(frozen);
+    assert_eq!(reader.join().unwrap(), "on-a/3".len());
+    let slow = log(&pool, &[]);
+    let reads = of(&slow, "read");
+    let [read] = reads[..] else { panic!("{slow:#}") };
+    assert_eq!(read["path"], "/on-a/3", "{slow:#}");
+    assert_eq!(read["branch"], branch(&pool, "a"), "{slow:#}");
+    assert!(read["micros"].as_u64().unwrap() >= 100_000 && read["error"].is_null(), "{slow:#}");
+    assert_eq!(read["uid"], 0);
+    // A thread of this process: the kernel tells which.
+    let pid = read["pid"].as_u64().unwrap();
+    assert!(pid >= u64::from(std::process::id()), "{slow:#}");
+    let line = output_of(&["log", &at(&pool)]);
+    assert!(line.contains("read /on-a/3  on ") && line.lines().count() == 1, "{line}");
+}
+
+#[test]
+fn the_log_is_bounded_escapes_names_and_ends_when_it_is_off() {
+    needs!(mounting());
+    let pool = pool();
+    pool.write("before", b"x");
+    log(&pool, &["--slow", "0us"]);
+    pool.write("new\nline", b"x");
+    let slow = log(&pool, &[]);
+    assert!(of(&slow, "create").iter().any(|call| call["path"] == "/new\\012line"), "{slow:#}");
+    assert!(slow["calls"].as_array().unwrap().iter().all(|call| call["path"] != "/before"), "{slow:#}");
+    let text = output_of(&["log", &at(&pool)]);
+    assert!(text.lines().all(|line| line.contains("Z  ")), "one line a call: {text}");
+    for n in 0..600 {
+        assert!(!pool.at(format!("missing-{n}")).exists());
+        let _none = fs::create_dir(pool.at("before"));
+        pool.write(format!("made-{n}"), b"x");
+    }
+    let slow = log(&pool, &["--slow", "off"]);
+    let calls = slow["calls"].as_array().unwrap();
+    assert_eq!((calls.len(), slow["threshold"].as_str()), (1000, Some("off")));
+    assert!(slow["lost"].as_u64().unwrap() > 0);
+    let last = calls.last().unwrap()["number"].clone();
+    pool.write("after", b"x");
+    let slow = log(&pool, &[]);
+    assert_eq!(slow["calls"].as_array().unwrap().last().unwrap()["number"], last);
+    let (code, line) = refused(&["log", &at(&pool), "--follow"]);
+    assert!(code == 2 && line.contains("--slow 100ms"), "{line}");
+    let (code, line) = refused(&["log", &at(&pool), "--slow", "fast"]);
+    assert!(code == 2 && line.contains("such as 100ms"), "{line}");
+}
+
+#[test]
+fn the_log_is_followed_as_json_lines() {
+    needs!(mounting());
+    let pool = pool();
+    let home = tempfile::tempdir().unwrap();
+    let (printed, pid) = (home.path().join("printed"), home.path().join("pid"));
+    let scenario = format!(
+        "echo $$ > {}; exec {} log {} --slow 0us --follow --json > {}",
+        pid.display(),
+        binary().display(),
+        at(&pool),
+        printed.display()
+    );
+    let following = thread::spawn(move || command("sh").args(["-c", &scenario]).output().unwrap());
+    let mut n = 0;
+    until("a call is printed", || {
+        n += 1;
+        pool.write(format!("file-{n}"), b"x");
+        fs::read_to_string(&printed).is_ok_and(|text| text.contains("\"/file-"))
+    });
+    let pid: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    following.join().unwrap();
+    let text = fs::read_to_string(&printed).unwrap();
+    for line in text.lines().filter(|line| line.ends_with('}')) {
+        let call: Value = serde_json::from_str(line).unwrap();
+        assert!(call["number"].as_u64().unwrap() > 0, "{call:#}");
+    }
+}
+
+#[test]
+fn a_profile_shows_calls_and_bytes_by_process_user_and_directory() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("write-path=stacked").no_others().mount();
+    pool.mkdir("busy");
+    pool.write("busy/file", &[b'x'; 4096]);
+    let file = File::options().read(true).write(true).open(pool.at("busy/file")).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let busy = thread::spawn(move || {
+        while !told.load(Relaxed) {
+            file.write_all_at(&[b'y'; 4096], 0).unwrap();
+            file.read_exact_at(&mut [0; 4096], 0).unwrap();
+        }
+    });
+    {
+        let shown = |by: &str| json("profile", &["profile", &at(&pool), by, "--interval", "300ms"]);
+        let profiles = ["--pid", "--uid", "--dir"].map(shown);
+        for (profile, of) in profiles.iter().zip([None, Some("0"), Some("/busy")]) {
+            let row = &profile["rows"][0];
+            assert!(of.is_none_or(|of| row["of"] == of), "{profile:#}");
+            let count = |key: &str| row[key].as_u64().unwrap();
+            assert!(
+                count("calls") > 0 && count("read_bytes") >= 4096 && count("written_bytes") >= 4096,
+                "{profile:#}"
+            );
+            assert!(
+                row["mean_us"].as_f64().unwrap() > 0.0 && row["busy"].as_f64().unwrap() > 0.0,
+                "{profile:#}"
+            );
+        }
+        assert!(!profiles[0]["rows"][0]["program"].as_str().unwrap().is_empty(), "{:#}", profiles[0]);
+    }
+    stop.store(true, Relaxed);
+    busy.join().unwrap();
+    let text = output_of(&["profile", &at(&pool), "--interval", "20ms"]);
+    assert!(text.starts_with("PROCESS"), "{text}");
+}
+
+#[test]
+fn other_users_see_no_calls() {
+    needs!(mounting());
+    let pool = pool();
+    for arguments in [["log", &at(&pool)], ["profile", &at(&pool)], ["support", &at(&pool)]] {
+        let Finished { code, stdout, .. } =
+            command(binary()).args(arguments).as_user(1234, 1234).output().unwrap();
+        assert_eq!((code, stdout.as_str()), (5, ""), "{arguments:?}");
+    }
+}
