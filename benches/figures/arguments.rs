@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, endurance, metadata, nfs, relocate, trees};
+use crate::{control, copy, data, endurance, metadata, nfs, programs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) enum Part {
     Metadata,
     Busy,
     Trees,
+    Programs,
     Distance,
     Data,
     Memory,
@@ -36,6 +37,7 @@ const PARTS: &[(&str, Part)] = &[
     ("meta", Part::Metadata),
     ("busy", Part::Busy),
     ("trees", Part::Trees),
+    ("programs", Part::Programs),
     ("distance", Part::Distance),
     ("data", Part::Data),
     ("memory", Part::Memory),
@@ -127,6 +129,15 @@ impl Arguments {
             Pace::Full => (20_000, 10_000),
         };
         trees::TreesAmount { rounds: self.rounds(), files, listed }
+    }
+
+    /// Size of the tree that programs work on.
+    pub(crate) fn programs(&self) -> programs::ProgramsAmount {
+        let files = match self.pace {
+            Pace::Quick => 500,
+            Pace::Full => 8_000,
+        };
+        programs::ProgramsAmount { rounds: self.rounds(), files }
     }
 
     /// Amount of data.

@@ -21,6 +21,7 @@ mod memory;
 mod metadata;
 mod nfs;
 mod null;
+mod programs;
 mod relocate;
 mod report;
 mod slow;
@@ -50,6 +51,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Metadata, |test_bed, asked, tables| metadata::run(test_bed, asked.metadata(), tables)),
     (Part::Busy, |test_bed, asked, tables| metadata::run_busy(test_bed, asked.metadata(), tables)),
     (Part::Trees, |test_bed, asked, tables| trees::run(test_bed, asked.trees(), tables)),
+    (Part::Programs, |test_bed, asked, tables| programs::run(test_bed, asked.programs(), tables)),
     (Part::Distance, |test_bed, asked, tables| distance::run(test_bed, asked.rounds(), tables)),
     (Part::Breadth, |test_bed, asked, tables| breadth::run(test_bed, asked.metadata(), tables)),
     (Part::Startup, |test_bed, asked, tables| startup::run(test_bed, asked.rounds(), tables)),

@@ -52,6 +52,7 @@ mod parallel;
 mod permissions;
 mod power_cuts;
 mod privileges;
+mod real_programs;
 mod refusals;
 mod relocate;
 mod schedules;

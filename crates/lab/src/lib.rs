@@ -29,6 +29,7 @@ pub mod needs;
 pub mod network;
 pub mod nfs4;
 pub mod pool;
+pub mod programs;
 pub mod requests;
 pub mod rival;
 pub mod shell;
