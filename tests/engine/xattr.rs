@@ -1,6 +1,7 @@
 //! Extended attributes: the branch's, and the pool's virtual ones.
 
 use fsstack_engine::Caller;
+use fsstack_engine::settings::Settings;
 use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::Ino;
@@ -44,6 +45,31 @@ fn set_get_list_remove() {
     pool.union.removexattr(ino, c"user.a", Caller::DAEMON).unwrap();
     assert_eq!(get(&pool, ino, c"user.a").unwrap_err(), Errno::NODATA);
     assert_eq!(pool.union.removexattr(ino, c"user.a", Caller::DAEMON).unwrap_err().errno(), Errno::NODATA);
+}
+
+#[test]
+fn a_file_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches() {
+    needs!(program("setfacl"));
+    for exclusive in [false, true] {
+        let pool = TestBed::with(&[ReadWrite; 2], Settings { exclusive, ..settings() });
+        let (file, with_acl) = (pool.write("film", "x"), pool.write("kept", "x"));
+        let has_acl = |ino| pool.union.access_acl(ino, &mut [0; 1024]).unwrap().is_some();
+        let add_acl = |name: &str| {
+            let path = pool.on(0, name);
+            fsstack_lab::shell::command("setfacl").args(["-m", "u:1234:r"]).arg(path).run().unwrap();
+        };
+        add_acl("kept");
+        assert_eq!([has_acl(file), has_acl(with_acl)], [false, true]);
+        add_acl("film");
+        assert_eq!(has_acl(file), !exclusive, "exclusive: {exclusive}");
+        assert!(has_acl(with_acl), "one that has an ACL is asked each time");
+        // Of a directory another copy may be the first later.
+        pool.put_dir(0, "dir");
+        let dir = pool.ino("dir");
+        assert!(!has_acl(dir));
+        add_acl("dir");
+        assert!(has_acl(dir));
+    }
 }
 
 #[test]

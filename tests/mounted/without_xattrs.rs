@@ -37,7 +37,18 @@ fn no_attribute_is_shown_or_taken() {
 #[test]
 fn nobody_comes_in_whom_an_acl_keeps_out() {
     needs!(mounting(), program("setfacl"), not_on_gluster("its volumes keep no ACLs here"));
-    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("xattr=off").mount();
+    acls_are_kept("out-of-band=timeout");
+}
+
+#[test]
+fn nobody_comes_in_whom_an_acl_keeps_out_of_a_pool_that_has_its_branches_for_itself() {
+    needs!(mounting(), program("setfacl"), not_on_gluster("its volumes keep no ACLs here"));
+    acls_are_kept("out-of-band=never");
+}
+
+fn acls_are_kept(out_of_band: &str) {
+    let builder = lab::pool().tmp_branch("a").tmp_branch("b").option("xattr=off");
+    let mut pool = builder.option(out_of_band).mount();
     let branch = &pool.branch("a").path().to_owned();
     sh(
         branch,
@@ -52,6 +63,17 @@ fn nobody_comes_in_whom_an_acl_keeps_out() {
         let said = refused_to_stranger(pool.path(), &format!("cat {name}"));
         assert!(said.contains("denied"), "{name}: {said}");
     }
+    // Also after changes by the pool.
+    sh(
+        pool.path(),
+        "chmod 660 user group dir/file; mv user renamed; mv renamed user; touch user; ln plain link",
+    );
+    for name in ["user", "group", "dir/file"] {
+        assert!(refused_to_stranger(pool.path(), &format!("cat {name}")).contains("denied"), "{name}");
+    }
+    sh(pool.path(), "chmod 664 user group dir/file");
+    assert_eq!(sh_as_stranger(pool.path(), "cat link"), "plain");
+    sh(pool.path(), "rm link");
     // From a listing with attributes, of a kernel that knows none yet; then by name.
     pool.remount();
     assert_eq!(
@@ -68,7 +90,12 @@ fn nobody_comes_in_whom_an_acl_keeps_out() {
 #[test]
 fn new_objects_keep_out_whom_a_default_acl_keeps_out() {
     needs!(mounting(), program("setfacl"), not_on_gluster("its volumes keep no ACLs here"));
-    let pool = lab::pool().tmp_branch("a").option("xattr=off").mount();
+    inherited("out-of-band=timeout");
+    inherited("out-of-band=never");
+}
+
+fn inherited(out_of_band: &str) {
+    let pool = lab::pool().tmp_branch("a").option("xattr=off").option(out_of_band).mount();
     let branch = pool.branch("a").path();
     sh(branch, &format!("mkdir dir; chmod 755 dir . ..; setfacl -d -m u:{STRANGER}:-,g::rw,o::rw dir"));
     sh(pool.path(), "umask 0; echo new > dir/file; mkdir dir/sub; echo in > dir/sub/file; touch other");

@@ -16,7 +16,7 @@ use fsstack_fuse::mount::mount;
 use fsstack_fuse::notify::send_again;
 use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::{Adapter, LockWait, Mounted, OpenTransport, Pauser, Plan, Transport};
-use fsstack_pool::settings::Restart;
+use fsstack_pool::settings::{OutOfBand, Restart};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::SignalFd;
@@ -197,6 +197,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
             _ => engine::Synced::ByRequest,
         },
         recheck: outside::recheck(&settings.options),
+        exclusive: settings.options.out_of_band == OutOfBand::Never,
         privileged: settings.privilege == Privilege::Root,
         // Half of what may be open is for directories, half for files.
         // Each keeps a directory of its branch in the kernel's memory.

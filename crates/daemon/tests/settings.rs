@@ -123,6 +123,7 @@ fn the_defaults() {
                     branch_inflight: 24,
                     degraded: Strict,
                     recheck: 3600s,
+                    exclusive: false,
                     privileged: false,
                     nfs_export: false,
                     control_file: On,

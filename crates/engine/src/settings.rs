@@ -78,6 +78,8 @@ pub struct Settings {
     pub degraded: Degraded,
     /// How long a directory's set of copies is believed before all branches are asked again.
     pub recheck: Duration,
+    /// Nothing but the pool changes its branches.
+    pub exclusive: bool,
     /// The daemon may act as its callers and use privileged calls (it runs as root).
     pub privileged: bool,
     /// The pool can be exported by NFS: an object is found by its number alone, whether the kernel knows it or not.
@@ -112,6 +114,7 @@ impl Settings {
             branch_inflight: 24,
             degraded: Degraded::Strict,
             recheck: Duration::from_secs(3600),
+            exclusive: false,
             privileged: false,
             nfs_export: false,
             control_file: ControlFile::Off,

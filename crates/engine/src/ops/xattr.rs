@@ -31,11 +31,11 @@ const OURS_OF_MERGERFS: [&[u8]; 4] = [
 ];
 /// Namespace whose permissions the kernel leaves to the file system.
 const SYSTEM: &[u8] = b"system.";
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+const ACL_ACCESS: &CStr = c"system.posix_acl_access";
+const ACL_DEFAULT: &CStr = c"system.posix_acl_default";
 
 fn is_acl(name: &CStr) -> bool {
-    [ACL_ACCESS, ACL_DEFAULT].contains(&name.to_bytes())
+    [ACL_ACCESS, ACL_DEFAULT].contains(&name)
 }
 
 impl Union {
@@ -55,6 +55,30 @@ impl Union {
             return Err(Errno::NODATA.into());
         }
         self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, into))
+    }
+
+    /// Reads the access ACL of `ino` into `into`, and returns its length; None if it has none. In a pool that nothing else
+    /// changes, and whose kernel sets no attributes (`xattr=off`), a file without an ACL gets none later: it is asked once.
+    ///
+    /// # Errors
+    /// ERANGE if `into` is too small; the branch's error.
+    pub fn access_acl(&self, ino: Ino, into: &mut [u8]) -> Result<Option<usize>> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        if inode.lacks_acl() {
+            return Ok(None);
+        }
+        match self.with_one(&pool, &inode, |on| xattr::get(on, ACL_ACCESS, into)) {
+            Ok(len) => Ok(Some(len)),
+            Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {
+                // A directory has copies, of which another one may be the first later; its descriptor is at hand.
+                if pool.settings.exclusive && !inode.is_dir() {
+                    inode.note_without_acl();
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists the names of the attributes of `ino`, NUL-terminated, in `into`, and returns their length. An empty `into`
@@ -107,7 +131,7 @@ impl Union {
                 xattr::set(On::Fd(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
                 // The kernel sets `kill_sgid` for either ACL; the default one has no part in the mode.
-                if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
+                if kill_sgid && name == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
             self.tree.attributes_changed(&pool, &inode);
             return set;
@@ -123,7 +147,7 @@ impl Union {
             look_anew(fd, name, value);
             Ok(())
         })?;
-        if kill_sgid && name.to_bytes() == ACL_ACCESS {
+        if kill_sgid && name == ACL_ACCESS {
             pin.change(&pool, clear_sgid)?;
         }
         inode.note_changed();
@@ -308,7 +332,7 @@ fn is_hidden(name: &[u8]) -> bool {
 /// shows the old mode for a second, and so does GlusterFS's client. A chmod to the mode that is in force already is
 /// noticed at once.
 fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
-    if name.to_bytes() != ACL_ACCESS {
+    if name != ACL_ACCESS {
         return;
     }
     // The ACL was set, as the caller wanted: an error here is not the caller's.

@@ -4,14 +4,9 @@
 //! an ACL keeps out. So an object with an ACL is shown with a mode that grants each user no more than the ACL does. The mode
 //! may grant less.
 
-use std::ffi::CStr;
-
 use fsstack_engine::Union;
 use fsstack_engine::answer::{Attr, Entry};
 use fsstack_pool::settings::Xattrs;
-use fsstack_sys::Errno;
-
-const ACL: &CStr = c"system.posix_acl_access";
 
 /// Kind of object among a mode's bits, and a symbolic link.
 const KIND: u32 = 0o170_000;
@@ -48,9 +43,9 @@ impl<'a> Modes<'a> {
     fn narrowed(self, attr: &Attr) -> u32 {
         let mode = attr.stat.mode;
         let mut acl = [0; 1024];
-        match self.union.getxattr(attr.ino, ACL, &mut acl) {
-            Ok(len) => acl.get(..len).and_then(|acl| within(mode, acl)).unwrap_or(mode & !NOT_OWNER),
-            Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => mode,
+        match self.union.access_acl(attr.ino, &mut acl) {
+            Ok(Some(len)) => acl.get(..len).and_then(|acl| within(mode, acl)).unwrap_or(mode & !NOT_OWNER),
+            Ok(None) => mode,
             // An ACL that is too long, or that cannot be read: the owner's rights are certain.
             Err(_) => mode & !NOT_OWNER,
         }

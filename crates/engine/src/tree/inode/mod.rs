@@ -50,6 +50,8 @@ pub struct Inode {
     /// The file was open by passthrough: a mapping of it may outlive the descriptor. (The kernel does not forget the inode
     /// meanwhile.)
     was_past: AtomicBool,
+    /// The branch was asked for an access ACL, and there is none.
+    lacks_acl: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
     reported: AtomicU32,
     /// Names made in the directory by this daemon.
@@ -152,6 +154,7 @@ impl Inode {
             kind,
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
+            lacks_acl: AtomicBool::new(false),
             reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
             losses: AtomicU32::new(0),
@@ -188,6 +191,16 @@ impl Inode {
     /// Milliseconds before `now` since its attributes were last sent to the kernel.
     pub(crate) fn reported_before(&self, now: u32) -> u32 {
         now.wrapping_sub(self.reported.load(Relaxed))
+    }
+
+    /// The branch was asked for its access ACL, and there is none.
+    pub(crate) fn note_without_acl(&self) {
+        self.lacks_acl.store(true, Relaxed);
+    }
+
+    /// Whether [`Self::note_without_acl`] was called.
+    pub(crate) fn lacks_acl(&self) -> bool {
+        self.lacks_acl.load(Relaxed)
     }
 
     /// Whether it is a directory.
