@@ -18,6 +18,10 @@ const ENOUGH_FILES: u64 = 16_384;
 /// Default maximum of pages per request.
 const USUAL_PAGES: u64 = 256;
 
+/// Measured in docs/figures/operations.md: names over /dev/fuse gain a tenth to two thirds, over io_uring nothing.
+const HALTS_AT_ONCE: &str = "haltpoll.guest_halt_poll_ns=0: idle virtual CPUs halt at once, and requests by /dev/fuse wait for \
+     them to wake: set it to 200000 (/sys/module/haltpoll/parameters), or use transport=ring";
+
 pub(super) fn kernel(report: &mut DoctorReport) {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     match version(&release) {
@@ -54,6 +58,24 @@ pub(super) fn kernel(report: &mut DoctorReport) {
             format!("kernel.io_uring_disabled={level}: without io_uring requests come by /dev/fuse"),
         ),
     }
+}
+
+/// Tells whether idle CPUs of a virtual machine poll before they halt.
+pub(super) fn idle(report: &mut DoctorReport) {
+    let governor = read("/sys/devices/system/cpu/cpuidle/current_governor");
+    let polls = read("/sys/module/haltpoll/parameters/guest_halt_poll_ns");
+    match polled(governor.as_deref(), polls.as_deref()) {
+        None => {}
+        Some("0") => report.warn("idle", HALTS_AT_ONCE),
+        Some(ns) => {
+            report.ok("idle", format!("haltpoll.guest_halt_poll_ns={ns}: idle CPUs poll before they halt"))
+        }
+    }
+}
+
+/// Nanoseconds of polling; None if another governor decides, as on hardware.
+fn polled<'a>(governor: Option<&str>, ns: Option<&'a str>) -> Option<&'a str> {
+    ns.filter(|_| governor == Some("haltpoll"))
 }
 
 pub(super) fn limits(report: &mut DoctorReport) {
@@ -161,6 +183,13 @@ mod tests {
     fn a_time_limit_of_the_kernel_is_reported_with_its_value() {
         let text = request_timeout("max_request_timeout", "30");
         assert!(text.starts_with("fs.fuse.max_request_timeout=30: "), "{text}");
+    }
+
+    #[test]
+    fn polling_counts_only_where_haltpoll_governs() {
+        assert_eq!(polled(Some("haltpoll"), Some("0")), Some("0"));
+        assert_eq!(polled(Some("menu"), Some("0")), None);
+        assert_eq!(polled(None, None), None);
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
         report.warn("leftovers", format!("{id}: its daemon was killed; what it left in /run was cleaned up"));
     }
     machine::kernel(&mut report);
+    machine::idle(&mut report);
     machine::limits(&mut report);
     machine::dead_mounts(&live, &mut report);
     for pool in named.as_ref().map_or(&live[..], std::slice::from_ref) {
