@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, endurance, metadata, nfs, programs, relocate, trees};
+use crate::{control, copy, data, endurance, many, metadata, nfs, programs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub(crate) enum Part {
     Distance,
     Data,
     Memory,
+    Many,
     Startup,
     Breadth,
     Relocate,
@@ -41,6 +42,7 @@ const PARTS: &[(&str, Part)] = &[
     ("distance", Part::Distance),
     ("data", Part::Data),
     ("memory", Part::Memory),
+    ("many", Part::Many),
     ("startup", Part::Startup),
     ("breadth", Part::Breadth),
     ("relocate", Part::Relocate),
@@ -120,6 +122,15 @@ impl Arguments {
             Pace::Full => (5_000, 10_000),
         };
         metadata::MetadataAmount { rounds: self.rounds(), names, listed }
+    }
+
+    /// Amount of work of many callers.
+    pub(crate) fn many(&self) -> many::ManyAmount {
+        let names = match self.pace {
+            Pace::Quick => 2_000,
+            Pace::Full => 20_000,
+        };
+        many::ManyAmount { rounds: self.rounds(), names }
     }
 
     /// Size of the trees for real programs.

@@ -17,6 +17,7 @@ mod frozen;
 mod groups;
 mod hogs;
 mod index;
+mod many;
 mod memory;
 mod metadata;
 mod nfs;
@@ -71,6 +72,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
     (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
     (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),
+    (Part::Many, |_, asked, tables| many::run(asked.many(), tables)),
     (Part::Memory, |test_bed, asked, tables| memory::run(test_bed, asked.inodes(), tables)),
     (Part::Endurance, |test_bed, asked, tables| {
         endurance::run(test_bed, asked.endurance(), &target()?.join("endurance.svg"), tables)

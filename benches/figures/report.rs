@@ -57,6 +57,11 @@ impl Table {
         cells[at].push(sample);
     }
 
+    /// Median of a cell.
+    pub(crate) fn median_of(&self, row: &str, column: &str) -> Option<f64> {
+        self.median(&self.rows.iter().find(|(label, _)| label == row)?.1, column)
+    }
+
     fn median(&self, cells: &[Samples], column: &str) -> Option<f64> {
         let at = self.columns.iter().position(|name| name == column)?;
         median(cells.get(at)?)
