@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
+use arc_swap::ArcSwap;
 use fsstack_pool::{BranchMode, BranchSpec, Floor};
 use fsstack_sys as sys;
-use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -26,7 +26,7 @@ pub(crate) struct AdminState {
     mode: AtomicU8,
     /// The branch is being removed: nothing new is placed on it.
     leaving: AtomicBool,
-    limits: Mutex<SpaceLimits>,
+    limits: ArcSwap<SpaceLimits>,
     /// Number of open files, or [`GONE`].
     open: AtomicUsize,
     /// Bytes reserved for copies in progress.
@@ -66,7 +66,7 @@ impl AdminState {
         Self {
             mode: AtomicU8::new(code(spec.mode)),
             leaving: AtomicBool::new(false),
-            limits: Mutex::new(limits),
+            limits: ArcSwap::from_pointee(limits),
             open: AtomicUsize::new(0),
             reserved: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
@@ -137,12 +137,12 @@ impl Branch {
 
     /// Returns its own floor, if it has one.
     pub fn floor(&self) -> Option<Floor> {
-        self.admin.limits.lock().floor
+        self.admin.limits.load().floor
     }
 
     /// Returns its own least number of free inodes, if it has one.
     pub fn min_inodes(&self) -> Option<u64> {
-        self.admin.limits.lock().min_inodes
+        self.admin.limits.load().min_inodes
     }
 
     /// Returns the number of files open on it.
@@ -250,7 +250,7 @@ impl Branch {
 
     /// Changes its own floor and its own least number of free inodes; `None` means the pool's.
     pub fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
-        *self.admin.limits.lock() = SpaceLimits { floor, min_inodes };
+        self.admin.limits.store(Arc::new(SpaceLimits { floor, min_inodes }));
     }
 }
 

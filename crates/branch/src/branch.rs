@@ -20,13 +20,11 @@ use crate::events::BranchEvents;
 use crate::health::Health;
 use crate::health::free::FUSE;
 use crate::health::inflight_limit::{CallKind, InflightLimit};
+use crate::known_space::KnownSpace;
 use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
-use crate::ranked::{Ranked, SPACE, assert_none_held};
-
-/// Lifetime of cached free-space figures.
-const SPACE_AGE: Duration = Duration::from_secs(1);
+use crate::ranked::assert_none_held;
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
 pub const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
@@ -107,7 +105,7 @@ pub struct Branch {
     pub(crate) health: Arc<Health>,
     /// Weak reference to itself, for its monitor.
     pub(crate) me: Weak<Self>,
-    space: Ranked<(Instant, FsSpace), SPACE>,
+    space: KnownSpace,
     /// Mount generation plus one of the space query in progress; 0 if there is none.
     asking_space: AtomicU64,
     /// Bytes that this pool has written, and files and directories that it has made, since the last space query.
@@ -157,7 +155,7 @@ impl Branch {
             admin: AdminState::new(spec),
             mount_root: MountRoot::new(root, &stat, &space, proof),
             events: OnceLock::new(),
-            space: Ranked::new((Instant::now(), space)),
+            space: KnownSpace::new(space),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
@@ -220,7 +218,7 @@ impl Branch {
             admin: AdminState::new(&BranchSpec::new("(left)".into())),
             mount_root: MountRoot::nowhere()?,
             events: OnceLock::new(),
-            space: Ranked::new((Instant::now(), FsSpace::default())),
+            space: KnownSpace::new(FsSpace::default()),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
@@ -319,26 +317,21 @@ impl Branch {
     /// The file system does not answer.
     pub fn fs_space(&self) -> Result<FsSpace> {
         self.check_open()?;
-        {
-            let mut known = self.space.lock();
-            if known.0.elapsed() <= SPACE_AGE {
-                return Ok(known.1);
-            }
-            // One thread queries at a time, without the lock: the branch may hang, and placement on any branch needs
-            // its space.
-            known.0 = Instant::now();
+        // One thread queries at a time, without a lock: the branch may hang, and placement on any branch needs its space.
+        match self.space.young() {
+            Some(known) => Ok(known),
+            None if self.is_remote() => self.space_soon(),
+            None => self.ask_space(),
         }
-        if self.is_remote() { self.space_soon() } else { self.ask_space() }
     }
 
     /// Queries the space in another thread, so that placement on another branch cannot get stuck in this one.
     fn space_soon(&self) -> Result<FsSpace> {
-        let last_reported = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
         // A thread stuck in an old mount may never return, so the present mount is queried regardless.
         let asked_of = u64::from(self.mount_generation()) + 1;
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
-            return Ok(last_reported());
+            return Ok(self.space.last());
         }
         let (tell, reported) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
@@ -351,9 +344,9 @@ impl Branch {
         if let Err(error) = asking {
             tracing::warn!(%error, branch = %self.path.display(), "branch space: cannot start a thread; using the last known figures");
             self.asking_space.store(0, Relaxed);
-            return Ok(last_reported());
+            return Ok(self.space.last());
         }
-        reported.recv_timeout(self.timeout()).unwrap_or_else(|_| Ok(last_reported()))
+        reported.recv_timeout(self.timeout()).unwrap_or_else(|_| Ok(self.space.last()))
     }
 
     fn ask_space(&self) -> Result<FsSpace> {
@@ -361,20 +354,20 @@ impl Branch {
         let arrived = self.what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
-        let mut known = self.space.lock();
+        let replacing = self.space.replace();
         if self.mount_generation() != mount_generation {
             return Ok(asked); // of a mount that is gone
         }
         self.placed.store(0, Relaxed);
         self.made.store(0, Relaxed);
         self.note_arrived(&arrived);
-        *known = (Instant::now(), asked);
+        replacing.set(asked);
         Ok(asked)
     }
 
     /// True if the last space query found it read-only.
     pub(crate) fn is_known_read_only(&self) -> bool {
-        self.space.lock().1.read_only
+        self.space.last().read_only
     }
 
     /// Like [`Self::fs_space`], in bytes, for placement: less the bytes that this pool has placed since the last query.
@@ -384,25 +377,25 @@ impl Branch {
     ///
     /// The file system does not answer.
     pub fn space(&self) -> Result<Space> {
-        let fs = self.fs_space()?;
+        Ok(self.space_of(&self.fs_space()?))
+    }
+
+    /// Like [`Self::space`], of the figures `fs` of [`Self::fs_space`].
+    pub fn space_of(&self, fs: &FsSpace) -> Space {
         let unit = fs.frag_size.max(1);
         let placed = self.placed.load(Relaxed).saturating_add(self.still_to_come());
-        Ok(Space {
+        Space {
             total: fs.blocks.saturating_mul(unit),
             free: fs.free.saturating_mul(unit).saturating_sub(placed),
             available: fs.avail.saturating_mul(unit).saturating_sub(placed),
             inodes_total: fs.files,
             inodes_free: fs.files_free.saturating_sub(self.made.load(Relaxed)),
-        })
+        }
     }
 
     /// Returns true and drops cached figures from before `then`: they count objects that were removed since.
     pub fn recount(&self, then: Instant) -> bool {
-        let old = self.space.lock().0 < then;
-        if old {
-            self.distrust_space();
-        }
-        old
+        self.space.distrust_before(then)
     }
 
     /// Notes that a file or directory was made on this branch.
@@ -423,10 +416,7 @@ impl Branch {
 
     /// Drops the cached figures: a call failed for lack of space.
     pub fn distrust_space(&self) {
-        let mut known = self.space.lock();
-        if let Some(past) = Instant::now().checked_sub(SPACE_AGE * 2) {
-            known.0 = past;
-        }
+        self.space.replace().distrust();
     }
 
     /// True if the branch can be changed, by its mode and its mount's present state.

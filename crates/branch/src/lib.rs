@@ -12,6 +12,7 @@ pub mod entries;
 pub mod error;
 pub mod events;
 pub mod health;
+mod known_space;
 pub mod longest;
 pub mod metrics;
 pub mod mount_root;

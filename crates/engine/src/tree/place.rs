@@ -11,7 +11,7 @@ use fsstack_sys as sys;
 
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
+use crate::tree::inode::{BranchSet, Inode};
 use fsstack_identity::number::mix;
 
 impl Tree {
@@ -93,26 +93,26 @@ impl Tree {
         fits: impl Fn(&Branch, &Space) -> bool,
     ) -> Vec<Candidate> {
         let newest = chain.needs_mtime();
-        let depth = if chain.needs_depth() { ancestors(parent) } else { Vec::new() };
+        let depth = if chain.needs_depth() { ancestor_branches(parent) } else { Vec::new() };
+        let holders = depth.first().copied().unwrap_or_else(|| parent.branches());
         pool.branches
             .iter()
             .filter_map(|branch| {
-                let space = branch.space();
-                let reachable = space.is_ok();
-                let space = space.unwrap_or_default();
+                let fs = branch.fs_space().ok();
+                let space = fs.map(|fs| branch.space_of(&fs)).unwrap_or_default();
                 if !fits(branch, &space) {
                     return None;
                 }
-                let holds_parent = parent.is_on(branch.ix);
+                let holds_parent = holders.has(branch.ix);
                 Some(Candidate {
                     branch: branch.ix,
                     mode: branch.mode(),
-                    mounted_read_only: branch.is_mounted_read_only(),
-                    reachable,
+                    mounted_read_only: fs.is_some_and(|fs| fs.read_only),
+                    reachable: fs.is_some(),
                     holds_parent,
                     deepest: depth
                         .iter()
-                        .position(|dir| dir.is_on(branch.ix))
+                        .position(|holders| holders.has(branch.ix))
                         .map_or(0, |up| depth.len() - up),
                     parent_mtime: (newest && holds_parent)
                         .then(|| self.mtime_on(pool, parent, branch.ix))
@@ -137,6 +137,18 @@ pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
     let mut all = vec![dir.clone()];
     while let Some(name) = all.last().and_then(|last| last.name()) {
         all.push(name.parent);
+    }
+    all
+}
+
+/// Branches that have a copy of the directory, and of each of its ancestors up to the root. Each is locked once: every create
+/// in the pool comes by the root.
+fn ancestor_branches(dir: &Arc<Inode>) -> Vec<BranchSet> {
+    let (mut all, mut above) = (Vec::new(), Some(dir.clone()));
+    while let Some(dir) = above {
+        let (branches, parent) = dir.branches_and_parent();
+        all.push(branches);
+        above = parent;
     }
     all
 }

@@ -91,6 +91,23 @@ impl Copies {
     }
 }
 
+/// A set of branches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BranchSet(u64);
+
+impl BranchSet {
+    /// Whether `branch` is in it.
+    pub(crate) fn has(self, branch: BranchIx) -> bool {
+        self.0 & bit(branch) != 0
+    }
+}
+
+impl FromIterator<BranchIx> for BranchSet {
+    fn from_iter<I: IntoIterator<Item = BranchIx>>(branches: I) -> Self {
+        Self(branches.into_iter().fold(0, |all, branch| all | bit(branch)))
+    }
+}
+
 pub(super) fn bit(branch: BranchIx) -> u64 {
     1 << (branch.0 & 63)
 }
@@ -99,6 +116,21 @@ impl Inode {
     /// The branches that have a copy of this directory, in order.
     pub fn copies(&self) -> SmallVec<[BranchIx; 4]> {
         self.with_dir(|dir| dir.copies.iter().map(|copy| copy.branch).collect()).unwrap_or_default()
+    }
+
+    /// The same as a set.
+    pub(crate) fn branches(&self) -> BranchSet {
+        self.branches_and_parent().0
+    }
+
+    /// The branches that have a copy of this directory, and the directory that it lies in, if it is not the root.
+    pub(crate) fn branches_and_parent(&self) -> (BranchSet, Option<Arc<Self>>) {
+        let state = self.state.lock();
+        let branches = match &state.location {
+            Location::Dir(dir) => dir.copies.iter().map(|copy| copy.branch).collect(),
+            Location::File(_) | Location::Nowhere => BranchSet::default(),
+        };
+        (branches, state.names.first().map(|name| name.parent.clone()))
     }
 
     /// Whether `branch` has a copy.

@@ -84,7 +84,9 @@ enum FirstEntry {
     Again(TakenEntry),
 }
 
+/// In cache lines of its own: threads of one CPU write it, at each request.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Queue {
     /// Threads that wait for a request.
     free: AtomicUsize,
