@@ -64,11 +64,11 @@ impl Union {
     /// ERANGE if `into` is too small; the branch's error.
     pub fn access_acl(&self, ino: Ino, into: &mut [u8]) -> Result<Option<usize>> {
         let pool = self.pool.load();
-        let inode = self.inode(ino)?;
+        let inode = self.tree.inode(ino)?;
         if inode.lacks_acl() {
             return Ok(None);
         }
-        match self.with_one(&pool, &inode, |on| xattr::get(on, ACL_ACCESS, into)) {
+        match self.tree.with_one(&pool, &inode, |on| xattr::get(on, ACL_ACCESS, into)) {
             Ok(len) => Ok(Some(len)),
             Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {
                 // A directory has copies, of which another one may be the first later; its descriptor is at hand.
