@@ -118,6 +118,13 @@ pub(crate) struct Running {
     /// Rounds that count; below 6 no verdicts are given.
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
+    /// Go on, with the targets of bars that are not decided, up to so many rounds [experiments: 24, with --full 96; without
+    /// more than --rounds if that is given].
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds_max: Option<u32>,
+    /// Repeat each case within a round, as often as the warm-up round says, until so many seconds are measured.
+    #[arg(long, value_name = "S")]
+    pub(crate) cell_seconds: Option<f64>,
     /// Decides random orders and random data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -134,6 +141,9 @@ pub(crate) struct Compare {
     /// Rounds before the first that counts.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Run")]
     pub(crate) warmups: u32,
+    /// Bar for each target: this part of the baseline's rate, as 0.97; met, missed or not decided.
+    #[arg(long, value_name = "PART", help_heading = "Run")]
+    pub(crate) bar: Option<f64>,
     /// Also mount mhddfs and mergerfs, if installed, over the branches of the pool among the targets.
     #[arg(long, help_heading = "Run")]
     pub(crate) rivals: bool,

@@ -1,9 +1,10 @@
 //! `compare`: one workload, or a sweep of it, on directories that the user names.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Compare, Work};
-use crate::plan::Plan;
+use crate::bar::Limit;
+use crate::plan::{Cells, Plan, Repeated};
 use crate::record::{Case, Figure, WorkloadShape};
 use crate::rivals::Rivals;
 use crate::workload::{Engine, Op, Workload};
@@ -26,7 +27,12 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
         figures,
         cases,
         rounds: given.running.rounds.unwrap_or(7),
+        rounds_max: 0,
         warmups: given.warmups,
+        cells: Cells { seconds: given.running.cell_seconds.unwrap_or(0.0), of: Repeated::All },
+        bars: Vec::new(),
+        again: None,
+        disks: None,
         seed: given.running.seed,
         published: Vec::new(),
         skipped: Vec::new(),
@@ -37,7 +43,16 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
     if let (true, Some(first)) = (plan.baseline.is_empty(), plan.targets.first()) {
         plan.baseline.clone_from(&first.name);
     }
+    plan.rounds_max = given.running.rounds_max.unwrap_or(plan.rounds);
     plan.check()?;
+    if let Some(part) = given.bar {
+        ensure!(part.is_finite() && 0.0 < part, "--bar is a part of the baseline's rate, as 0.97");
+        let own: Vec<String> = plan.targets.iter().map(|target| target.name.clone()).collect();
+        let cases: Vec<String> = plan.cases.iter().map(|case| case.name.clone()).collect();
+        for (case, target) in cases.iter().flat_map(|case| own.iter().map(move |target| (case, target))) {
+            plan.add_bar(case, case, target, Limit::RateAtLeast(part));
+        }
+    }
     let mut rivals = Rivals::default();
     if given.rivals {
         rivals.mount(&mut plan, &given.branches)?;

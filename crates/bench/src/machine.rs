@@ -46,6 +46,7 @@ pub(crate) fn target(target: &Target) -> TargetRecord {
         size_bytes: blocks(|r| r.f_blocks),
         free_bytes: blocks(|r| r.f_bavail),
         bears: None,
+        again: false,
         notes: Vec::new(),
     }
 }

@@ -1,14 +1,17 @@
 //! `fsstack-bench`: measures the cost of stacked file systems, to choose write paths and volume types.
 
 mod arguments;
+mod bar;
 mod buffers;
 mod cache;
+mod cell;
 mod compare;
 mod compare_runs;
 mod copying;
 mod engine;
 mod experiment;
 mod gate;
+mod images;
 mod machine;
 mod measure;
 mod metadata;

@@ -10,16 +10,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
-use rustix::fs::syncfs;
 
 use crate::buffers::Aligned;
-use crate::cache::{self, Dropped};
+use crate::cache::Cold;
+use crate::cell::Cell;
 use crate::copying::Copier;
 use crate::gate::Gate;
 use crate::plan::Export;
-use crate::serving::serving;
 use crate::stack::{Stack, Used};
-use crate::target::remove_all;
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
 use crate::{metadata, stack, task};
@@ -40,14 +38,17 @@ pub(crate) struct Measured {
     pub(crate) used: Vec<Used>,
     /// CPU seconds of the whole machine.
     pub(crate) machine_cpu_seconds: f64,
-    /// Extent of dropped caches, if any.
-    pub(crate) dropped: Option<Dropped>,
+    /// How often the case was done.
+    pub(crate) passes: u32,
+    /// How far caches were emptied, if asked.
+    pub(crate) cold: Option<Cold>,
 }
 
-/// A case on a target, over its rounds.
+/// A case on a target.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) workload: &'a Workload,
+    /// The directory to work in.
     pub(crate) work: &'a Path,
     pub(crate) seed: u64,
     pub(crate) stop: &'a AtomicBool,
@@ -58,8 +59,11 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Writes the files to be read, and reads them once for a warm case.
+    /// Makes what the case needs: names, or files to be read, which are read once for a warm case.
     pub(crate) fn lay_out(&self) -> Result<()> {
+        if self.workload.engine == Engine::Metadata {
+            metadata::lay_out(self.workload, self.work, self.stop).context("laying out names")?;
+        }
         if !self.workload.keeps_files() {
             return Ok(());
         }
@@ -100,37 +104,27 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs one round; always removes its files.
-    pub(crate) fn round(&self) -> Result<Measured> {
-        let measured = self.measured();
-        let tidied = if self.workload.keeps_files() || self.workload.engine == Engine::Null {
-            Ok(())
-        } else {
-            self.tidy_up().context("removing files")
-        };
-        // The first failure is reported.
-        measured.and_then(|measured| tidied.map(|()| measured))
+    /// A cell of so many passes.
+    pub(crate) fn cell(&self, passes: u32) -> Cell<'_> {
+        Cell { bench: self.within(self.work), passes }
     }
 
-    fn measured(&self) -> Result<Measured> {
-        if self.workload.engine == Engine::Metadata {
-            metadata::lay_out(self.workload, self.work, self.stop).context("laying out names")?;
-        }
-        let dropped = match self.workload.cache {
-            Cache::Cold if self.workload.engine != Engine::Null => {
-                Some(self.empty_caches().context("emptying caches")?)
-            }
-            _ => None,
-        };
+    /// The same in another directory.
+    pub(crate) fn within<'b>(&'b self, work: &'b Path) -> Bench<'b> {
+        let Bench { workload, seed, stop, export, copied, .. } = *self;
+        Bench { workload, work, seed, stop, export, copied }
+    }
+
+    /// Measures one pass.
+    pub(crate) fn run(&self, stack: &Stack) -> Result<Measured> {
         match self.copied {
-            Some((source, copier)) => self.copy(source, copier),
-            None => self.released(dropped),
+            Some((source, copier)) => self.copy(source, copier, stack),
+            None => self.released(stack),
         }
     }
 
     /// A program copies everything, as one operation.
-    fn copy(&self, source: &Path, copier: Copier) -> Result<Measured> {
-        let stack = Stack::of(serving(self.work, None));
+    fn copy(&self, source: &Path, copier: Copier, stack: &Stack) -> Result<Measured> {
         let (before, children, began) = (stack.sample_before(), stack::children_seconds(), Instant::now());
         copier.copy(source, self.work)?;
         let ended = Instant::now();
@@ -145,51 +139,24 @@ impl Bench<'_> {
         let mut latencies = histogram()?;
         task::note(&mut latencies, ended.duration_since(began));
         let done = Done { began, ended, ops: 1, bytes: self.workload.footprint(), latencies };
-        gather(vec![done], used, machine_cpu_seconds, None)
+        gather(vec![done], used, machine_cpu_seconds)
     }
 
-    /// Removes the case's files.
+    /// Removes files that were kept over the rounds: emptied first, as a server keeps removed files open for a while.
     pub(crate) fn clear(&self) -> Result<()> {
-        if self.workload.engine == Engine::Nfs {
-            self.empty_files().context("emptying files")?;
-        }
-        self.tidy_up().context("removing files")
-    }
-
-    fn empty_caches(&self) -> io::Result<Dropped> {
-        let mut files = Vec::new();
-        if self.workload.keeps_files() {
-            for entry in fs::read_dir(self.work)? {
-                files.push(File::open(entry?.path())?);
-            }
-        }
-        syncfs(File::open(self.work)?)?;
-        cache::drop_caches(&files)
-    }
-
-    /// Empties files first: a server keeps removed files open for a while, with their space.
-    fn empty_files(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.work)? {
-            File::options().write(true).open(entry?.path())?.set_len(0)?;
-        }
-        Ok(())
-    }
-
-    /// Removes the round's files and syncs, so that the next target does not pay for this one.
-    fn tidy_up(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.work)? {
+        for entry in fs::read_dir(self.work).context("listing files")? {
             let path = entry?.path();
-            if path.is_dir() { remove_all(&path)? } else { fs::remove_file(path)? }
-        }
-        syncfs(File::open(self.work)?)?;
-        if !serving(self.work, None).is_empty() {
-            // A FUSE file system does not pass that on: what its servers have written to disks of this machine stays dirty.
-            rustix::fs::sync();
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_len(0))
+                .context("emptying files")?;
+            fs::remove_file(path).context("removing files")?;
         }
         Ok(())
     }
 
-    fn released(&self, dropped: Option<Dropped>) -> Result<Measured> {
+    fn released(&self, stack: &Stack) -> Result<Measured> {
         let gate = Gate::new(self.workload.tasks.get());
         let role = |number| Role {
             workload: self.workload,
@@ -200,7 +167,6 @@ impl Bench<'_> {
             stop: self.stop,
             export: self.export,
         };
-        let stack = Stack::of(serving(self.work, self.export.map(|(export, _)| export.pid)));
         thread::scope(|scope| {
             let mut tasks = Vec::new();
             for number in 0..self.workload.tasks.get() {
@@ -243,17 +209,12 @@ impl Bench<'_> {
                 return Err(e.into());
             }
             let (used, machine_cpu_seconds) = before.until(&after);
-            gather(done, used, machine_cpu_seconds, dropped)
+            gather(done, used, machine_cpu_seconds)
         })
     }
 }
 
-fn gather(
-    done: Vec<Done>,
-    used: Vec<Used>,
-    machine_cpu_seconds: f64,
-    dropped: Option<Dropped>,
-) -> Result<Measured> {
+fn gather(done: Vec<Done>, used: Vec<Used>, machine_cpu_seconds: f64) -> Result<Measured> {
     let mut latencies = histogram()?;
     for one in &done {
         latencies.add(&one.latencies)?;
@@ -269,11 +230,30 @@ fn gather(
         latencies,
         used,
         machine_cpu_seconds,
-        dropped,
+        passes: 1,
+        cold: None,
     })
 }
 
 impl Measured {
+    /// Two passes as one.
+    pub(crate) fn and(mut self, other: Self) -> Result<Self> {
+        self.ops += other.ops;
+        self.bytes += other.bytes;
+        self.seconds += other.seconds;
+        self.start_skew_seconds = self.start_skew_seconds.max(other.start_skew_seconds);
+        self.latencies.add(&other.latencies)?;
+        for used in other.used {
+            match self.used.iter_mut().find(|mine| mine.program == used.program) {
+                Some(mine) => mine.add(&used),
+                None => self.used.push(used),
+            }
+        }
+        self.machine_cpu_seconds += other.machine_cpu_seconds;
+        self.passes += other.passes;
+        Ok(self)
+    }
+
     /// Bytes or operations a second, as `unit` says.
     pub(crate) fn rate(&self, unit: &str) -> f64 {
         let amount = if unit == "B/s" { self.bytes } else { self.ops };
@@ -281,42 +261,9 @@ impl Measured {
     }
 }
 
-/// Space needed on one file system if all targets are on it: files kept over the rounds exist on every target at once.
+/// Space needed on one file system if all targets are on it: files that are kept over the rounds exist on every target at
+/// once, those of one cell's passes on one.
 pub(crate) fn need(workload: &Workload, targets: usize) -> Bytes {
-    let copies = if workload.keeps_files() { targets.max(1) } else { 1 };
+    let copies = if workload.is_kept() { targets.max(1) } else { 1 };
     Bytes(workload.footprint().saturating_mul(copies as u64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::Op;
-
-    fn failure(work: &Path, workload: &Workload) -> String {
-        let stop = AtomicBool::new(false);
-        let bench = Bench { workload, work, seed: 1, stop: &stop, export: None, copied: None };
-        format!("{:#}", bench.round().unwrap_err())
-    }
-
-    #[test]
-    fn the_first_failure_is_reported() {
-        let gone = Path::new("/no/such/place");
-        let small = Workload { file_size: Bytes(1 << 20), ..Workload::default() };
-        let answer = failure(gone, &small);
-        assert!(answer.contains("No such file") && !answer.contains("removing files"), "{answer}");
-    }
-
-    #[test]
-    fn a_round_that_ends_half_way_through_its_layout_leaves_nothing() {
-        let work = tempfile::tempdir().unwrap();
-        fs::write(work.path().join("dir-1"), "in the way of the second task's directory").unwrap();
-        let names = Workload {
-            engine: Engine::Metadata,
-            op: Op::Stat,
-            tasks: std::num::NonZeroU32::MIN.saturating_add(1),
-            ..Workload::default()
-        };
-        assert!(failure(work.path(), &names).starts_with("laying out names"));
-        assert_eq!(fs::read_dir(work.path()).unwrap().count(), 0);
-    }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::bar::{Bar, Limit};
 use crate::measure::need;
 use crate::published::Published;
 use crate::record::{Case, Figure, Skipped};
@@ -36,18 +37,45 @@ pub(crate) struct Plan {
     pub(crate) figures: Vec<Figure>,
     pub(crate) cases: Vec<Case>,
     pub(crate) rounds: u32,
+    /// Most rounds for the targets of bars that are not decided.
+    pub(crate) rounds_max: u32,
     /// Rounds before the first that counts.
     pub(crate) warmups: u32,
+    pub(crate) cells: Cells,
+    pub(crate) bars: Vec<Bar>,
+    /// A target that is the baseline once more: its ratio shows what the run can tell.
+    pub(crate) again: Option<String>,
     pub(crate) seed: u64,
     pub(crate) published: Vec<Published>,
     /// Cases that the plan had to leave out.
     pub(crate) skipped: Vec<Skipped>,
+    /// What the disks of a lab are.
+    pub(crate) disks: Option<String>,
     /// (target, note)
     pub(crate) notes: Vec<(String, String)>,
     /// (target, number of bricks that may be lost before a file is)
     pub(crate) bears: Vec<(String, u32)>,
     /// Targets exported by an NFS server.
     pub(crate) exports: Vec<Export>,
+}
+
+/// How long a case is measured on a target in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cells {
+    /// Repeated until so many seconds are measured; 0 stands for once.
+    pub(crate) seconds: f64,
+    /// Which targets.
+    pub(crate) of: Repeated,
+}
+
+/// Targets whose cells are repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Repeated {
+    /// All.
+    #[default]
+    All,
+    /// Those that a bar on the case is about, and their baselines.
+    OfBars,
 }
 
 /// A target's NFS export.
@@ -67,6 +95,17 @@ impl Plan {
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.targets.is_empty(), "no targets: give at least one --target NAME=DIR");
         ensure!(0 < self.rounds, "no rounds: --rounds must be at least 1");
+        ensure!(
+            self.rounds <= self.rounds_max,
+            "--rounds-max {} is less than the {} rounds",
+            self.rounds_max,
+            self.rounds
+        );
+        let Cells { seconds, .. } = self.cells;
+        ensure!(
+            seconds.is_finite() && (0.0..=3600.0).contains(&seconds),
+            "--cell-seconds must lie between 0 and 3600"
+        );
         ensure!(!self.cases.is_empty(), "nothing to measure: the plan has no cases");
         for (n, target) in self.targets.iter().enumerate() {
             let again = self.targets[..n].iter().any(|other| other.name == target.name);
@@ -94,6 +133,52 @@ impl Plan {
         self.targets.iter().try_for_each(|target| target.check(needed).map_err(Into::into))
     }
 
+    /// Adds a target that is the baseline once more.
+    pub(crate) fn add_again(&mut self) {
+        let Some(baseline) = self.targets.iter().find(|target| target.name == self.baseline) else { return };
+        let again = Target { name: format!("{}-again", baseline.name), dir: baseline.dir.clone() };
+        if let Some(export) = self.export(&self.baseline).cloned() {
+            self.exports.push(Export { target: again.name.clone(), ..export });
+        }
+        self.again = Some(again.name.clone());
+        self.targets.push(again);
+    }
+
+    /// Adds bars: each target with that role reaches this part of its baseline's rate in the cases.
+    pub(crate) fn add_rate_bars(&mut self, role: &str, cases: &[(&str, &str)], part: f64) {
+        for target in self.of_role(role) {
+            for (case, name) in cases {
+                self.add_bar(name, case, &target, Limit::RateAtLeast(part));
+            }
+        }
+    }
+
+    /// Names of the targets with a role: `pool`, `dt8.pool`.
+    pub(crate) fn of_role(&self, role: &str) -> Vec<String> {
+        let names = self.targets.iter().map(|target| target.name.clone());
+        names.filter(|name| name.rsplit('.').next() == Some(role)).collect()
+    }
+
+    /// Adds a bar, if the target has a baseline.
+    pub(crate) fn add_bar(&mut self, name: &str, case: &str, target: &str, limit: Limit) {
+        let all = self.targets.iter().map(|t| t.name.as_str());
+        let Some(baseline) = baseline_of(target, &self.baseline, all).map(str::to_owned) else { return };
+        let [name, case, target] = [name, case, target].map(str::to_owned);
+        self.bars.push(Bar { name, case, target, baseline, limit });
+    }
+
+    /// True if the cells of `target` in a case are repeated until they last.
+    pub(crate) fn repeats(&self, case: &str, target: &str) -> bool {
+        let mut bars = self.bars.iter().filter(|bar| bar.case == case);
+        let about = |bar: &Bar| bar.target == target || bar.baseline == target;
+        match self.cells.of {
+            _ if self.cells.seconds <= 0.0 => false,
+            Repeated::All => true,
+            Repeated::OfBars if self.again.as_deref() == Some(target) => bars.next().is_some(),
+            Repeated::OfBars => bars.any(about),
+        }
+    }
+
     /// The NFS export of a target.
     pub(crate) fn export(&self, target: &str) -> Option<&Export> {
         self.exports.iter().find(|export| export.target == target)
@@ -107,8 +192,10 @@ impl Plan {
     /// Bytes written and read in total on `targets`, for the announcement.
     pub(crate) fn bytes_moved(&self, targets: usize) -> u64 {
         let each = |case: &Case| {
-            let rounds = u64::from(self.rounds + self.warmups) + u64::from(case.workload.keeps_files());
-            case.workload.footprint().saturating_mul(rounds)
+            let rounds = u64::from(self.rounds + self.warmups);
+            // Files that are read are laid out in each round.
+            let times = if case.workload.keeps_files() { 2 * rounds } else { rounds };
+            case.workload.footprint().saturating_mul(times)
         };
         let one = self.cases.iter().map(each).fold(0_u64, u64::saturating_add);
         one.saturating_mul(targets as u64)

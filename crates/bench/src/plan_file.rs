@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::arguments::Running;
-use crate::plan::Plan;
+use crate::plan::{Cells, Plan, Repeated};
 use crate::record::{Case, Figure, WorkloadShape};
 use crate::target::Target;
 use crate::workload::Workload;
@@ -70,8 +70,13 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         baseline: running.baseline.clone().unwrap_or_default(),
         figures: Vec::new(),
         cases: Vec::new(),
-        rounds: running.rounds.or(written.rounds).unwrap_or(5),
+        rounds: running.rounds.or(written.rounds).unwrap_or(7),
+        rounds_max: 0,
         warmups: written.warmups,
+        cells: Cells { seconds: running.cell_seconds.unwrap_or(0.0), of: Repeated::All },
+        bars: Vec::new(),
+        again: None,
+        disks: None,
         seed: running.seed,
         published: Vec::new(),
         skipped: Vec::new(),
@@ -79,6 +84,7 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         bears: Vec::new(),
         exports: Vec::new(),
     };
+    plan.rounds_max = running.rounds_max.unwrap_or(plan.rounds);
     if plan.targets.is_empty() {
         for WrittenTarget { name, dir } in written.targets {
             let target: Target = format!("{name}={}", dir.display()).parse().map_err(anyhow::Error::msg)?;
@@ -125,7 +131,8 @@ mod tests {
     use super::*;
 
     fn running() -> Running {
-        Running { targets: Vec::new(), baseline: None, rounds: None, seed: 1, out: None }
+        let (targets, baseline, rounds) = (Vec::new(), None, None);
+        Running { targets, baseline, rounds, rounds_max: None, cell_seconds: None, seed: 1, out: None }
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl Progress {
         Self { bar, plain: !stderr().is_terminal() }
     }
 
+    /// So many more rounds of `workload` are needed.
+    pub(crate) fn more(&self, workload: &Workload, rounds: u64) {
+        self.bar.inc_length(weight(workload).saturating_mul(rounds));
+    }
+
     /// A case begins.
     pub(crate) fn case(&self, name: &str) {
         if self.plain {
@@ -51,8 +56,9 @@ impl Progress {
     }
 
     /// A round begins.
-    pub(crate) fn round(&self, case: &str, target: &str, round: u32) {
-        self.bar.set_message(format!("{case}: {target}, round {}", round + 1));
+    pub(crate) fn round(&self, case: &str, target: &str, round: Option<u32>) {
+        let round = round.map_or("round 0".to_owned(), |round| format!("round {}", round + 1));
+        self.bar.set_message(format!("{case}: {target}, {round}"));
     }
 
     /// A round of `workload` ended or is skipped.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bar::DecidedBar;
+use crate::cache::Cold;
 use crate::plan::baseline_of;
 use crate::published::Published;
 use crate::stack::Used;
@@ -28,6 +30,9 @@ pub(crate) struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended_early: Option<String>,
     pub(crate) published: Vec<Published>,
+    /// Bars of the plan, decided.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) bars: Vec<DecidedBar>,
     /// Findings computed from the figures.
     pub(crate) says: Vec<String>,
 }
@@ -47,7 +52,13 @@ pub(crate) struct Made {
     /// Name of the plan: an experiment, `compare`, or the name in a plan file.
     pub(crate) plan: String,
     pub(crate) rounds: u32,
+    /// Most rounds for the targets of bars that are not decided.
+    #[serde(default)]
+    pub(crate) rounds_max: u32,
     pub(crate) baseline: String,
+    /// What the disks of a lab are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) disks: Option<String>,
     pub(crate) caches: Vec<String>,
 }
 
@@ -77,6 +88,9 @@ pub(crate) struct TargetRecord {
     /// Number of bricks that may be lost before a file is, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) bears: Option<u32>,
+    /// True for the baseline once more: its ratio shows what the run can tell.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(crate) again: bool,
     /// Further facts: versions, parts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) notes: Vec<String>,
@@ -127,11 +141,21 @@ pub(crate) struct Measurement {
     pub(crate) bytes: u64,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
+    /// How often the case was done: once, or until the cell lasted.
+    #[serde(default = "once")]
+    pub(crate) passes: u32,
     pub(crate) start_skew_us: f64,
     pub(crate) latency_us: Latency,
     /// By program, the bench itself first.
     pub(crate) used: Vec<Used>,
     pub(crate) machine_cpu_seconds: f64,
+    /// How far caches were emptied, for a case that is to be cold.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) cold: Option<Cold>,
+}
+
+fn once() -> u32 {
+    1
 }
 
 /// Latencies of single operations, in microseconds.
@@ -160,6 +184,12 @@ pub(crate) struct Summary {
     /// Ratio to the baseline in the same rounds; none for the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<Ratio>,
+    /// Median seconds of a cell.
+    #[serde(default)]
+    pub(crate) seconds: f64,
+    /// The worst of its cells, for a case that is to be cold.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) cold: Option<Cold>,
     pub(crate) latency_us: Latency,
     /// (fraction of the operations, microseconds within which they ended)
     pub(crate) latency_curve: Vec<(f64, f64)>,
@@ -224,6 +254,17 @@ impl Results {
     /// The target that `target` is compared with; `None` for a baseline.
     pub(crate) fn baseline_of(&self, target: &str) -> Option<&str> {
         baseline_of(target, &self.made.baseline, self.targets.iter().map(|t| t.name.as_str()))
+    }
+
+    /// The targets that are compared: all but the baseline's second measurement.
+    pub(crate) fn contenders(&self) -> impl Iterator<Item = &TargetRecord> {
+        self.targets.iter().filter(|target| !target.again)
+    }
+
+    /// Ratios of the baseline to itself, by case.
+    pub(crate) fn resolutions(&self) -> impl Iterator<Item = (&str, &Ratio)> {
+        let again = |s: &&Summary| self.targets.iter().any(|t| t.again && t.name == s.target);
+        self.summaries.iter().filter(again).filter_map(|s| Some((s.case.as_str(), s.ratio.as_ref()?)))
     }
 
     /// True if all planned cases were measured.

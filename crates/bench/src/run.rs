@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
+use rustix::fs::statvfs;
 
+use crate::bar::{self, Bar, Decision};
+use crate::cell;
 use crate::copying::{Copier, Source};
 use crate::machine;
 use crate::measure::{Bench, Measured};
@@ -19,6 +22,15 @@ use crate::{serving, summary, turns};
 
 /// Latencies of each case on each target, over the rounds.
 pub(crate) type Latencies = BTreeMap<(String, String), Histogram<u64>>;
+
+/// A case while it is measured.
+struct CaseTurn<'a> {
+    case: &'a Case,
+    /// False for a target on which it failed, or that does not have it.
+    able: Vec<bool>,
+    /// Passes of a cell on each target.
+    passes: Vec<u32>,
+}
 
 /// State of a run.
 struct Run<'a> {
@@ -49,7 +61,9 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
             title: plan.title.clone(),
             plan: plan.name.clone(),
             rounds: plan.rounds,
+            rounds_max: plan.rounds_max,
             baseline: plan.baseline.clone(),
+            disks: plan.disks.clone(),
             caches: Vec::new(),
         },
         machine: machine::machine(),
@@ -61,6 +75,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
         skipped: plan.skipped.clone(),
         ended_early: None,
         published: plan.published.clone(),
+        bars: Vec::new(),
         says: Vec::new(),
     };
     // All targets are taken, or none.
@@ -85,6 +100,8 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
         results.ended_early = Some("interrupted".to_owned());
     }
     results.made.seconds = began.elapsed().as_secs_f64();
+    let looks = bar::looks(plan.rounds, plan.rounds_max).len();
+    results.bars = plan.bars.iter().filter_map(|bar| bar.decided(&results.measurements, looks)).collect();
     summary::summarise(&mut results, &latencies);
     Ok(results)
 }
@@ -97,6 +114,7 @@ fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let about = |known: &str| {
         target.name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
+    record.again = plan.again.as_deref() == Some(target.name.as_str());
     record.bears = plan.bears.iter().find(|(name, _)| about(name)).map(|(_, bricks)| *bricks);
     record.notes.extend(plan.notes.iter().filter(|(name, _)| about(name)).map(|(_, note)| note.clone()));
     record
@@ -114,35 +132,81 @@ impl Run<'_> {
         if copies && !self.lay_out_source(case) {
             return;
         }
-        // Without targets on which this case failed, and those that exist for copies only.
+        // Some targets exist for copies only.
         let bulk = |target: &Target| Copier::of(&target.name) == Copier::Bulk;
-        let mut able: Vec<bool> = self.plan.targets.iter().map(|target| copies || !bulk(target)).collect();
-        for (n, able) in able.iter_mut().enumerate().filter(|(_, able)| **able) {
-            *able = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
-        }
-        for round in 0..self.plan.warmups + self.plan.rounds {
-            for n in turns::in_round(round.saturating_sub(self.plan.warmups), targets) {
-                if self.stopped() {
-                    break;
-                }
-                let name = &self.plan.targets[n].name;
-                self.progress.round(&case.name, name, round);
-                if able[n] {
-                    match self.step(n, case, "measuring", |bench| bench.round()) {
-                        // Interrupted: not a complete round.
-                        Some(_) if self.stopped() => {}
-                        Some(measured) if self.plan.warmups <= round => self.note(n, case, round, measured),
-                        Some(_) => {}
-                        None => able[n] = false,
-                    }
-                }
-                self.progress.done(&case.workload);
+        let able: Vec<bool> = self.plan.targets.iter().map(|target| copies || !bulk(target)).collect();
+        let mut turn = CaseTurn { case, able, passes: vec![1; targets] };
+        if case.workload.is_kept() {
+            for n in 0..targets {
+                turn.able[n] = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
             }
         }
-        for n in 0..targets {
-            self.step(n, case, "removing files", |bench| bench.clear());
+        for _ in 0..self.plan.warmups {
+            self.round(&mut turn, None, &turns::in_round(0, targets));
+        }
+        let looks = bar::looks(self.plan.rounds, self.plan.rounds_max);
+        let mut first = 0;
+        for (n, &until) in looks.iter().enumerate() {
+            let of: Vec<usize> =
+                if n == 0 { (0..targets).collect() } else { self.undecided(case, looks.len()) };
+            if of.is_empty() || self.stopped() {
+                break;
+            }
+            if 0 < n {
+                self.progress.more(&case.workload, u64::from(until - first) * of.len() as u64);
+            }
+            for round in first..until {
+                let order: Vec<usize> = turns::in_round(round, of.len()).into_iter().map(|n| of[n]).collect();
+                self.round(&mut turn, Some(round), &order);
+            }
+            first = until;
+        }
+        if case.workload.is_kept() {
+            for n in 0..targets {
+                self.step(n, case, "removing files", |bench| bench.clear());
+            }
         }
         self.source = None;
+    }
+
+    /// Measures the targets in this order; `None` stands for a round that does not count.
+    fn round(&mut self, turn: &mut CaseTurn<'_>, round: Option<u32>, order: &[usize]) {
+        let case = turn.case;
+        for &n in order {
+            if self.stopped() {
+                return;
+            }
+            let name = self.plan.targets[n].name.clone();
+            self.progress.round(&case.name, &name, round);
+            if turn.able[n] {
+                let passes = turn.passes[n];
+                match self.step(n, case, "measuring", |bench| bench.cell(passes).measured()) {
+                    // Interrupted: not a complete round.
+                    Some(_) if self.stopped() => {}
+                    Some(measured) => match round {
+                        Some(round) => self.note(n, case, round, measured),
+                        None if self.plan.repeats(&case.name, &name) => {
+                            let free =
+                                statvfs(&self.plan.targets[n].dir).map_or(0, |s| s.f_bavail * s.f_frsize);
+                            let wanted = self.plan.cells.seconds;
+                            turn.passes[n] = cell::passes(&case.workload, wanted, measured.seconds, free);
+                        }
+                        None => {}
+                    },
+                    None => turn.able[n] = false,
+                }
+            }
+            self.progress.done(&case.workload);
+        }
+    }
+
+    /// Targets of the case's bars that are not decided yet, and their baselines.
+    fn undecided(&self, case: &Case, looks: usize) -> Vec<usize> {
+        let of_case = self.plan.bars.iter().filter(|bar| bar.case == case.name);
+        let decided = |bar: &&Bar| bar.decided(&self.results.measurements, looks).map(|bar| bar.decision);
+        let open: Vec<&Bar> = of_case.filter(|bar| decided(bar) == Some(Decision::NotDecided)).collect();
+        let about = |name: &str| open.iter().any(|bar| bar.target == name || bar.baseline == name);
+        (0..self.plan.targets.len()).filter(|&n| about(&self.plan.targets[n].name)).collect()
     }
 
     /// Writes the copy source once for all targets. False if that failed.
@@ -200,8 +264,8 @@ impl Run<'_> {
 
     fn note(&mut self, n: usize, case: &Case, round: u32, measured: Measured) {
         let target = self.plan.targets[n].name.clone();
-        if let Some(dropped) = measured.dropped {
-            let how = format!("cold caches of {target}: {dropped}");
+        if let Some(cold) = measured.cold {
+            let how = format!("{target}: {cold}");
             if !self.results.made.caches.contains(&how) {
                 self.results.made.caches.push(how);
             }
@@ -209,15 +273,17 @@ impl Run<'_> {
         self.results.measurements.push(Measurement {
             case: case.name.clone(),
             target: target.clone(),
-            round: round - self.plan.warmups,
+            round,
             rate: measured.rate(case.workload.unit()),
             bytes: measured.bytes,
             ops: measured.ops,
             seconds: measured.seconds,
+            passes: measured.passes,
             start_skew_us: measured.start_skew_seconds * 1e6,
             latency_us: Latency::of(&measured.latencies),
             used: measured.used,
             machine_cpu_seconds: measured.machine_cpu_seconds,
+            cold: measured.cold,
         });
         match self.latencies.entry((case.name.clone(), target)) {
             std::collections::btree_map::Entry::Vacant(none) => drop(none.insert(measured.latencies)),

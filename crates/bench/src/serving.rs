@@ -32,7 +32,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 const FSSTACK: &str = "fsstack";
 const GLUSTERFS: &str = "glusterfs";
-const BRICK: &str = "glusterfsd";
+pub(crate) const BRICK: &str = "glusterfsd";
 const NFS_SERVER: &str = "NFS server";
 const ZFS: &str = "zfs-fuse";
 
@@ -82,14 +82,12 @@ impl Known {
 
 /// Lists the processes that serve `dir`, with the NFS server `exported_by` through which it is read, if any.
 pub(crate) fn serving(dir: &Path, exported_by: Option<u32>) -> Vec<Server> {
-    let mut search = Search {
-        known: Known::all(),
-        table: mounts::all().unwrap_or_default(),
-        devices: BTreeSet::new(),
-        found: exported_by.map(|pid| (pid, NFS_SERVER)).into_iter().collect(),
-    };
-    search.below(dir);
-    search.found
+    Search::of(dir, exported_by.map(|pid| (pid, NFS_SERVER)).into_iter().collect()).found
+}
+
+/// Types of the file systems that `dir` is stacked on, its own first.
+pub(crate) fn layers(dir: &Path) -> Vec<String> {
+    Search::of(dir, Vec::new()).types
 }
 
 struct Search {
@@ -98,9 +96,19 @@ struct Search {
     /// Devices already visited.
     devices: BTreeSet<(u32, u32)>,
     found: Vec<Server>,
+    /// Types of the file systems visited.
+    types: Vec<String>,
 }
 
 impl Search {
+    fn of(dir: &Path, found: Vec<Server>) -> Self {
+        let table = mounts::all().unwrap_or_default();
+        let mut search =
+            Self { known: Known::all(), table, devices: BTreeSet::new(), found, types: Vec::new() };
+        search.below(dir);
+        search
+    }
+
     fn below(&mut self, dir: &Path) {
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         // The deepest mount; of several at one path the last.
@@ -109,6 +117,7 @@ impl Search {
         if !self.devices.insert(mounted.device()) {
             return;
         }
+        self.types.push(mounted.fs_type.clone());
         if mounted.is_fuse() {
             self.fuse(&mounted).into_iter().for_each(|dir| self.below(&dir));
         } else if mounted.fs_type.starts_with("nfs") {
@@ -199,6 +208,7 @@ mod tests {
     #[test]
     fn a_plain_directory_has_no_servers() {
         assert_eq!(serving(Path::new("/proc"), None), []);
+        assert_eq!(layers(Path::new("/proc/self")), ["proc"]);
         assert_eq!(serving(Path::new("/proc"), Some(7)), [(7, NFS_SERVER)]);
     }
 

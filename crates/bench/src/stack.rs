@@ -25,6 +25,16 @@ pub(crate) struct Used {
     pub(crate) involuntary_switches: u64,
 }
 
+impl Used {
+    /// Adds what the same program used in another pass.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.processes = self.processes.max(other.processes);
+        self.cpu_seconds += other.cpu_seconds;
+        self.voluntary_switches += other.voluntary_switches;
+        self.involuntary_switches += other.involuntary_switches;
+    }
+}
+
 /// The measured processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {

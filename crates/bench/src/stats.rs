@@ -117,31 +117,76 @@ impl Verdict {
     }
 }
 
-/// Ratio of two targets measured in the same rounds, as pairs of theirs and the baseline's. `None` without rounds, or with
-/// a baseline of 0.
-///
-/// The value is the Hodges-Lehmann estimate: the median of the averages of each two rounds' log ratios (each round with
-/// itself too), so that disturbances of a whole round cancel out. The interval is the one that belongs to it, by the
-/// exact distribution of Wilcoxon's signed-rank statistic: at least 95 % from six rounds on; below, the whole range.
-pub(crate) fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
-    let logs: Vec<f64> = pairs.iter().map(|(theirs, baseline)| (theirs / baseline).ln()).collect();
-    if logs.is_empty() || logs.iter().any(|log| !log.is_finite()) {
+/// Share of cases in which an interval of 95 % does not hold the truth.
+pub(crate) const MISS: f64 = 0.05;
+
+/// The middle of samples, with an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// Hodges-Lehmann estimate of the middle of samples that are spread evenly around it: the median of the averages of each
+/// two samples (each with itself too). The interval is the one that belongs to it, by the exact distribution of
+/// Wilcoxon's signed-rank statistic: it leaves the truth out in at most `miss` of all cases from `fewest(miss)` samples
+/// on; below, it is the whole range. `None` without samples, or if one is not finite.
+pub(crate) fn hodges_lehmann(samples: &[f64], miss: f64) -> Option<Estimate> {
+    if samples.is_empty() || samples.iter().any(|sample| !sample.is_finite()) {
         return None;
     }
-    let mut averages = Vec::with_capacity(logs.len() * (logs.len() + 1) / 2);
-    for (n, one) in logs.iter().enumerate() {
-        averages.extend(logs[n..].iter().map(|other| f64::midpoint(*one, *other)));
+    let mut averages = Vec::with_capacity(samples.len() * (samples.len() + 1) / 2);
+    for (n, one) in samples.iter().enumerate() {
+        averages.extend(samples[n..].iter().map(|other| f64::midpoint(*one, *other)));
     }
     averages.sort_by(f64::total_cmp);
-    let left_out = outside_each_end(logs.len());
+    let left_out = outside_each_end(samples.len(), miss);
     let (low, high) = (averages[left_out], averages[averages.len() - 1 - left_out]);
-    let (value, low, high) = (quantile(&averages, 0.5).exp(), low.exp(), high.exp());
+    Some(Estimate { value: quantile(&averages, 0.5), low, high })
+}
+
+/// Fewest samples that have an interval which leaves the truth out in at most `miss` of all cases.
+pub(crate) fn fewest(miss: f64) -> usize {
+    // Both ends: all samples on one side of the truth, 2 of 2^n.
+    let mut rounds = 1;
+    let mut part = 1.0;
+    while miss < part && rounds < 64 {
+        rounds += 1;
+        part /= 2.0;
+    }
+    rounds
+}
+
+/// Ratio of two targets measured in the same rounds, as pairs of theirs and the baseline's, by the Hodges-Lehmann estimate
+/// of the rounds' log ratios: disturbances of a whole round cancel out. `None` without rounds, or with a rate of 0.
+pub(crate) fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+    let Estimate { value, low, high } = paired_estimate(pairs, MISS)?;
     Some(Ratio { value, low, high, verdict: Verdict::of(low, high, pairs.len()) })
 }
 
+/// Like `paired_ratio`, with an interval that leaves the truth out in at most `miss` of all cases.
+pub(crate) fn paired_estimate(pairs: &[(f64, f64)], miss: f64) -> Option<Estimate> {
+    let logs: Vec<f64> = pairs.iter().map(|(theirs, baseline)| (theirs / baseline).ln()).collect();
+    let Estimate { value, low, high } = hodges_lehmann(&logs, miss)?;
+    Some(Estimate { value: value.exp(), low: low.exp(), high: high.exp() })
+}
+
+impl Ratio {
+    /// Smallest difference that this interval would have told from none, as a part: half its width, in factors.
+    pub(crate) fn resolution(&self) -> f64 {
+        resolution(self.low, self.high)
+    }
+}
+
+/// Half the width of an interval of ratios, in factors, less 1: 0.1 for 0.9 to 1.09.
+pub(crate) fn resolution(low: f64, high: f64) -> f64 {
+    (high / low).sqrt() - 1.0
+}
+
 /// Number of averages that lie outside of the interval at each end: the greatest value of Wilcoxon's signed-rank statistic
-/// whose probability, with all below it, is at most 2.5 % for so many rounds.
-fn outside_each_end(rounds: usize) -> usize {
+/// whose probability, with all below it, is at most half of `miss` for so many rounds.
+fn outside_each_end(rounds: usize, miss: f64) -> usize {
     // The part of all 2^rounds choices of signs that have rank sum n. Sums up to the middle suffice.
     let middle = rounds * (rounds + 1) / 4;
     let mut part = vec![0.0; middle + 1];
@@ -155,7 +200,7 @@ fn outside_each_end(rounds: usize) -> usize {
     let mut below = 0.0;
     let fits = |one: &&f64| {
         below += **one;
-        below <= 0.025
+        below <= miss / 2.0
     };
     // The statistic counts averages above 0: at the greatest that rejects, so many lie outside.
     part.iter().take_while(fits).count().saturating_sub(1)
@@ -230,6 +275,24 @@ mod tests {
         }
 
         #[test]
+        fn the_middle_moves_with_the_samples_and_the_interval_narrows_with_the_promise(
+            samples in prop::collection::vec(-1e3_f64..1e3, 1..24), shift in -1e3_f64..1e3, seed: u64
+        ) {
+            let near = |a: f64, b: f64| (a - b).abs() < 1e-9 * (1.0 + a.abs() + b.abs()) * 1e3;
+            let one = hodges_lehmann(&samples, MISS).unwrap();
+            prop_assert!(one.low <= one.value && one.value <= one.high);
+            let mut moved: Vec<f64> = samples.iter().map(|s| s + shift).collect();
+            fastrand::Rng::with_seed(seed).shuffle(&mut moved);
+            let other = hodges_lehmann(&moved, MISS).unwrap();
+            prop_assert!(near(other.value, one.value + shift) && near(other.low, one.low + shift));
+            let turned: Vec<f64> = samples.iter().map(|s| -s).collect();
+            let turned = hodges_lehmann(&turned, MISS).unwrap();
+            prop_assert!(near(turned.value, -one.value) && near(turned.low, -one.high));
+            let surer = hodges_lehmann(&samples, MISS / 4.0).unwrap();
+            prop_assert!(surer.value == one.value && surer.low <= one.low && one.high <= surer.high);
+        }
+
+        #[test]
         fn a_common_factor_is_found_exactly(base in prop::collection::vec(1.0_f64..1e6, 5..12), factor in 0.1_f64..10.0) {
             // Each round is disturbed differently, both targets alike: each resample's ratio is the factor.
             let pairs: Vec<(f64, f64)> = base.iter().map(|b| (b * factor, *b)).collect();
@@ -255,6 +318,7 @@ mod tests {
         assert_eq!(Spread::of(&[]), None);
         assert!(median(&[]).is_nan());
         assert_eq!(paired_ratio(&[]), None);
+        assert_eq!(hodges_lehmann(&[f64::NAN], MISS), None);
         assert_eq!(paired_ratio(&[(1.0, 0.0)]), None);
         assert_eq!(unpaired_ratio(&[1.0], &[], 1), None);
     }
@@ -265,9 +329,14 @@ mod tests {
     fn the_interval_leaves_out_what_the_published_table_says() {
         let table = [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (15, 25), (20, 52), (25, 89)];
         for (rounds, greatest) in table {
-            assert_eq!(outside_each_end(rounds), greatest, "{rounds} rounds");
+            assert_eq!(outside_each_end(rounds, MISS), greatest, "{rounds} rounds");
         }
-        assert_eq!(outside_each_end(5), 0, "five rounds have no such interval");
+        // At 1 %, two-sided.
+        for (rounds, greatest) in [(8, 0), (10, 3), (12, 7), (20, 37)] {
+            assert_eq!(outside_each_end(rounds, 0.01), greatest, "{rounds} rounds");
+        }
+        assert_eq!(outside_each_end(5, MISS), 0, "five rounds have no such interval");
+        assert_eq!((fewest(MISS), fewest(0.01), fewest(0.0125)), (FEWEST_ROUNDS, 8, 8));
     }
 
     #[test]

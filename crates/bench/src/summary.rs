@@ -2,6 +2,7 @@
 
 use hdrhistogram::Histogram;
 
+use crate::bar::pairs;
 use crate::record::{Case, CpuShare, Latency, Measurement, Results, Summary};
 use crate::run::Latencies;
 use crate::stack::OWN;
@@ -46,18 +47,12 @@ pub(crate) fn summarise(results: &mut Results, latencies: &Latencies) {
 }
 
 fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> Option<Summary> {
-    let of = |target: &str| -> Vec<&Measurement> {
-        results.measurements.iter().filter(|m| m.case == case.name && m.target == target).collect()
-    };
-    let mine = of(target);
+    let mine: Vec<&Measurement> =
+        results.measurements.iter().filter(|m| m.case == case.name && m.target == target).collect();
     let rates: Vec<f64> = mine.iter().map(|m| m.rate).collect();
     let rate = Spread::of(&rates)?;
-    let baseline = results.baseline_of(target).map(of).unwrap_or_default();
-    let pairs: Vec<(f64, f64)> = mine
-        .iter()
-        .filter_map(|m| baseline.iter().find(|b| b.round == m.round).map(|b| (m.rate, b.rate)))
-        .collect();
-    let ratio = paired_ratio(&pairs);
+    let baseline = results.baseline_of(target);
+    let ratio = baseline.and_then(|b| paired_ratio(&pairs(&results.measurements, &case.name, target, b)));
     let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
     // A thousand operations have no 99.99th percentile.
     let check = |q: &&f64| **q == 1.0 || FEWEST_BEYOND <= (1.0 - **q) * histogram.len() as f64 + 1e-6;
@@ -70,6 +65,8 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
         unit: case.workload.unit().to_owned(),
         rate,
         ratio,
+        seconds: median(&mine.iter().map(|m| m.seconds).collect::<Vec<_>>()),
+        cold: mine.iter().filter_map(|m| m.cold).max(),
         latency_us: Latency::of(histogram),
         latency_curve: curve,
         start_skew_us: median(&skews),
@@ -125,10 +122,12 @@ mod tests {
             bytes: 1,
             ops: 1,
             seconds: 2.0,
+            passes: 1,
             start_skew_us: 0.0,
             latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
             used: vec![used("own", own), used("other", other)],
             machine_cpu_seconds: 0.0,
+            cold: None,
         };
         let rounds = [round(1.0, 1.0), round(1.0, 3.0), round(1.0, 1.0)];
         let shares = cpu(&rounds.iter().collect::<Vec<_>>());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::branch::Kind;
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon::{self, Process};
 use fsstack_lab::disks::{Disks, Stack};
@@ -20,6 +20,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB, needs};
 use rustix::fs::statvfs;
 
+use crate::images;
 use crate::plan::Export;
 use crate::rivals::{first_line, options};
 use crate::target::Target;
@@ -54,6 +55,8 @@ pub(crate) struct Parts {
     pub(crate) notes: Vec<(String, String)>,
     /// (target, number of bricks that may be lost before a file is)
     pub(crate) bears: Vec<(String, u32)>,
+    /// What the disks are.
+    pub(crate) disks: String,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
     /// Lock against other users of the lab.
@@ -92,7 +95,8 @@ impl Lab {
         let most = volumes.iter().map(|volume| volume.on_bricks(self.needed)).max().unwrap_or(0);
         room(most.saturating_sub(taken(&lab.home().join("img"))))?;
         lab.up(&plan, Steps::Beside).context("bringing the GlusterFS lab up")?;
-        let mut parts = Parts { _claim: Some(claim), ..Parts::default() };
+        let disks = images::allocate(&lab.home().join("img"))?;
+        let mut parts = Parts { _claim: Some(claim), disks, ..Parts::default() };
         for &volume in volumes {
             let name = volume.to_string();
             let far = self.wan.map_or(String::new(), |rate| format!(", behind a link of {rate}"));
@@ -110,10 +114,12 @@ impl Lab {
         // Each may have to hold everything, and the file system needs some space.
         let size = MiB(((self.needed / 8 * 9) >> 20) + 1024).max(MiB(2 << 10));
         let home = cleanup::fresh("bench")?;
-        let mut parts = Parts { _home: Some(Entry::dir(&home)?), ..Parts::default() };
+        let layout = images::layout(MiB(size.0 * count as u64));
+        let disks = images::described(Path::new("/dev/shm"), layout);
+        let mut parts = Parts { _home: Some(Entry::dir(&home)?), disks, ..Parts::default() };
         for n in 1..=count {
             let name = format!("xfs{n}");
-            let branch = Branch::make(&name, Kind::Xfs(size), Layout::Sparse, &home)?;
+            let branch = Branch::make(&name, Kind::Xfs(size), layout, &home)?;
             parts.dirs.push((name, branch.path().to_owned()));
             parts._branches.push(branch);
         }
@@ -182,6 +188,8 @@ pub(crate) struct TestBed {
     /// Directories of the pools and rivals on the layers below.
     inner: Vec<Entry>,
     disks: Vec<Standing>,
+    /// What the disks are.
+    pub(crate) about_disks: String,
     parts: Vec<Parts>,
     homes: Vec<Entry>,
 }
@@ -288,8 +296,12 @@ impl TestBed {
         }
         // Four as in the publication, where they are one file system.
         let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Beside);
+        let images = disks.images();
         // Recorded even after a failure, so that partly made disks are taken down.
         self.disks.push(Standing(disks));
+        if made.is_ok() {
+            self.about_disks = images::allocate(&images)?;
+        }
         let dir = made?.into_iter().next().context("no file system was mounted")?;
         Ok(Target { name: kind.to_owned(), dir })
     }

@@ -157,7 +157,7 @@ words! {
     Cache {
         /// State after the preparation; files to be read were read once.
         Warm = "warm",
-        /// The machine's caches were dropped (root), or at least the file's pages.
+        /// Dropped on the whole machine (root), and clients of GlusterFS waited out; the report says how far, for each cell.
         Cold = "cold",
     }
 }
@@ -243,6 +243,18 @@ impl Op {
     pub(crate) fn moves_data(self) -> bool {
         matches!(self, Self::Write | Self::Read | Self::Rewrite)
     }
+
+    /// True if it is done on names that exist.
+    pub(crate) fn needs_names(self) -> bool {
+        matches!(self, Self::Stat | Self::Open | Self::Rename | Self::Readdir | Self::Unlink | Self::Rmdir)
+    }
+}
+
+impl Engine {
+    /// False for the one that does nothing at all.
+    pub(crate) fn has_files(self) -> bool {
+        self != Self::Null
+    }
 }
 
 impl Workload {
@@ -277,9 +289,24 @@ impl Workload {
         }
     }
 
-    /// True if files exist before the start and are kept over the rounds.
+    /// True if files with data exist before the start.
     pub(crate) fn keeps_files(&self) -> bool {
         self.engine != Engine::Null && matches!(self.op, Op::Read | Op::Rewrite)
+    }
+
+    /// True if it needs files or names that exist before the start.
+    pub(crate) fn is_laid_out(&self) -> bool {
+        self.keeps_files() || (self.engine == Engine::Metadata && self.op.needs_names())
+    }
+
+    /// True if its files stay over the rounds, as an NFS server may still have removed ones open.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.engine == Engine::Nfs
+    }
+
+    /// True if each pass has a directory of its own.
+    pub(crate) fn uses_dirs(&self) -> bool {
+        self.engine.has_files() && !self.is_kept()
     }
 
     fn check_nfs(&self, name: &str) -> Result<()> {

@@ -197,8 +197,14 @@ impl Disks {
         })
     }
 
+    /// Directory of the images.
+    #[must_use]
+    pub fn images(&self) -> PathBuf {
+        self.home.join("img")
+    }
+
     fn image(&self, n: usize) -> PathBuf {
-        self.home.join(format!("img/d{n}.img"))
+        self.images().join(format!("d{n}.img"))
     }
 
     /// Makes an image of that size. True if it is new.

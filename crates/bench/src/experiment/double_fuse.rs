@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 
 use super::{Content, Extent, point};
+use crate::bar::Limit;
 use crate::copying::{self, BULK};
 use crate::plan::Plan;
 use crate::published::Published;
@@ -109,6 +110,19 @@ pub(super) fn targets(lab: &Lab) -> usize {
     lab.count(volumes(lab)) * 6
 }
 
+/// The bars of the project: what passes calls through costs next to nothing, and what copies costs little.
+pub(super) fn bars(plan: &mut Plan) {
+    let cases = [("write", "writes"), ("read", "reads")];
+    plan.add_rate_bars("passthrough", &cases, 0.97);
+    plan.add_rate_bars("stacked", &cases, 0.85);
+    for target in plan.of_role("passthrough") {
+        for (case, name) in cases {
+            let limit = Limit::CpuPartAtMost { program: "fsstack", part: 0.01 };
+            plan.add_bar(&format!("CPU of {name}"), case, &target, limit);
+        }
+    }
+}
+
 /// Each volume by itself, and through each union file system stacked on a directory of it.
 pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let mut test_bed = TestBed::default();
@@ -139,6 +153,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     }
     plan.notes.extend(parts.notes.clone());
     plan.bears.extend(parts.bears.clone());
+    plan.disks = Some(parts.disks.clone());
     test_bed.keep(parts);
     Ok(test_bed)
 }

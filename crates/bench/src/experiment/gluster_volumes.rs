@@ -102,6 +102,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     plan.targets.push(test_bed.pool("pool", &pooled, "create=pfrd,minfreespace=1M")?);
     plan.notes.extend(parts.notes.clone());
     plan.bears.extend(parts.bears.clone());
+    plan.disks = Some(parts.disks.clone());
     test_bed.keep(parts);
     plan.skipped.push(skipped(
         "nfs",
@@ -125,7 +126,7 @@ pub(super) fn says(results: &Results) -> Vec<String> {
         (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
     };
     let mut ranked: Vec<(f64, &str)> =
-        results.targets.iter().filter_map(|t| Some((mean(&t.name)?, t.name.as_str()))).collect();
+        results.contenders().filter_map(|t| Some((mean(&t.name)?, t.name.as_str()))).collect();
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
     let Some((best, first)) = ranked.first().copied() else { return Vec::new() };
     let shown: Vec<String> = ranked.iter().map(|(rate, name)| format!("{name} {:.2}", rate / best)).collect();

@@ -9,12 +9,15 @@ mod raid_compare;
 use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Running, Which};
-use crate::plan::Plan;
+use crate::plan::{Cells, Plan, Repeated};
 use crate::published::{Point, Published};
 use crate::record::{Case, Figure, Results, Skipped};
 use crate::target::Target;
 use crate::test_bed::{Kinds, Lab, TestBed};
 use crate::workload::{Bytes, Workload};
+
+/// Seconds that a cell lasts which decides a bar: shorter ones scatter too much.
+const CELL_SECONDS: f64 = 2.0;
 
 /// A published experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +133,15 @@ pub(crate) fn plan(
         figures: content.figures,
         cases: content.cases,
         rounds: running.rounds.unwrap_or(content.rounds),
+        rounds_max: running.rounds_max.or(running.rounds).unwrap_or(extent.pick(4, 16) * content.rounds),
         warmups: 1,
+        cells: Cells {
+            seconds: running.cell_seconds.unwrap_or(CELL_SECONDS),
+            of: extent.pick(Repeated::OfBars, Repeated::All),
+        },
+        bars: Vec::new(),
+        again: None,
+        disks: None,
         seed: running.seed,
         published: content.published,
         skipped: Vec::new(),
@@ -139,7 +150,7 @@ pub(crate) fn plan(
         exports: Vec::new(),
     };
     let Some(lab) = lab else {
-        plan.baseline = baseline(running, &plan.targets);
+        name.complete(running, &mut plan);
         plan.check()?;
         announce(&plan, extent, plan.targets.len());
         return Ok((plan, TestBed::default()));
@@ -149,7 +160,7 @@ pub(crate) fn plan(
         nfs_nconnect::over_connections(extent, &mut plan);
     }
     // The expected cost is printed and checked before anything is made.
-    let targets = plan.targets.len() + name.targets(lab);
+    let targets = plan.targets.len() + name.targets(lab) + 1;
     let lab = &Lab { needed: plan.bytes_needed(targets), ..lab.clone() };
     announce(&plan, extent, targets);
     let test_bed = match name {
@@ -159,7 +170,7 @@ pub(crate) fn plan(
         Name::RaidCompare => raid_compare::test_bed(&mut plan)?,
         Name::NfsNconnect => nfs_nconnect::test_bed(lab, &mut plan)?,
     };
-    plan.baseline = baseline(running, &plan.targets);
+    name.complete(running, &mut plan);
     plan.check()?;
     for skipped in &plan.skipped {
         eprintln!("  skipped: {}: {}", skipped.what, skipped.why);
@@ -184,6 +195,18 @@ fn announce(plan: &Plan, extent: Extent, targets: usize) {
 }
 
 impl Name {
+    /// Adds what depends on the targets: the baseline, the bars, and the baseline once more.
+    fn complete(self, running: &Running, plan: &mut Plan) {
+        plan.baseline = baseline(running, &plan.targets);
+        match self {
+            Self::DoubleFuse => double_fuse::bars(plan),
+            Self::ClusterIo => plan.add_rate_bars("pool", cluster_io::BARS, 0.8),
+            Self::NfsNconnect => nfs_nconnect::bars(plan),
+            Self::GlusterVolumes | Self::RaidCompare => {}
+        }
+        plan.add_again();
+    }
+
     /// Refuses options that the experiment's test bed does not use.
     fn check(self, lab: &Lab) -> Result<()> {
         let volumes = matches!(self, Self::DoubleFuse | Self::GlusterVolumes | Self::ClusterIo);

@@ -90,8 +90,24 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
         plan.notes.push((target.name.clone(), "shown by nfs-ganesha, NFS 4.0, on the loopback".to_owned()));
         plan.targets.push(target);
     }
+    plan.disks = Some(parts.disks.clone());
     test_bed.keep(parts);
     Ok(test_bed)
+}
+
+/// A pool behind an NFS server reads nearly what its branch does there.
+pub(super) fn bars(plan: &mut Plan) {
+    let free = |plan: &Plan, case: &str| plan.cases.iter().any(|known| known.name == case);
+    for connections in [1, 16] {
+        let (case, name) = (free_case(connections), format!("reads, {connections}"));
+        if free(plan, &case) {
+            plan.add_rate_bars("pool", &[(&case, &name)], 0.9);
+        }
+    }
+}
+
+fn free_case(connections: u32) -> String {
+    format!("{FREE}, {connections} connections")
 }
 
 /// Replaces the cases of the kernel's client by those of the lab's.
@@ -129,8 +145,7 @@ pub(super) fn says(results: &Results) -> Vec<String> {
     let gain =
         |target: &str| Some((rate(4, target)? / rate(1, target)?, rate(16, target)? / rate(1, target)?));
     let mut said: Vec<String> = results
-        .targets
-        .iter()
+        .contenders()
         .filter_map(|target| {
             let (four, sixteen) = gain(&target.name)?;
             Some(format!(
@@ -140,7 +155,7 @@ pub(super) fn says(results: &Results) -> Vec<String> {
         })
         .collect();
     for connections in [1, 16] {
-        let case = format!("{FREE}, {connections} connections");
+        let case = free_case(connections);
         let ratio = results.summary(&case, "pool").and_then(|s| s.ratio);
         said.extend(ratio.map(|r| {
             format!(
@@ -162,7 +177,7 @@ fn of_mounts(results: &Results) -> Vec<String> {
             let summary = results.summary(&case.name, &format!("{group}.nconnect{connections}"));
             summary.map(|s| s.rate.median)
         };
-        let groups = results.targets.iter().filter_map(|target| target.name.strip_suffix(".nconnect1"));
+        let groups = results.contenders().filter_map(|target| target.name.strip_suffix(".nconnect1"));
         for group in groups {
             let Some(one) = rate(group, 1) else { continue };
             let more = [2, 4, 8, 16].into_iter().filter_map(|n| Some((n, rate(group, n)? / one)));

@@ -96,13 +96,14 @@ pub(super) fn test_bed(plan: &mut Plan) -> Result<TestBed> {
     let needed = largest.saturating_mul(KINDS.len() as u64);
     room(needed)?;
     let mut test_bed = TestBed::default();
-    // Each must hold everything, in case all share one disk.
-    for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {
+    // Each must hold everything, in case all share one disk. All images together are to fit into memory.
+    for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(512))) {
         match made {
             Ok(target) => plan.targets.push(target),
             Err(why) => plan.skipped.push(skipped(&name, why)),
         }
     }
+    plan.disks = Some(test_bed.about_disks.clone());
     Ok(test_bed)
 }
 

@@ -38,7 +38,7 @@ fn bars(results: &Results, figure: &Figure) -> Vec<String> {
         (!parts.is_empty())
             .then(|| format!("{}: {name} against {baseline}: {}.", figure.title, parts.join("; ")))
     };
-    results.targets.iter().filter_map(|target| sentence(&target.name)).collect()
+    results.contenders().filter_map(|target| sentence(&target.name)).collect()
 }
 
 fn compared(summary: &Summary) -> Option<String> {
@@ -75,7 +75,7 @@ fn lines(results: &Results, figure: &Figure) -> Vec<String> {
             peak.x_label
         ))
     };
-    results.targets.iter().filter_map(|target| sentence(&target.name)).collect()
+    results.contenders().filter_map(|target| sentence(&target.name)).collect()
 }
 
 /// The share of union file systems in the stack's CPU time of transfers.
@@ -88,7 +88,7 @@ fn cost(results: &Results) -> Vec<String> {
     };
     let sentence = |program: &str| {
         let on = |name: &str| Some(format!("{:.1} % on {name}", most(program, name)? * 100.0));
-        let parts: Vec<String> = results.targets.iter().filter_map(|t| on(&t.name)).collect();
+        let parts: Vec<String> = results.contenders().filter_map(|t| on(&t.name)).collect();
         let list = parts.join(", ");
         (!parts.is_empty()).then(|| {
             format!(
