@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, fadvise, syncfs};
 use serde::{Deserialize, Serialize};
 
 use crate::serving::BRICK;
@@ -102,13 +103,19 @@ pub(crate) fn empty(files: &[File], layers: &[String]) -> io::Result<Cold> {
     Ok(if whole.is_ok() { cold } else { Cold::PagesOnly })
 }
 
-/// Writes what is dirty on the whole machine, loop devices and bricks included, and waits until disks have it.
-pub(crate) fn quiet() {
+/// Writes what is dirty on the file system of `dir`, and waits until disks have it; on the whole machine if the directory
+/// is served by a FUSE daemon, which does not pass that on: bricks are on other file systems.
+pub(crate) fn quiet(dir: &Path, layers: &[String]) -> io::Result<()> {
+    syncfs(File::open(dir)?)?;
+    if !layers.iter().any(|layer| layer.starts_with("fuse")) {
+        return Ok(());
+    }
     rustix::fs::sync();
     let began = Instant::now();
     while QUIET < under_writeback() && began.elapsed() < LONGEST_WAIT {
         sleep(Duration::from_millis(5));
     }
+    Ok(())
 }
 
 fn under_writeback() -> u64 {

@@ -4,14 +4,14 @@
 //! target's disks: the interval over the rounds includes the place. Only the passes themselves are in the time.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 
 use crate::cache;
 use crate::measure::{Bench, Measured};
-use crate::serving::{layers, serving};
+use crate::serving::serving;
 use crate::stack::Stack;
 use crate::target::remove_all;
 use crate::workload::{Cache, Workload};
@@ -27,6 +27,8 @@ const MARGIN: f64 = 1.1;
 pub(crate) struct Cell<'a> {
     pub(crate) bench: Bench<'a>,
     pub(crate) passes: u32,
+    /// Types of the file systems that the target is stacked on.
+    pub(crate) layers: &'a [String],
 }
 
 /// Number of passes that last `wanted` seconds, by one that took `took`; with `free` bytes for what is laid out.
@@ -64,7 +66,9 @@ impl Cell<'_> {
             fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
             self.bench.within(dir).lay_out()?;
         }
-        cache::quiet();
+        if workload.is_laid_out() {
+            self.quiet()?;
+        }
         let cold = match workload.cache {
             Cache::Cold if workload.engine.has_files() => {
                 Some(self.emptied(dirs).context("emptying caches")?)
@@ -85,7 +89,6 @@ impl Cell<'_> {
             if 1 < dirs.len() && !workload.is_laid_out() {
                 // Space for the next pass. Its disks are as quiet as those of the first.
                 self.tidied(std::slice::from_ref(dir)).context("removing files")?;
-                cache::quiet();
             }
         }
         let mut measured = all.context("no pass was measured")?;
@@ -100,31 +103,35 @@ impl Cell<'_> {
                 files.push(fs::File::open(entry?.path())?);
             }
         }
-        Ok(cache::empty(&files, &layers(self.bench.work))?)
+        Ok(cache::empty(&files, self.layers)?)
     }
 
     /// Removes what the passes made, and waits until disks are quiet: the next target does not pay for this one.
     fn tidied(&self, dirs: &[PathBuf]) -> std::io::Result<()> {
-        dirs.iter().map(PathBuf::as_path).filter(|dir| dir.exists()).try_for_each(remove_whole)?;
-        cache::quiet();
-        Ok(())
+        dirs.iter().filter(|dir| dir.exists()).try_for_each(|dir| remove_all(dir))?;
+        self.quiet()
     }
-}
 
-fn remove_whole(dir: &Path) -> std::io::Result<()> {
-    remove_all(dir)
+    fn quiet(&self) -> std::io::Result<()> {
+        cache::quiet(self.bench.work, self.layers)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
+    use std::path::Path;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
     use crate::workload::{Bytes, Engine, Op};
 
     fn cell<'a>(workload: &'a Workload, work: &'a Path, stop: &'a AtomicBool, passes: u32) -> Cell<'a> {
-        Cell { bench: Bench { workload, work, seed: 1, stop, export: None, copied: None }, passes }
+        Cell {
+            bench: Bench { workload, work, seed: 1, stop, export: None, copied: None },
+            passes,
+            layers: &[],
+        }
     }
 
     #[test]

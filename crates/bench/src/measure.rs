@@ -105,8 +105,8 @@ impl Bench<'_> {
     }
 
     /// A cell of so many passes.
-    pub(crate) fn cell(&self, passes: u32) -> Cell<'_> {
-        Cell { bench: self.within(self.work), passes }
+    pub(crate) fn cell<'b>(&'b self, passes: u32, layers: &'b [String]) -> Cell<'b> {
+        Cell { bench: self.within(self.work), passes, layers }
     }
 
     /// The same in another directory.

@@ -39,6 +39,8 @@ struct Run<'a> {
     progress: Progress,
     /// `None` for a lost target.
     places: Vec<Option<TargetDir>>,
+    /// Types of the file systems that each target is stacked on.
+    layers: Vec<Vec<String>>,
     results: Results,
     latencies: Latencies,
     /// Files to copy, while a case of the engine copy is measured.
@@ -81,7 +83,9 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     // All targets are taken, or none.
     let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::of(plan);
-    let mut run = Run { plan, stop, progress, places, results, latencies: Latencies::new(), source: None };
+    let layers = plan.targets.iter().map(|target| serving::layers(&target.dir)).collect();
+    let mut run =
+        Run { plan, stop, progress, places, layers, results, latencies: Latencies::new(), source: None };
     for case in &plan.cases {
         if run.stopped() {
             break;
@@ -179,8 +183,8 @@ impl Run<'_> {
             let name = self.plan.targets[n].name.clone();
             self.progress.round(&case.name, &name, round);
             if turn.able[n] {
-                let passes = turn.passes[n];
-                match self.step(n, case, "measuring", |bench| bench.cell(passes).measured()) {
+                let (passes, layers) = (turn.passes[n], self.layers[n].clone());
+                match self.step(n, case, "measuring", |bench| bench.cell(passes, &layers).measured()) {
                     // Interrupted: not a complete round.
                     Some(_) if self.stopped() => {}
                     Some(measured) => match round {
