@@ -33,6 +33,9 @@ pub(crate) enum Command {
     Plan(PlanFile),
     /// Compare two results: what got worse? For CI.
     CompareRuns(CompareRuns),
+    /// Do the same work by fio, in turn, and print the ratio: is the harness right?
+    #[command(name = "crosscheck")]
+    CrossCheck(CrossCheck),
 }
 
 /// Arguments of `experiment`.
@@ -103,6 +106,29 @@ pub(crate) struct CompareRuns {
     /// Worse by less than this part is no regression.
     #[arg(long, value_name = "PART", default_value_t = 0.05)]
     pub(crate) tolerance: f64,
+}
+
+/// Arguments of `crosscheck`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CrossCheck {
+    /// The directory to work in, and its name in the table.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub(crate) target: Target,
+    /// Rounds that count; below 6 nothing is decided.
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub(crate) rounds: u32,
+    /// Seconds that each program works in a round.
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub(crate) seconds: f64,
+    /// Bytes of the file.
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub(crate) file_size: Bytes,
+    /// Decides random orders and random data.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write crosscheck.md into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Options of all measuring commands.
@@ -203,9 +229,12 @@ pub(crate) struct Work {
     /// Whether opening the file is measured too.
     #[arg(long, value_enum, default_value_t = Timed::Data)]
     pub(crate) timed: Timed,
-    /// Go round for so many seconds instead of once.
+    /// Go round for so many seconds instead of once; what is written is written over from the second time on.
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
+    /// Operations a second of each task, with latencies from the time at which each was due (an open loop).
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<f64>,
     /// Names for each task, for metadata.
     #[arg(long, value_name = "N", default_value = "500")]
     pub(crate) entries: NonZeroU32,

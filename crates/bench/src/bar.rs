@@ -165,6 +165,7 @@ mod tests {
             latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
             used: cpu.iter().map(used).collect(),
             machine_cpu_seconds: 0.0,
+            sampled_seconds: 2.0,
             cold: None,
         }
     }

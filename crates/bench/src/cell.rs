@@ -92,7 +92,7 @@ impl Cell<'_> {
             }
         }
         let mut measured = all.context("no pass was measured")?;
-        measured.cold = cold.map(|cold| cold.answered(&measured.used));
+        measured.cold = cold.map(|cold| cold.answered(&measured.window.used));
         Ok(measured)
     }
 

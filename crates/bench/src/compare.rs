@@ -81,6 +81,7 @@ fn cases(work: &Work) -> Result<(Vec<Figure>, Vec<Case>)> {
         cache: work.cache,
         timed: work.timed,
         seconds: work.seconds,
+        rate: work.rate,
         entries: work.entries,
         connections: None,
         pace: None,

@@ -1,7 +1,8 @@
 //! Starting gate: releases tasks together and measures the time between the first and the last start.
 //!
 //! Tasks sleep on one futex (a condition variable) until the run opens the gate. Each then yields its CPU until all are
-//! awake, and takes its start time when it goes: with more tasks than CPUs, that is when the scheduler next runs it.
+//! awake, for a moment only, after which it sleeps: yielding on would use CPU time that is measured. It takes its start
+//! time when it goes: with more tasks than CPUs, that is when the scheduler next runs it.
 //! For the same reason each waits once more after its first operation until all have begun (`all_begun`): otherwise
 //! the first task on a CPU would use up its time slice before the second one starts.
 
@@ -16,6 +17,9 @@ const LONGEST_SPIN: Duration = Duration::from_micros(50);
 
 /// Longest wait for the others' first operations: longer than any start where these do not block.
 const LONGEST_WAIT: Duration = Duration::from_millis(2);
+
+/// Longest wait until all tasks are awake: longer than any scheduler needs.
+const LONGEST_START: Duration = Duration::from_secs(10);
 
 /// State shared by the tasks and the run.
 #[derive(Debug, Default)]
@@ -75,30 +79,32 @@ impl Gate {
         if self.failed.load(Ordering::SeqCst) {
             return None;
         }
-        self.awake.fetch_add(1, Ordering::SeqCst);
-        while self.awake.load(Ordering::SeqCst) < self.tasks {
-            yield_now();
-        }
+        self.together(&self.awake, LONGEST_START);
         Some(Instant::now())
     }
 
     /// Called after a task's first operation; returns when all have made theirs, or after a while.
     pub(crate) fn all_begun(&self) {
-        if self.tasks <= self.begun.fetch_add(1, Ordering::SeqCst) + 1 {
+        self.together(&self.begun, LONGEST_WAIT);
+    }
+
+    /// Waits until all tasks have called this with the same counter, or for so long.
+    fn together(&self, arrived: &AtomicU32, longest: Duration) {
+        if self.tasks <= arrived.fetch_add(1, Ordering::SeqCst) + 1 {
             // Locked once: a task that has just seen too few is asleep by then, and is woken.
             drop(self.stage());
             self.changed.notify_all();
             return;
         }
         let began = Instant::now();
-        let all = || self.tasks <= self.begun.load(Ordering::SeqCst);
+        let all = || self.tasks <= arrived.load(Ordering::SeqCst);
         while began.elapsed() < LONGEST_SPIN {
             if all() {
                 return;
             }
             yield_now();
         }
-        let wait = self.changed.wait_timeout_while(self.stage(), LONGEST_WAIT, |_| !all());
+        let wait = self.changed.wait_timeout_while(self.stage(), longest, |_| !all());
         drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 

@@ -26,8 +26,32 @@ pub(crate) fn machine() -> Machine {
         cpu: line(&text("/proc/cpuinfo"), "model name"),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         memory_bytes: kib << 10,
-        load: text("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" "),
+        load: load(),
+        load_after: None,
+        steal_seconds: None,
+        clock_source: known("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        guest_halt_poll_ns: known("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
+            .and_then(|text| text.parse().ok()),
     }
+}
+
+/// The line in a file of the kernel, if there is one.
+fn known(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The load averages.
+pub(crate) fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// Seconds since boot that a hypervisor gave to others, all CPUs together.
+pub(crate) fn steal_seconds() -> Option<f64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let ticks: u64 = text.lines().next()?.split_whitespace().nth(8)?.parse().ok()?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64)
 }
 
 /// A target with its entry in the mount table.

@@ -8,6 +8,7 @@ mod cell;
 mod compare;
 mod compare_runs;
 mod copying;
+mod crosscheck;
 mod engine;
 mod experiment;
 mod gate;
@@ -16,6 +17,7 @@ mod machine;
 mod measure;
 mod metadata;
 mod order;
+mod pace;
 mod plan;
 mod plan_file;
 mod plot;
@@ -77,6 +79,10 @@ fn ran(arguments: Arguments) -> Result<ExitCode> {
         }
         Command::Experiment(given) => experiments(&given),
         Command::Plan(given) => planned(&given),
+        Command::CrossCheck(given) => {
+            let whole = crosscheck::run(&given, &*stop_on_signals()?)?;
+            Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(PARTIAL) })
+        }
         Command::CompareRuns(given) => {
             let outcome = compare_runs::compare(&given.before, &given.after, given.tolerance)?;
             Ok(ExitCode::from(if outcome == Outcome::Worse { WORSE } else { 0 }))

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
+use rustix::fs::{Advice, fadvise};
 
 use crate::buffers::Aligned;
 use crate::cache::Cold;
@@ -17,7 +18,7 @@ use crate::cell::Cell;
 use crate::copying::Copier;
 use crate::gate::Gate;
 use crate::plan::Export;
-use crate::stack::{Stack, Used};
+use crate::stack::{Stack, Used, Window};
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
 use crate::{metadata, stack, task};
@@ -35,9 +36,7 @@ pub(crate) struct Measured {
     /// Between the first task's start and the last one's.
     pub(crate) start_skew_seconds: f64,
     pub(crate) latencies: Histogram<u64>,
-    pub(crate) used: Vec<Used>,
-    /// CPU seconds of the whole machine.
-    pub(crate) machine_cpu_seconds: f64,
+    pub(crate) window: Window,
     /// How often the case was done.
     pub(crate) passes: u32,
     /// How far caches were emptied, if asked.
@@ -96,7 +95,10 @@ impl Bench<'_> {
             file.write_all_at(&source.bytes()[from..from + len], offset)?;
         }
         file.sync_all()?;
-        if self.workload.cache == Cache::Warm {
+        if self.workload.direct {
+            // Else each O_DIRECT write would first have to throw a page out of the cache.
+            fadvise(&file, 0, None, Advice::DontNeed)?;
+        } else if self.workload.cache == Cache::Warm {
             for offset in offsets() {
                 file.read_exact_at(&mut source.bytes_mut()[..step(offset, LAYOUT_BLOCK)?], offset)?;
             }
@@ -128,8 +130,8 @@ impl Bench<'_> {
         let (before, children, began) = (stack.sample_before(), stack::children_seconds(), Instant::now());
         copier.copy(source, self.work)?;
         let ended = Instant::now();
-        let (mut used, machine_cpu_seconds) = before.until(&stack.sample());
-        used.push(Used {
+        let mut window = before.until(&stack.sample());
+        window.used.push(Used {
             program: copier.program().to_owned(),
             processes: 1,
             cpu_seconds: stack::children_seconds() - children,
@@ -139,7 +141,7 @@ impl Bench<'_> {
         let mut latencies = histogram()?;
         task::note(&mut latencies, ended.duration_since(began));
         let done = Done { began, ended, ops: 1, bytes: self.workload.footprint(), latencies };
-        gather(vec![done], used, machine_cpu_seconds)
+        gather(vec![done], window)
     }
 
     /// Removes files that were kept over the rounds: emptied first, as a server keeps removed files open for a while.
@@ -208,13 +210,12 @@ impl Bench<'_> {
             if let Some(e) = failed {
                 return Err(e.into());
             }
-            let (used, machine_cpu_seconds) = before.until(&after);
-            gather(done, used, machine_cpu_seconds)
+            gather(done, before.until(&after))
         })
     }
 }
 
-fn gather(done: Vec<Done>, used: Vec<Used>, machine_cpu_seconds: f64) -> Result<Measured> {
+fn gather(done: Vec<Done>, window: Window) -> Result<Measured> {
     let mut latencies = histogram()?;
     for one in &done {
         latencies.add(&one.latencies)?;
@@ -228,8 +229,7 @@ fn gather(done: Vec<Done>, used: Vec<Used>, machine_cpu_seconds: f64) -> Result<
         seconds: last.duration_since(first).as_secs_f64(),
         start_skew_seconds: last_start.duration_since(first).as_secs_f64(),
         latencies,
-        used,
-        machine_cpu_seconds,
+        window,
         passes: 1,
         cold: None,
     })
@@ -243,13 +243,7 @@ impl Measured {
         self.seconds += other.seconds;
         self.start_skew_seconds = self.start_skew_seconds.max(other.start_skew_seconds);
         self.latencies.add(&other.latencies)?;
-        for used in other.used {
-            match self.used.iter_mut().find(|mine| mine.program == used.program) {
-                Some(mine) => mine.add(&used),
-                None => self.used.push(used),
-            }
-        }
-        self.machine_cpu_seconds += other.machine_cpu_seconds;
+        self.window = self.window.and(other.window);
         self.passes += other.passes;
         Ok(self)
     }

@@ -1,13 +1,17 @@
 //! The metadata engine: timed calls on names. Prerequisites are made before the start and removed afterwards.
 
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat};
 
+use crate::pace::Pace;
 use crate::task::{Done, Role, histogram, note};
 use crate::workload::{Files, Op, Workload};
 
@@ -52,35 +56,57 @@ fn name(number: u32, entry: u32) -> String {
 /// Runs a task's part while the gate is open. `None`: another task failed to get ready.
 pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
     let dir = dir_of(role.workload, role.number, role.work);
-    let entries = role.workload.entries.get();
-    // Paths are built before the start.
-    let paths: Vec<PathBuf> = (0..entries).map(|entry| dir.join(name(role.number, entry))).collect();
-    let histogram = histogram();
-    let done = match (role.gate.enter(histogram.is_ok()), histogram) {
-        (_, Err(e)) => Err(e),
-        (None, _) => Ok(None),
-        (Some(began), Ok(mut latencies)) => {
-            let worked = match role.workload.op {
-                Op::Readdir => list(role, &dir, &mut latencies),
-                _ => each(role, &paths, &mut latencies),
-            };
-            worked.map(|ops| Some(Done { began, ended: Instant::now(), ops, bytes: 0, latencies }))
+    let done = match Prepared::of(role, &dir) {
+        Err(e) => {
+            role.gate.enter(false);
+            Err(e)
         }
+        Ok(mut prepared) => role.gate.enter(true).map_or(Ok(None), |began| {
+            let worked = match role.workload.op {
+                Op::Readdir => list(role, &dir, &mut prepared.latencies),
+                _ => each(role, &mut prepared, began),
+            };
+            let latencies = prepared.latencies;
+            worked.map(|ops| Some(Done { began, ended: Instant::now(), ops, bytes: 0, latencies }))
+        }),
     };
     role.gate.leave();
     done
 }
 
-fn each(role: &Role<'_>, paths: &[PathBuf], latencies: &mut Histogram<u64>) -> io::Result<u64> {
+/// A task before the start.
+struct Prepared {
+    /// Names are looked up from here, so that the kernel walks no path.
+    dir: OwnedFd,
+    names: Vec<CString>,
+    latencies: Histogram<u64>,
+}
+
+impl Prepared {
+    fn of(role: &Role<'_>, dir: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let named = |entry| CString::new(name(role.number, entry)).map_err(io::Error::other);
+        Ok(Self {
+            dir: openat(CWD, dir, flags, Mode::empty())?,
+            names: (0..role.workload.entries.get()).map(named).collect::<io::Result<_>>()?,
+            latencies: histogram()?,
+        })
+    }
+}
+
+fn each(role: &Role<'_>, prepared: &mut Prepared, began: Instant) -> io::Result<u64> {
+    let Prepared { dir, names, latencies } = prepared;
     let mut ops = 0;
+    let pace = Pace::of(role.workload.rate, began);
     let mut now = Instant::now();
-    for path in paths {
+    for name in names.iter() {
         if role.stop.load(Ordering::Relaxed) {
             break;
         }
-        one(role.workload.op, path)?;
-        let then = std::mem::replace(&mut now, Instant::now());
-        note(latencies, now.duration_since(then));
+        let started = pace.await_start(ops, now);
+        one(role.workload.op, dir.as_fd(), name)?;
+        now = Instant::now();
+        note(latencies, now.duration_since(started));
         ops += 1;
         if ops == 1 {
             role.gate.all_begun();
@@ -90,29 +116,36 @@ fn each(role: &Role<'_>, paths: &[PathBuf], latencies: &mut Histogram<u64>) -> i
     Ok(ops)
 }
 
-fn one(op: Op, path: &Path) -> io::Result<()> {
+/// Mode of new files, before the umask.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+
+fn one(op: Op, dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    let create =
+        || openat(dir, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, FILE_MODE);
+    let stat = || statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(drop);
     match op {
-        Op::Create => File::create_new(path).map(drop),
-        Op::Stat => fs::symlink_metadata(path).map(drop),
-        Op::Open => File::open(path).map(drop),
-        Op::Rename => fs::rename(path, path.with_extension("renamed")),
-        Op::Unlink => fs::remove_file(path),
-        Op::Mkdir => fs::create_dir(path),
-        Op::Rmdir => fs::remove_dir(path),
+        Op::Create => drop(create()?),
+        Op::Stat => stat()?,
+        Op::Open => drop(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
+        Op::Rename => renameat(dir, name, dir, [name.to_bytes(), b".renamed"].concat())?,
+        Op::Unlink => unlinkat(dir, name, AtFlags::empty())?,
+        Op::Mkdir => mkdirat(dir, name, Mode::from_raw_mode(0o777))?,
+        Op::Rmdir => unlinkat(dir, name, AtFlags::REMOVEDIR)?,
         Op::FileCycle => {
-            File::create_new(path)?;
-            fs::symlink_metadata(path)?;
-            fs::remove_file(path)
+            drop(create()?);
+            stat()?;
+            unlinkat(dir, name, AtFlags::empty())?;
         }
         Op::DirCycle => {
-            fs::create_dir(path)?;
-            fs::symlink_metadata(path)?;
-            fs::remove_dir(path)
+            mkdirat(dir, name, Mode::from_raw_mode(0o777))?;
+            stat()?;
+            unlinkat(dir, name, AtFlags::REMOVEDIR)?;
         }
         Op::Readdir | Op::Write | Op::Read | Op::Rewrite => {
-            Err(io::Error::other(format!("{op} is no call on one name")))
+            return Err(io::Error::other(format!("{op} is no call on one name")));
         }
     }
+    Ok(())
 }
 
 fn list(role: &Role<'_>, dir: &Path, latencies: &mut Histogram<u64>) -> io::Result<u64> {

@@ -72,6 +72,17 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: u64,
     /// Load averages before the first round, which show other work.
     pub(crate) load: String,
+    /// Load averages after the last round, our own work included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) load_after: Option<String>,
+    /// Seconds of the run that a hypervisor gave to others, all CPUs together.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) steal_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) clock_source: Option<String>,
+    /// Nanoseconds that an idle CPU of a guest polls before it halts; waking one that halted goes through the host.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) guest_halt_poll_ns: Option<u64>,
 }
 
 /// A directory that was measured.
@@ -149,6 +160,9 @@ pub(crate) struct Measurement {
     /// By program, the bench itself first.
     pub(crate) used: Vec<Used>,
     pub(crate) machine_cpu_seconds: f64,
+    /// Seconds between the two samples of CPU times.
+    #[serde(default)]
+    pub(crate) sampled_seconds: f64,
     /// How far caches were emptied, for a case that is to be cold.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) cold: Option<Cold>,
@@ -194,6 +208,9 @@ pub(crate) struct Summary {
     /// (fraction of the operations, microseconds within which they ended)
     pub(crate) latency_curve: Vec<(f64, f64)>,
     pub(crate) start_skew_us: f64,
+    /// Median CPU microseconds of the whole stack for each MiB moved, or for each operation on names.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) cpu_us_each: Option<f64>,
     /// Median CPU seconds for each second measured, by program.
     pub(crate) cpu: Vec<CpuShare>,
 }

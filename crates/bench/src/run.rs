@@ -50,7 +50,7 @@ struct Run<'a> {
 /// Runs a plan to its end, or until `stop` is set. An error means that nothing was measured.
 pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     plan.check()?;
-    let began = Instant::now();
+    let (began, stolen) = (Instant::now(), machine::steal_seconds());
     let results = Results {
         format: FORMAT,
         made: Made {
@@ -103,6 +103,8 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     if stop.load(Ordering::Relaxed) {
         results.ended_early = Some("interrupted".to_owned());
     }
+    results.machine.load_after = Some(machine::load());
+    results.machine.steal_seconds = machine::steal_seconds().zip(stolen).map(|(now, then)| now - then);
     results.made.seconds = began.elapsed().as_secs_f64();
     let looks = bar::looks(plan.rounds, plan.rounds_max).len();
     results.bars = plan.bars.iter().filter_map(|bar| bar.decided(&results.measurements, looks)).collect();
@@ -285,8 +287,9 @@ impl Run<'_> {
             passes: measured.passes,
             start_skew_us: measured.start_skew_seconds * 1e6,
             latency_us: Latency::of(&measured.latencies),
-            used: measured.used,
-            machine_cpu_seconds: measured.machine_cpu_seconds,
+            used: measured.window.used,
+            machine_cpu_seconds: measured.window.machine_cpu_seconds,
+            sampled_seconds: measured.window.seconds,
             cold: measured.cold,
         });
         match self.latencies.entry((case.name.clone(), target)) {

@@ -1,10 +1,11 @@
 //! CPU time and context switches of every process in a stack, by program.
 //!
-//! Nanoseconds come from each thread's `schedstat`. If a thread ended meanwhile, which would lose its share, or the
-//! kernel lacks such statistics, the process's `stat` is used: it includes ended threads, in ticks of 10 ms.
+//! CPU time is that of the process's CPU clock: nanoseconds, with ended threads, one call a process. Context switches are
+//! read from files of each thread, outside of the time between the samples of the clocks.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,9 @@ use crate::serving::Server;
 
 /// Name of the bench's own process in results.
 pub(crate) const OWN: &str = "fsstack-bench";
+
+/// Name for kernel threads and other programs in results.
+pub(crate) const REST: &str = "rest of the machine";
 
 /// Resources that one program used during a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,23 +48,51 @@ pub(crate) struct Stack {
 /// Resources used by all of them at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    processes: Vec<(u32, &'static str, Process)>,
+    processes: Vec<(&'static str, ProcessUse)>,
     machine_ticks: u64,
+    at: Instant,
+    /// Time that reading the clocks took.
+    took: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Process {
-    ticks: u64,
-    /// By thread.
-    threads: BTreeMap<u32, Thread>,
+struct ProcessUse {
+    /// `None` if it has ended.
+    cpu: Option<Duration>,
+    /// Context switches by thread: voluntary and not.
+    switches: BTreeMap<u32, (u64, u64)>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Thread {
-    nanoseconds: Option<u64>,
-    voluntary: u64,
-    involuntary: u64,
+/// Resources used between two samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window {
+    /// By program, the bench first; nothing if the window is too short for the clocks.
+    pub(crate) used: Vec<Used>,
+    /// CPU seconds of the whole machine, in ticks of 10 ms.
+    pub(crate) machine_cpu_seconds: f64,
+    pub(crate) seconds: f64,
 }
+
+impl Window {
+    /// Two windows as one; of programs nothing if one of them tells nothing.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        if self.used.is_empty() || other.used.is_empty() {
+            self.used.clear();
+        }
+        for used in other.used.iter().filter(|_| !self.used.is_empty()).cloned().collect::<Vec<_>>() {
+            match self.used.iter_mut().find(|mine| mine.program == used.program) {
+                Some(mine) => mine.add(&used),
+                None => self.used.push(used),
+            }
+        }
+        self.machine_cpu_seconds += other.machine_cpu_seconds;
+        self.seconds += other.seconds;
+        self
+    }
+}
+
+/// A window must be so many times as long as reading the clocks takes.
+const LEAST_WINDOW: u32 = 20;
 
 impl Stack {
     /// Makes a stack of the bench and `servers`.
@@ -68,72 +100,85 @@ impl Stack {
         Self { processes: [vec![(std::process::id(), OWN)], servers].concat() }
     }
 
-    /// Takes a sample before a measurement: the others first, because reading them costs CPU time of ours.
+    /// Takes a sample before a measurement: our own clock last, because reading costs CPU time of ours.
     pub(crate) fn sample_before(&self) -> Sample {
-        let mut sample = self.sample();
-        if let Some((pid, _, ours)) = sample.processes.first_mut() {
-            *ours = process(*pid);
-        }
-        sample
+        let switches: Vec<_> = self.processes.iter().map(|(pid, _)| switches(*pid)).collect();
+        let machine_ticks = machine_ticks();
+        let began = Instant::now();
+        let mut clocks: Vec<_> = self.processes.iter().rev().map(|(pid, _)| cpu(*pid)).collect();
+        clocks.reverse();
+        let at = Instant::now();
+        self.sampled(clocks, switches, machine_ticks, (at, at.duration_since(began)))
     }
 
-    /// Takes a sample after a measurement: ourselves first.
+    /// Takes a sample after a measurement: our own clock first.
     pub(crate) fn sample(&self) -> Sample {
-        let processes = self.processes.iter().map(|&(pid, name)| (pid, name, process(pid))).collect();
-        Sample { processes, machine_ticks: machine_ticks() }
+        let at = Instant::now();
+        let clocks = self.processes.iter().map(|(pid, _)| cpu(*pid)).collect();
+        let took = at.elapsed();
+        let machine_ticks = machine_ticks();
+        let switches = self.processes.iter().map(|(pid, _)| switches(*pid)).collect();
+        self.sampled(clocks, switches, machine_ticks, (at, took))
+    }
+
+    fn sampled(
+        &self,
+        clocks: Vec<Option<Duration>>,
+        switches: Vec<BTreeMap<u32, (u64, u64)>>,
+        machine_ticks: u64,
+        (at, took): (Instant, Duration),
+    ) -> Sample {
+        let each = clocks.into_iter().zip(switches).map(|(cpu, switches)| ProcessUse { cpu, switches });
+        let processes = self.processes.iter().map(|(_, name)| *name).zip(each).collect();
+        Sample { processes, machine_ticks, at, took }
     }
 }
 
 impl Sample {
-    /// Differences to the `later` sample: by program, the bench first, and of the whole machine in seconds.
-    pub(crate) fn until(&self, later: &Self) -> (Vec<Used>, f64) {
+    /// Differences to the `later` sample.
+    pub(crate) fn until(&self, later: &Self) -> Window {
+        let window = later.at.saturating_duration_since(self.at);
+        let machine_cpu_seconds = seconds(later.machine_ticks.saturating_sub(self.machine_ticks));
+        let told = self.took.max(later.took) * LEAST_WINDOW <= window;
+        let used = if told { self.used_until(later) } else { Vec::new() };
+        Window { used, machine_cpu_seconds, seconds: window.as_secs_f64() }
+    }
+
+    fn used_until(&self, later: &Self) -> Vec<Used> {
         let mut used: Vec<Used> = Vec::new();
-        for ((_, name, before), (_, _, after)) in self.processes.iter().zip(&later.processes) {
-            let (cpu, voluntary, involuntary) = before.until(after);
-            let entry = match used.iter_mut().find(|entry| entry.program == *name) {
-                Some(entry) => entry,
-                None => {
-                    let empty = Used {
-                        program: (*name).to_owned(),
-                        processes: 0,
-                        cpu_seconds: 0.0,
-                        voluntary_switches: 0,
-                        involuntary_switches: 0,
-                    };
-                    used.push(empty);
-                    let last = used.len() - 1;
-                    &mut used[last]
+        for ((name, before), (_, after)) in self.processes.iter().zip(&later.processes) {
+            let one = before.until(after, name);
+            match used.iter_mut().find(|entry| entry.program == *name) {
+                Some(entry) => {
+                    let processes = entry.processes + 1;
+                    entry.add(&one);
+                    entry.processes = processes;
                 }
-            };
-            entry.processes += 1;
-            entry.cpu_seconds += cpu;
-            entry.voluntary_switches += voluntary;
-            entry.involuntary_switches += involuntary;
+                None => used.push(one),
+            }
         }
         // A program without CPU time is not part of this stack.
         used.retain(|entry| entry.program == OWN || 0.0 < entry.cpu_seconds);
-        (used, seconds(later.machine_ticks.saturating_sub(self.machine_ticks)))
+        used
     }
 }
 
-impl Process {
-    fn until(&self, after: &Self) -> (f64, u64, u64) {
-        let (mut nanoseconds, mut voluntary, mut involuntary) = (0, 0, 0);
-        let ended = self.threads.keys().any(|tid| !after.threads.contains_key(tid));
-        let mut exact = !ended && !after.threads.is_empty();
-        for (tid, now) in &after.threads {
-            let then = self.threads.get(tid).copied().unwrap_or_default();
-            match now.nanoseconds {
-                Some(ran) => nanoseconds += ran.saturating_sub(then.nanoseconds.unwrap_or(0)),
-                None => exact = false,
-            }
-            voluntary += now.voluntary.saturating_sub(then.voluntary);
-            involuntary += now.involuntary.saturating_sub(then.involuntary);
+impl ProcessUse {
+    fn until(&self, after: &Self, program: &str) -> Used {
+        let (mut voluntary_switches, mut involuntary_switches) = (0, 0);
+        for (tid, now) in &after.switches {
+            let then = self.switches.get(tid).copied().unwrap_or_default();
+            voluntary_switches += now.0.saturating_sub(then.0);
+            involuntary_switches += now.1.saturating_sub(then.1);
         }
-        let by_thread = nanoseconds as f64 / 1e9;
-        let by_ticks = seconds(after.ticks.saturating_sub(self.ticks));
-        (if exact { by_thread } else { by_thread.max(by_ticks) }, voluntary, involuntary)
+        let cpu = self.cpu.zip(after.cpu).map(|(before, after)| after.saturating_sub(before));
+        let (program, cpu_seconds) = (program.to_owned(), cpu.unwrap_or_default().as_secs_f64());
+        Used { program, processes: 1, cpu_seconds, voluntary_switches, involuntary_switches }
     }
+}
+
+fn cpu(pid: u32) -> Option<Duration> {
+    fsstack_sys::process::cpu_time(i32::try_from(pid).ok()?).ok()
 }
 
 /// CPU seconds of ended child processes.
@@ -159,26 +204,17 @@ fn stat_fields<const N: usize>(pid: &str, which: [usize; N]) -> [u64; N] {
     which.map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0))
 }
 
-fn process(pid: u32) -> Process {
-    let tasks = numbers(&format!("/proc/{pid}/task"));
-    Process {
-        ticks: stat_fields(&pid.to_string(), [11, 12]).iter().sum(),
-        threads: tasks.into_iter().map(|tid| (tid, thread(pid, tid))).collect(),
-    }
-}
-
-fn thread(pid: u32, tid: u32) -> Thread {
-    let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
-    let status = of("status");
-    let line = |name: &str| {
-        let found = status.lines().find_map(|line| line.strip_prefix(name));
-        found.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+/// Context switches of each thread: voluntary and not.
+fn switches(pid: u32) -> BTreeMap<u32, (u64, u64)> {
+    let of = |tid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let line = |name: &str| {
+            let found = status.lines().find_map(|line| line.strip_prefix(name));
+            found.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+        };
+        (tid, (line("voluntary_ctxt_switches:"), line("nonvoluntary_ctxt_switches:")))
     };
-    Thread {
-        nanoseconds: of("schedstat").split_whitespace().next().and_then(|n| n.parse().ok()),
-        voluntary: line("voluntary_ctxt_switches:"),
-        involuntary: line("nonvoluntary_ctxt_switches:"),
-    }
+    numbers(&format!("/proc/{pid}/task")).into_iter().map(of).collect()
 }
 
 /// Ticks in which any CPU was busy.
@@ -204,20 +240,30 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
-        let (used, machine) = before.until(&stack.sample());
+        let Window { used, machine_cpu_seconds, seconds } = before.until(&stack.sample());
         let own = used.iter().find(|u| u.program == OWN).unwrap();
         assert!(0.0 < own.cpu_seconds && own.processes == 1, "{used:?}");
         assert!(1 <= own.voluntary_switches);
-        assert!(0.0 <= machine);
+        assert!(0.0 <= machine_cpu_seconds && 0.06 <= seconds);
     }
 
     #[test]
-    fn a_thread_that_ended_is_counted_by_ticks() {
-        let thread = |ns| Thread { nanoseconds: Some(ns), ..Thread::default() };
-        let before = Process { ticks: 100, threads: [(1, thread(10)), (2, thread(0))].into() };
-        let after = Process { ticks: 150, threads: [(1, thread(1_000_000_010))].into() };
-        assert_eq!(before.until(&after).0, 1.0);
-        let after = Process { ticks: 150 + 400, ..after };
-        assert!(4.0 <= before.until(&after).0);
+    fn a_window_that_is_shorter_than_its_clocks_tells_nothing() {
+        let at = Instant::now();
+        let sample = |after: u64, cpu: u64| Sample {
+            processes: vec![(
+                OWN,
+                ProcessUse { cpu: Some(Duration::from_micros(cpu)), ..ProcessUse::default() },
+            )],
+            machine_ticks: 0,
+            at: at + Duration::from_micros(after),
+            took: Duration::from_micros(10),
+        };
+        let before = sample(0, 100);
+        assert_eq!(before.until(&sample(150, 130)).used, []);
+        let used = before.until(&sample(400, 130)).used;
+        assert!((used[0].cpu_seconds - 30e-6).abs() < 1e-12, "{used:?}");
+        let gone = Sample { processes: vec![(OWN, ProcessUse::default())], ..sample(400, 0) };
+        assert_eq!(before.until(&gone).used[0].cpu_seconds, 0.0);
     }
 }

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use crate::bar::pairs;
 use crate::record::{Case, CpuShare, Latency, Measurement, Results, Summary};
 use crate::run::Latencies;
-use crate::stack::OWN;
+use crate::stack::{OWN, REST};
 use crate::stats::{Spread, median, paired_ratio};
 
 /// Minimum share of the stack's CPU time for a program to be listed.
@@ -70,12 +70,45 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
         latency_us: Latency::of(histogram),
         latency_curve: curve,
         start_skew_us: median(&skews),
+        cpu_us_each: cpu_us_each(&mine, case.workload.op.moves_data()),
         cpu: cpu(&mine),
     })
 }
 
-/// Medians over rounds of each program's use.
+/// CPU time of the whole stack for each MiB, or for each operation.
+fn cpu_us_each(rounds: &[&Measurement], moves_data: bool) -> Option<f64> {
+    let each = |m: &&Measurement| {
+        let amount = if moves_data { m.bytes as f64 / 1_048_576.0 } else { m.ops as f64 };
+        let all: f64 = m.used.iter().map(|used| used.cpu_seconds).sum();
+        (0.0 < amount && !m.used.is_empty()).then(|| all * 1e6 / amount)
+    };
+    let all: Vec<f64> = rounds.iter().filter_map(each).collect();
+    (!all.is_empty()).then(|| median(&all))
+}
+
+/// Rounds shorter than this tell nothing of the rest of the machine, whose time is known in ticks of 10 ms.
+const LEAST_FOR_REST: f64 = 0.5;
+
+/// Busy CPUs outside of the stack: kernel threads, other programs.
+fn rest(rounds: &[&Measurement]) -> Option<CpuShare> {
+    let of = |m: &&&Measurement| LEAST_FOR_REST <= m.sampled_seconds && !m.used.is_empty();
+    let cpus = |m: &&Measurement| {
+        let stack: f64 = m.used.iter().map(|used| used.cpu_seconds).sum();
+        (m.machine_cpu_seconds - stack).max(0.0) / m.sampled_seconds
+    };
+    let all: Vec<f64> = rounds.iter().filter(of).map(cpus).collect();
+    (!all.is_empty()).then(|| CpuShare {
+        program: REST.to_owned(),
+        cpus: median(&all),
+        part: 0.0,
+        switches: 0.0,
+    })
+}
+
+/// Medians over rounds of each program's use, and of the rest of the machine.
 fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
+    // A round too short to tell CPU times has none.
+    let rounds: Vec<&Measurement> = rounds.iter().copied().filter(|m| !m.used.is_empty()).collect();
     let mut programs: Vec<&str> = Vec::new();
     for used in rounds.iter().flat_map(|m| &m.used) {
         if !programs.contains(&used.program.as_str()) {
@@ -87,17 +120,20 @@ fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
             |of: &dyn Fn(&Measurement) -> f64| median(&rounds.iter().map(|m| of(m)).collect::<Vec<_>>());
         let used = |m: &Measurement| m.used.iter().find(|u| u.program == program).cloned();
         let seconds = |m: &Measurement| used(m).map_or(0.0, |u| u.cpu_seconds);
+        // Older results have no such time.
+        let window = |m: &Measurement| if 0.0 < m.sampled_seconds { m.sampled_seconds } else { m.seconds };
         let all = |m: &Measurement| m.used.iter().map(|u| u.cpu_seconds).sum::<f64>();
         let switches = |m: &Measurement| used(m).map_or(0, |u| u.voluntary_switches + u.involuntary_switches);
         CpuShare {
             program: program.to_owned(),
-            cpus: each(&|m| seconds(m) / m.seconds.max(1e-9)),
+            cpus: each(&|m| seconds(m) / window(m).max(1e-9)),
             part: each(&|m| if 0.0 < all(m) { seconds(m) / all(m) } else { 0.0 }),
-            switches: each(&|m| switches(m) as f64 / m.seconds.max(1e-9)),
+            switches: each(&|m| switches(m) as f64 / window(m).max(1e-9)),
         }
     };
     // Another mount's daemon that woke once is not part of this stack.
-    programs.into_iter().map(share).filter(|s| s.program == OWN || LEAST_PART <= s.part).collect()
+    let shares = programs.into_iter().map(share).filter(|s| s.program == OWN || LEAST_PART <= s.part);
+    shares.chain(rest(&rounds)).collect()
 }
 
 #[cfg(test)]
@@ -126,12 +162,16 @@ mod tests {
             start_skew_us: 0.0,
             latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
             used: vec![used("own", own), used("other", other)],
-            machine_cpu_seconds: 0.0,
+            machine_cpu_seconds: own + other + 1.0,
+            sampled_seconds: 2.0,
             cold: None,
         };
         let rounds = [round(1.0, 1.0), round(1.0, 3.0), round(1.0, 1.0)];
         let shares = cpu(&rounds.iter().collect::<Vec<_>>());
         assert_eq!((shares[0].cpus, shares[0].part, shares[0].switches), (0.5, 0.5, 2.0));
         assert_eq!(shares[1].program, "other");
+        assert_eq!((shares[2].program.as_str(), shares[2].cpus), (REST, 0.5));
+        // 2 s of CPU time for an operation.
+        assert_eq!(cpu_us_each(&rounds.iter().collect::<Vec<_>>(), false), Some(2e6));
     }
 }

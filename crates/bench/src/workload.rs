@@ -198,6 +198,9 @@ pub(crate) struct Workload {
     /// Goes round for so many seconds instead of once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds: Option<f64>,
+    /// Operations a second of each task, with latencies from the time at which each was due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<f64>,
     /// Names for each task; metadata only.
     pub(crate) entries: NonZeroU32,
     /// TCP connections of each task; nfs only.
@@ -228,6 +231,7 @@ impl Default for Workload {
             cache: Cache::Warm,
             timed: Timed::Data,
             seconds: None,
+            rate: None,
             entries: ONE.saturating_add(499),
             connections: None,
             pace: None,
@@ -357,6 +361,14 @@ impl Workload {
             self.seconds.is_none_or(|s| s.is_finite() && 0.0 < s),
             "{name}: seconds must be a positive number"
         );
+        ensure!(
+            self.rate.is_none_or(|rate| rate.is_finite() && 0.01 <= rate && rate <= 1e7),
+            "{name}: the rate must lie between 0.01 and 10000000 operations a second"
+        );
+        ensure!(
+            self.rate.is_none() || (self.depth.get() == 1 && *op != Op::Readdir && *engine != Engine::Copy),
+            "{name}: a rate is for single operations: leave depth, readdir and the engine copy away"
+        );
         if *engine == Engine::Metadata {
             ensure!(self.entries.get() <= 1_000_000, "{name}: at most 1000000 entries for each task");
             ensure!(
@@ -422,6 +434,15 @@ mod tests {
                 w.op = Op::Read;
             })
             .contains("copy only writes")
+        );
+        assert!(refusal(|w| w.rate = Some(0.0)).contains("between 0.01"));
+        assert!(
+            refusal(|w| {
+                w.engine = Engine::IoUring;
+                w.depth = w.depth.saturating_add(1);
+                w.rate = Some(10.0);
+            })
+            .contains("single operations")
         );
         assert!(refusal(|w| w.registered = true).contains("io_uring"));
         assert!(refusal(|w| w.depth = w.depth.saturating_add(1)).contains("queue"));

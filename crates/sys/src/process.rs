@@ -4,6 +4,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -300,6 +301,26 @@ pub fn start_time(pid: i32) -> Option<u64> {
     fields.nth(22 - 4)?.parse().ok().filter(|_| lives)
 }
 
+/// Returns the CPU time of process `pid`, of ended threads too, to the nanosecond; `ESRCH` if it has ended.
+pub fn cpu_time(pid: i32) -> io::Result<Duration> {
+    let mut clock = 0;
+    // SAFETY: the call writes the clock's number, and reads nothing of ours.
+    match unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } {
+        0 => {}
+        errno => return Err(io::Error::from_raw_os_error(errno)),
+    }
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the kernel writes a whole timespec or fails.
+    if unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it is written.
+    let time = unsafe { time.assume_init() };
+    let seconds = u64::try_from(time.tv_sec).map_err(io::Error::other)?;
+    let nanoseconds = u32::try_from(time.tv_nsec).map_err(io::Error::other)?;
+    Ok(Duration::new(seconds, nanoseconds))
+}
+
 /// Sets the file mode creation mask of the process, or of the thread if that has its own.
 pub fn umask(mask: u32) -> u32 {
     rustix::process::umask(Mode::from_raw_mode(mask & 0o777)).as_raw_mode()
@@ -308,6 +329,16 @@ pub fn umask(mask: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpu_time_grows_with_work_and_ends_with_the_process() {
+        let before = cpu_time(own_pid()).unwrap();
+        let began = std::time::Instant::now();
+        while cpu_time(own_pid()).unwrap() == before {
+            assert!(began.elapsed() < Duration::from_secs(60));
+        }
+        assert_eq!(cpu_time(4_194_305).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
 
     fn own_pid() -> i32 {
         i32::try_from(std::process::id()).unwrap()

@@ -43,7 +43,10 @@ impl Ring {
         let refused = |e: io::Error| {
             io::Error::new(e.kind(), format!("io_uring cannot be used here: {e}; use engine psync"))
         };
-        let ring = IoUring::new(plan.depth.next_power_of_two()).map_err(refused)?;
+        let entries = plan.depth.next_power_of_two();
+        // Completions are worked on when this thread asks for them, and interrupt no other call: from Linux 6.1.
+        let quietly = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
+        let ring = quietly.or_else(|_| IoUring::new(entries)).map_err(refused)?;
         if plan.registered {
             let whole = memory.bytes_mut();
             let one = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() };
@@ -107,12 +110,15 @@ impl Ring {
         }
     }
 
+    /// Takes a completion, if there is one.
+    fn completed(&mut self) -> Option<(u64, i32)> {
+        self.ring.completion().next().map(|c| (c.user_data(), c.result()))
+    }
+
     /// Collects available completions.
     fn collect(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
-        let completed: Vec<(u64, i32)> =
-            self.ring.completion().map(|c| (c.user_data(), c.result())).collect();
         let mut first_error = None;
-        for (slot, result) in completed {
+        while let Some((slot, result)) = self.completed() {
             let slot = usize::try_from(slot).map_err(io::Error::other)?;
             let Some(io) = self.flying.get_mut(slot).and_then(Option::take) else { continue };
             self.in_flight -= 1;

@@ -12,6 +12,7 @@ use crate::arguments::{Running, Which};
 use crate::plan::{Cells, Plan, Repeated};
 use crate::published::{Point, Published};
 use crate::record::{Case, Figure, Results, Skipped};
+use crate::report::pair;
 use crate::target::Target;
 use crate::test_bed::{Kinds, Lab, TestBed};
 use crate::workload::{Bytes, Workload};
@@ -249,6 +250,40 @@ fn targets_of(name: Name) -> &'static str {
         Name::ClusterIo => "one for each file system",
         Name::RaidCompare => "one for each kind of disk",
         Name::NfsNconnect => "one for each number of connections, as nconnect1 and nconnect16",
+    }
+}
+
+/// The question that an experiment answers, by the plan's name.
+pub(crate) fn question(plan: &str) -> Option<&'static str> {
+    let name = Name::ALL.into_iter().find(|name| name.word() == plan)?;
+    Some(match name {
+        Name::DoubleFuse => "what does a second FUSE layer cost?",
+        Name::GlusterVolumes => "which volume type writes fastest?",
+        Name::ClusterIo => "what does a pool over several volumes cost?",
+        Name::RaidCompare => "what does compression below a branch gain?",
+        Name::NfsNconnect => "what does a pool behind an NFS server cost?",
+    })
+}
+
+/// The answer to it, of the one pair of targets that matters; `None` if that was not measured.
+pub(crate) fn answer(results: &Results) -> Option<String> {
+    let of_role = |role: &str, cases: &[&str]| {
+        let mut targets = results.contenders().filter(|t| t.name.rsplit('.').next() == Some(role));
+        targets.find_map(|target| pair(results, &target.name, cases))
+    };
+    match results.made.plan.as_str() {
+        "double-fuse" => {
+            let said = of_role("passthrough", &["write", "read"])?;
+            Some(
+                said + &double_fuse::beside_mhddfs(results)
+                    .map_or(String::new(), |mhddfs| format!(" {mhddfs}")),
+            )
+        }
+        "cluster-io" => of_role("pool", &["write sequential", "read sequential", "create", "stat"]),
+        "nfs-nconnect" => of_role("pool", &["free, 1 connections", "free, 16 connections"]),
+        "gluster-volumes" => gluster_volumes::says(results).into_iter().next(),
+        "raid-compare" => raid_compare::says(results).into_iter().next(),
+        _ => None,
     }
 }
 

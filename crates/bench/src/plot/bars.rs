@@ -67,6 +67,13 @@ impl Bars<'_> {
     fn draw(&self, bar: &Bar, y: f64, x: &Scale) -> String {
         let (zero, end, middle) = (x.place(0.0), x.place(bar.value), y + ROW / 2.0);
         let class = if bar.published { "published" } else { "measured" };
+        // Of a published range only its ends are known.
+        let range = bar.published && bar.low < bar.high;
+        let (zero, words) = if range {
+            (x.place(bar.low), format!("{} to {}", (self.words)(bar.low), (self.words)(bar.high)))
+        } else {
+            (zero, (self.words)(bar.value))
+        };
         let shown = shorten(&bar.name, 17);
         let mut body = text(LEFT - 6.0, middle + 4.5, r#"text-anchor="end""#, &shown);
         body += &format!(
@@ -76,22 +83,22 @@ impl Bars<'_> {
             at((end - zero).max(0.5)),
             at(ROW - 6.0),
             bar.colour,
-            escape(&format!("{}: {}", bar.name, (self.words)(bar.value))),
+            escape(&format!("{}: {words}", bar.name)),
         );
         let mut right = end;
-        if bar.low < bar.high {
+        if bar.low < bar.high && !range {
             let (low, high) = (x.place(bar.low), x.place(bar.high));
             body += &rule((low, middle), (high, middle), "error");
             body += &rule((low, middle - 4.0), (low, middle + 4.0), "error");
             body += &rule((high, middle - 4.0), (high, middle + 4.0), "error");
             right = right.max(high);
         }
-        body + &text(right + 6.0, middle + 4.5, "", &(self.words)(bar.value))
+        body + &text(right + 6.0, middle + 4.5, "", &words)
     }
 }
 
 /// Shortens a name to fit beside its bar.
-fn shorten(name: &str, most: usize) -> String {
+pub(super) fn shorten(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
     }

@@ -1,11 +1,13 @@
-//! Plots as SVG text: line charts, bars, latency curves. Colours and fonts come from the page's style sheet, so that one
+//! Plots as SVG text: line charts, bars, forest plots, latency curves. Colours and fonts come from the page's style sheet, so that one
 //! drawing serves light and dark.
 
 mod bars;
+mod forest;
 mod lines;
 mod scale;
 
 pub(crate) use bars::{Bar, Bars};
+pub(crate) use forest::{Forest, cell};
 pub(crate) use lines::{Line, Lines, Mark};
 pub(crate) use scale::Axis;
 

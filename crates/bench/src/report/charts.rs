@@ -1,12 +1,12 @@
 //! Plots of a report.
 
 use super::{microseconds, rate, three};
-use crate::plot::{Axis, Bar, Bars, Line, Lines, Mark};
+use crate::plot::{Axis, Bar, Bars, Forest, Line, Lines, Mark};
 use crate::published::Published;
 use crate::record::{Case, Figure, Results, Summary, WorkloadShape};
 
 /// Colours the page knows.
-const COLOURS: usize = 8;
+pub(super) const COLOURS: usize = 8;
 
 /// A plot with its legend.
 pub(crate) struct Chart {
@@ -17,7 +17,7 @@ pub(crate) struct Chart {
     pub(crate) legend: Vec<(String, usize, bool)>,
 }
 
-/// Every plot of the results, in their order.
+/// The plots of the results: one for each figure.
 pub(crate) fn charts(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for figure in &results.figures {
@@ -27,13 +27,25 @@ pub(crate) fn charts(results: &Results) -> Vec<Chart> {
         match figure.shape {
             WorkloadShape::Lines => charts.push(lines(results, figure)),
             WorkloadShape::Bars => {
-                charts.extend(ratio_bars(results, figure));
-                charts.push(rate_bars(results, figure));
+                let ratios = ratio_bars(results, figure);
+                charts.push(ratios.unwrap_or_else(|| rate_bars(results, figure)));
             }
         }
     }
-    charts.extend(latency(results));
+    charts
+}
+
+/// The plots behind them: rates, CPU time, latencies.
+pub(crate) fn details(results: &Results) -> Vec<Chart> {
+    let bars = |figure: &&Figure| {
+        figure.shape == WorkloadShape::Bars
+            && results.cases_of(&figure.name).next().is_some()
+            && ratio_bars(results, figure).is_some()
+    };
+    let mut charts: Vec<Chart> =
+        results.figures.iter().filter(bars).map(|figure| rate_bars(results, figure)).collect();
     charts.extend(cpu(results));
+    charts.extend(latency(results));
     charts
 }
 
@@ -45,7 +57,7 @@ fn group_and_role(target: &str) -> (&str, &str) {
 /// The groups of targets, in their order; one without a name where there are none.
 fn target_groups(results: &Results) -> Vec<&str> {
     let mut groups: Vec<&str> = Vec::new();
-    for target in &results.targets {
+    for target in results.contenders() {
         let (group, _) = group_and_role(&target.name);
         if !groups.contains(&group) {
             groups.push(group);
@@ -57,7 +69,7 @@ fn target_groups(results: &Results) -> Vec<&str> {
 /// Targets with the same role have the same colour in all groups.
 fn colour_of(results: &Results, target: &str) -> usize {
     let mut roles: Vec<&str> = Vec::new();
-    for target in &results.targets {
+    for target in results.contenders() {
         let (_, role) = group_and_role(&target.name);
         if !roles.contains(&role) {
             roles.push(role);
@@ -90,12 +102,12 @@ fn published_colour(results: &Results, series: &str) -> usize {
         }
     }
     let at = others.iter().position(|name| *name == whose(series)).unwrap_or(0);
-    (results.targets.len() + at) % COLOURS
+    (results.contenders().count() + at) % COLOURS
 }
 
 fn lines(results: &Results, figure: &Figure) -> Chart {
     let (mut lines, mut legend) = (Vec::new(), Vec::new());
-    for target in &results.targets {
+    for target in results.contenders() {
         let colour = colour_of(results, &target.name);
         let of = |case: &Case| results.summary(&case.name, &target.name).map(|s| (case.x, s.rate));
         let points = results.cases_of(&figure.name).filter_map(of);
@@ -106,8 +118,11 @@ fn lines(results: &Results, figure: &Figure) -> Chart {
         }
     }
     for (colour, series) in published(results, figure, false) {
-        let points = series.points.iter().map(|p| (p.x, (p.low + p.high) / 2.0, p.low, p.high)).collect();
-        lines.push(Line { colour, mark: Mark::Published, points });
+        // Of a range the two ends were published, and nothing between them.
+        for end in ends(series) {
+            let points = series.points.iter().zip(end).map(|(p, y)| (p.x, y, y, y)).collect();
+            lines.push(Line { colour, mark: Mark::Published, points });
+        }
         legend.push((format!("{} (published)", series.series), colour, true));
     }
     let x_marks = results.cases_of(&figure.name).map(|case| (case.x, case.x_label.clone())).collect();
@@ -123,6 +138,12 @@ fn lines(results: &Results, figure: &Figure) -> Chart {
     .svg();
     let note = "Medians of the rounds; whiskers are quartiles. Both axes are logarithmic.".to_owned();
     Chart { title: figure.title.clone(), note, svg, legend }
+}
+
+/// The lines of a published series: its values, or the lower and the upper ends of its ranges.
+fn ends(series: &Published) -> Vec<Vec<f64>> {
+    let (low, high): (Vec<f64>, Vec<f64>) = series.points.iter().map(|p| (p.low, p.high)).unzip();
+    if low == high { vec![low] } else { vec![low, high] }
 }
 
 /// The values of a case's bars, by target.
@@ -142,7 +163,7 @@ fn groups(results: &Results, figure: &Figure, relative: bool, of: &BarValues<'_>
         for (colour, series) in published(results, figure, relative) {
             for point in series.points.iter().filter(|p| p.x_label == case.x_label) {
                 let (name, low, high) = (series.series.clone(), point.low, point.high);
-                others.push(Bar { name, colour, published: true, value: (low + high) / 2.0, low, high });
+                others.push(Bar { name, colour, published: true, value: high, low, high });
             }
         }
         match drawn.last_mut().filter(|_| target_groups(results).len() == 1) {
@@ -155,7 +176,7 @@ fn groups(results: &Results, figure: &Figure, relative: bool, of: &BarValues<'_>
 }
 
 fn group_bars(results: &Results, case: &Case, group: &str, of: &BarValues<'_>) -> Vec<Bar> {
-    let targets = results.targets.iter().filter(|t| group_and_role(&t.name).0 == group);
+    let targets = results.contenders().filter(|t| group_and_role(&t.name).0 == group);
     let bar = |name: &str| {
         let (value, low, high) = results.summary(&case.name, name).and_then(of)?;
         let (_, role) = group_and_role(name);
@@ -183,11 +204,11 @@ fn ratio_bars(results: &Results, figure: &Figure) -> Option<Chart> {
     let baseline = &results.made.baseline;
     let role = baseline.rsplit('.').next().unwrap_or(baseline);
     let title = format!("{}, relative to {role}", figure.title);
-    let svg = Bars { title: &title, groups, words: &|v| format!("{v:.2}"), mark: Some(1.0) }.svg();
+    let svg = Forest { title: &title, groups }.svg();
     let outlined = published(results, figure, true).next().is_some();
-    let mut note = "1 is as fast as the baseline. Lines at the ends of the bars: 95 % interval.".to_owned();
+    let mut note = "1 is as fast as the baseline. Lines: 95 % interval. The axis is logarithmic.".to_owned();
     if outlined {
-        note += " Bars in outline were published by others, on other hardware.";
+        note += " Dots in outline were published by others, on other hardware.";
     }
     Some(Chart { title, note, svg, legend: Vec::new() })
 }
@@ -211,7 +232,7 @@ fn latency(results: &Results) -> Vec<Chart> {
 
 fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
     let (mut lines, mut legend) = (Vec::new(), Vec::new());
-    for target in results.targets.iter().filter(|t| group_and_role(&t.name).0 == group) {
+    for target in results.contenders().filter(|t| group_and_role(&t.name).0 == group) {
         let Some(summary) = results.summary(&case.name, &target.name) else { continue };
         let colour = colour_of(results, &target.name);
         // x is 1 / (1 - q): one in so many operations is slower. The maximum has no place on that axis.

@@ -2,14 +2,16 @@
 
 use std::fmt::Write;
 
+use super::answer::answer;
 use super::{microseconds, quantile, rate};
 use crate::record::Results;
+use crate::stats::{Ratio, Verdict};
 use crate::workload::Bytes;
 
 /// The report.
 pub(crate) fn markdown(results: &Results) -> String {
     let (made, machine) = (&results.made, &results.machine);
-    let mut text = format!("# {}\n\n", made.title);
+    let mut text = first_screen(results);
     // Writing to a String cannot fail, here and below.
     let _written = writeln!(
         text,
@@ -26,10 +28,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         machine.load,
         made.command.join(" ")
     );
-    if let Some(why) = &results.ended_early {
-        let _written = writeln!(text, "**Partial results: the run ended early ({why}).**\n");
-    }
-    text += "## What this says\n\n";
+    text += "## What else this says\n\n";
     results.says.iter().for_each(|said| text += &format!("- {said}\n"));
     text += "\n## Measured\n\n| case | target | median | quartiles | to baseline | verdict | p50 | p99 | p99.9 | CPUs busy |\n";
     text += "|---|---|---:|---:|---:|---|---:|---:|---:|---|\n";
@@ -60,6 +59,36 @@ pub(crate) fn markdown(results: &Results) -> String {
         results.skipped.iter().for_each(|s| text += &format!("- {}: {}\n", s.what, s.why));
     }
     text
+}
+
+/// The answer, as the page and the terminal have it.
+fn first_screen(results: &Results) -> String {
+    let answer = answer(results);
+    let mut text = format!("# {}\n\n**{}**\n\n", answer.question, answer.sentence);
+    answer.bars.iter().for_each(|(_, words)| text += &format!("- {words}\n"));
+    if !answer.rows.is_empty() {
+        let head: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
+        let _written =
+            writeln!(text, "\n| to the baseline | {} | CPU us/MiB | published |", head.join(" | "));
+        let _written = writeln!(text, "|---|{}---:|---:|", "---:|".repeat(head.len()));
+    }
+    for row in &answer.rows {
+        let cell = |ratio: &Option<Ratio>| ratio.map_or("-".to_owned(), |r| in_a_cell(&r));
+        let cells: Vec<String> = row.ratios.iter().map(cell).collect();
+        let cpu = row.cpu_us.map_or("-".to_owned(), |us| format!("{us:.0}"));
+        let told = row.published.as_deref().unwrap_or("-");
+        let _written = writeln!(text, "| {} | {} | {cpu} | {told} |", row.target, cells.join(" | "));
+    }
+    text + &format!("\n{}.\n\n", answer.conditions.join("; "))
+}
+
+fn in_a_cell(ratio: &Ratio) -> String {
+    let word = match ratio.verdict {
+        Verdict::Faster => " faster",
+        Verdict::Slower => " slower",
+        Verdict::Same | Verdict::Unclear | Verdict::TooFewRounds => "",
+    };
+    format!("{:.2} [{:.2}, {:.2}]{word}", ratio.value, ratio.low, ratio.high)
 }
 
 fn targets(results: &Results, text: &mut String) {

@@ -1,5 +1,6 @@
 //! Reports for people and programs.
 
+mod answer;
 mod charts;
 mod csv;
 mod markdown;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use crate::record::Results;
 
+pub(crate) use answer::pair;
 pub(crate) use says::says;
 pub(crate) use table::table;
 

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
+use super::answer::{answer, plain};
 use super::{microseconds, quantile, rate};
 use crate::record::{Results, Summary};
 
 const HEAD: &[&str] =
     &["case", "target", "median", "spread", "to baseline", "", "p50", "p99", "p99.9", "skew", "CPUs busy"];
 
-/// All summaries as aligned columns, one per line.
+/// All summaries as aligned columns, one per line, and the answer.
 pub(crate) fn table(results: &Results) -> String {
     let mut rows: Vec<Vec<String>> = vec![HEAD.iter().map(|&head| head.to_owned()).collect()];
     let mut last = "";
@@ -35,7 +36,7 @@ pub(crate) fn table(results: &Results) -> String {
     if let Some(why) = &results.ended_early {
         let _written = writeln!(text, "ended early: {why}");
     }
-    text
+    text + &plain(&answer(results))
 }
 
 fn row(summary: &Summary, case: &str) -> Vec<String> {

@@ -285,3 +285,31 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     fs::write(&file, "{}").unwrap();
     assert!(gate(&file).stderr.contains("is no result of fsstack-bench"));
 }
+
+#[test]
+fn the_same_work_is_done_by_fio_and_the_ratio_printed() {
+    needs!(program("fio"));
+    let dir = tempfile::tempdir().unwrap();
+    let (work, out) = (dir.path().join("work"), dir.path().join("out"));
+    fs::create_dir(&work).unwrap();
+    let output =
+        bench(&["crosscheck", "--rounds", "1", "--seconds", "0.05", "--file-size", "4M", "--target"])
+            .arg(format!("here={}", work.display()))
+            .arg("--out")
+            .arg(&out)
+            .output()
+            .unwrap();
+    // A file system without O_DIRECT leaves its case out, with the reason.
+    assert!([0, 3].contains(&output.code), "{}", output.stderr);
+    let rows: Vec<&str> = output.stdout.lines().filter(|line| line.starts_with("| re")).collect();
+    assert_eq!(rows.len(), 5, "{}", output.stdout);
+    for row in &rows {
+        let told = row.contains("] | ") && row.contains("B/s") && row.contains("not decided");
+        assert!(told != row.contains("not measured: "), "{row}");
+    }
+    assert!(output.stdout.contains(" beside fio-"), "{}", output.stdout);
+    assert_eq!(fs::read_to_string(out.join("crosscheck.md")).unwrap(), output.stdout);
+    assert_eq!(names(&work), Vec::<String>::new());
+    refused(&["crosscheck", "--target", "t=/no/such/place"], &[], "No such file or directory");
+    refused(&["crosscheck", "--seconds", "0", "--target", "t=/tmp"], &[], "between 0.05 and 3600");
+}

@@ -30,10 +30,10 @@ fn reports(home: &Path) -> Vec<PathBuf> {
             &["compare", "--rounds", "5", "--file-size", "1M", "--block", "4K,64K,1M", "--tasks", "2"],
         ),
         made("names", &["compare", "--rounds", "1", "--op", "create,stat", "--entries", "20"]),
-        made("double-fuse", &["experiment", "double-fuse", "--rounds", "1"]),
-        made("volumes", &["experiment", "gluster-volumes", "--rounds", "1"]),
-        made("survey", &["experiment", "cluster-io", "--rounds", "1"]),
-        made("disks", &["experiment", "raid-compare", "--rounds", "1"]),
+        made("double-fuse", &["experiment", "double-fuse", "--rounds", "1", "--cell-seconds", "0"]),
+        made("volumes", &["experiment", "gluster-volumes", "--rounds", "1", "--cell-seconds", "0"]),
+        made("survey", &["experiment", "cluster-io", "--rounds", "1", "--cell-seconds", "0"]),
+        made("disks", &["experiment", "raid-compare", "--rounds", "1", "--cell-seconds", "0"]),
     ]
 }
 

@@ -106,9 +106,9 @@ fn exports_are_read_over_several_connections() {
         .unwrap();
     assert_eq!(told_by.code, 0, "{}", told_by.stderr);
     let results = results(&out);
-    assert_eq!(told(&results), (vec!["branch".to_owned(), "pool".to_owned()], vec![]));
+    assert_eq!(told(&results), (["branch", "pool", "branch-again"].map(str::to_owned).to_vec(), vec![]));
     let measured = results["measurements"].as_array().unwrap();
-    assert_eq!(measured.len(), 2 * 5 * 2);
+    assert_eq!(measured.len(), 2 * 5 * 3);
     for one in measured {
         assert!(0 < one["bytes"].as_u64().unwrap(), "{one}");
         // The server's CPU time shows that the data came from it.
