@@ -89,6 +89,8 @@ impl Bar {
                 (Measure::Rate, limit, pairs.len(), paired_estimate(&pairs, miss)?)
             }
             Limit::CpuPartAtMost { program, part } => {
+                // A stack without the program has no such part.
+                mine().find(|m| m.used.iter().any(|used| used.program == program))?;
                 let parts: Vec<f64> = mine().filter_map(|m| cpu_part(m, program)).collect();
                 (Measure::CpuPart, part, parts.len(), hodges_lehmann(&parts, miss)?)
             }
@@ -127,7 +129,8 @@ pub(crate) fn pairs(measured: &[Measurement], case: &str, target: &str, baseline
 fn cpu_part(measured: &Measurement, program: &str) -> Option<f64> {
     let all: f64 = measured.used.iter().map(|used| used.cpu_seconds).sum();
     let own: f64 = measured.used.iter().filter(|u| u.program == program).map(|u| u.cpu_seconds).sum();
-    (0.0 < all).then(|| own / all)
+    // An empty sum is -0.
+    (0.0 < all).then(|| (own / all).abs())
 }
 
 /// Numbers of rounds after which bars are decided: `rounds`, and twice as many each time up to `most`.
@@ -228,6 +231,8 @@ mod tests {
         assert_eq!((met.decision, met.of), (Decision::Met, Measure::CpuPart));
         assert!((met.value - 0.004).abs() < 1e-9);
         assert_eq!(limit().decided(&rounds(0.02), 1).unwrap().decision, Decision::Missed);
+        let without: Vec<_> = (0..6).map(|n| measurement("pool", n, 1.0, &[("glusterfs", 1.0)])).collect();
+        assert_eq!(limit().decided(&without, 1), None);
     }
 
     #[test]

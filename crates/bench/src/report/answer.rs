@@ -105,7 +105,7 @@ pub(crate) fn pair(results: &Results, target: &str, cases: &[&str]) -> Option<St
     })
 }
 
-/// A bar with its decision.
+/// A bar and what was found.
 fn bar_words(bar: &DecidedBar) -> String {
     let DecidedBar { name, target, limit, value, low, high, rounds, decision, .. } = bar;
     let percent = |part: &f64| format!("{:.1} %", part * 100.0);
@@ -122,7 +122,7 @@ fn bar_words(bar: &DecidedBar) -> String {
         }
         _ => String::new(),
     };
-    format!("{name} of {target} {promise}: {decision}, {found} in {rounds} rounds{tells}")
+    format!("{name} of {target} {promise}: {found}, {rounds} rounds{tells}")
 }
 
 /// Cases for the table: all of a figure of bars, the last of a sweep, those with a bar first if there are too many.
@@ -229,6 +229,6 @@ fn tells(results: &Results) -> String {
 /// The answer on a terminal.
 pub(crate) fn plain(answer: &Answer) -> String {
     let mut text = format!("\n{}\n  {}\n", answer.question, answer.sentence);
-    answer.bars.iter().for_each(|(_, words)| text += &format!("  {words}\n"));
+    answer.bars.iter().for_each(|(decision, words)| text += &format!("  {decision}: {words}\n"));
     text + &format!("  ({})\n", answer.conditions.join("; "))
 }

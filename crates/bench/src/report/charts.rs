@@ -6,7 +6,7 @@ use crate::published::Published;
 use crate::record::{Case, Figure, Results, Summary, WorkloadShape};
 
 /// Colours the page knows.
-pub(super) const COLOURS: usize = 8;
+const COLOURS: usize = 8;
 
 /// A plot with its legend.
 pub(crate) struct Chart {
@@ -67,7 +67,7 @@ fn target_groups(results: &Results) -> Vec<&str> {
 }
 
 /// Targets with the same role have the same colour in all groups.
-fn colour_of(results: &Results, target: &str) -> usize {
+pub(super) fn colour_of(results: &Results, target: &str) -> usize {
     let mut roles: Vec<&str> = Vec::new();
     for target in results.contenders() {
         let (_, role) = group_and_role(&target.name);

@@ -65,7 +65,7 @@ pub(crate) fn markdown(results: &Results) -> String {
 fn first_screen(results: &Results) -> String {
     let answer = answer(results);
     let mut text = format!("# {}\n\n**{}**\n\n", answer.question, answer.sentence);
-    answer.bars.iter().for_each(|(_, words)| text += &format!("- {words}\n"));
+    answer.bars.iter().for_each(|(decision, words)| text += &format!("- **{decision}**: {words}\n"));
     if !answer.rows.is_empty() {
         let head: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
         let _written =

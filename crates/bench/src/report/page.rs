@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::answer::{Answer, AnswerRow, answer};
-use super::charts::{COLOURS, Chart, charts, details};
+use super::charts::{Chart, charts, colour_of, details};
 use super::{microseconds, quantile, rate};
 use crate::bar::Decision;
 use crate::plot::{Bar, cell, escape};
@@ -71,17 +71,17 @@ fn first_screen(results: &Results) -> String {
                 Decision::Missed => "missed",
                 Decision::NotDecided => "open",
             };
-            text += &format!("<li class=\"{class}\">{}</li>\n", escape(words));
+            text += &format!("<li class=\"{class}\"><b>{decision}</b> {}</li>\n", escape(words));
         }
         text += "</ul>\n";
     }
     text += "</div>\n";
-    text += &ratios(&answer);
+    text += &ratios(results, &answer);
     text + &format!("<p class=\"soft\">{}.</p>\n", escape(&answer.conditions.join("; ")))
 }
 
 /// The one table: a forest plot in each cell, all on the same axis.
-fn ratios(answer: &Answer) -> String {
+fn ratios(results: &Results, answer: &Answer) -> String {
     if answer.rows.is_empty() {
         return String::new();
     }
@@ -91,9 +91,10 @@ fn ratios(answer: &Answer) -> String {
     let head: Vec<String> = ["to the baseline".to_owned()].into_iter().chain(columns).collect();
     let head = head.into_iter().chain(["CPU \u{b5}s/MiB".to_owned(), "published".to_owned()]);
     let head: Vec<String> = head.collect();
-    let row = |(n, row): (usize, &AnswerRow)| {
+    let row = |row: &AnswerRow| {
+        let colour = colour_of(results, &row.target);
         let cell = |ratio: &Option<Ratio>| match ratio {
-            Some(ratio) => ratio_cell(&row.target, n, ratio, &values),
+            Some(ratio) => ratio_cell(&row.target, colour, ratio, &values),
             None => "\u{2013}".to_owned(),
         };
         let mut cells = vec![escape(&row.target)];
@@ -103,17 +104,17 @@ fn ratios(answer: &Answer) -> String {
         cells
     };
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    rows(&head, answer.rows.iter().enumerate().map(row)).replacen("<table", "<table class=\"forest\"", 1)
+    rows(&head, answer.rows.iter().map(row)).replacen("<table", "<table class=\"forest\"", 1)
 }
 
-fn ratio_cell(target: &str, n: usize, ratio: &Ratio, values: &[f64]) -> String {
+fn ratio_cell(target: &str, colour: usize, ratio: &Ratio, values: &[f64]) -> String {
     let sign = match ratio.verdict {
         Verdict::Faster => " <b class=\"met\" title=\"faster\">&#9650;</b>",
         Verdict::Slower => " <b class=\"missed\" title=\"slower\">&#9660;</b>",
         Verdict::Same | Verdict::Unclear | Verdict::TooFewRounds => "",
     };
     let Ratio { value, low, high, .. } = *ratio;
-    let bar = Bar { name: target.to_owned(), colour: n % COLOURS, published: false, value, low, high };
+    let bar = Bar { name: target.to_owned(), colour, published: false, value, low, high };
     format!("{value:.2}{sign}{}", cell(&bar, values))
 }
 
