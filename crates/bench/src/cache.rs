@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise, syncfs};
 use serde::{Deserialize, Serialize};
 
-use crate::serving::BRICK;
+use crate::serving::{BRICK, Layer};
 use crate::stack::Used;
 
 /// Time after which a client of GlusterFS asks its bricks again: its `performance.md-cache-timeout`, 1 s unless set
@@ -76,8 +75,8 @@ const REMOTE: &[&str] =
 const GLUSTERFS: &str = "fuse.glusterfs";
 
 /// How cold a stack of these file system types is after the machine's caches were dropped.
-fn after_drop(layers: &[String]) -> Cold {
-    let has = |which: &dyn Fn(&str) -> bool| layers.iter().any(|layer| which(layer));
+fn after_drop(layers: &[Layer]) -> Cold {
+    let has = |which: &dyn Fn(&str) -> bool| layers.iter().any(|layer| which(&layer.fs_type));
     let known = |layer: &str| WITHOUT_CACHE.contains(&layer) || layer == GLUSTERFS;
     match () {
         () if has(&|layer| REMOTE.contains(&layer)) => Cold::RemoteKept,
@@ -88,14 +87,14 @@ fn after_drop(layers: &[String]) -> Cold {
 }
 
 /// Empties caches as far as permitted; `files` will be read from a stack of these file system types.
-pub(crate) fn empty(files: &[File], layers: &[String]) -> io::Result<Cold> {
+pub(crate) fn empty(files: &[File], layers: &[Layer]) -> io::Result<Cold> {
     for file in files {
         // Dirty pages cannot be dropped, so they are written first.
         file.sync_data()?;
         fadvise(file, 0, None, Advice::DontNeed)?;
     }
     let cold = after_drop(layers);
-    if layers.iter().any(|layer| layer == GLUSTERFS) {
+    if layers.iter().any(|layer| layer.fs_type == GLUSTERFS) {
         // Before the drop: what the client fetches meanwhile is dropped too.
         sleep(CLIENT_TIMEOUT);
     }
@@ -103,11 +102,15 @@ pub(crate) fn empty(files: &[File], layers: &[String]) -> io::Result<Cold> {
     Ok(if whole.is_ok() { cold } else { Cold::PagesOnly })
 }
 
-/// Writes what is dirty on the file system of `dir`, and waits until disks have it; on the whole machine if the directory
-/// is served by a FUSE daemon, which does not pass that on: bricks are on other file systems.
-pub(crate) fn quiet(dir: &Path, layers: &[String]) -> io::Result<()> {
-    syncfs(File::open(dir)?)?;
-    if !layers.iter().any(|layer| layer.starts_with("fuse")) {
+/// Writes what is dirty on the file systems of a stack, and waits until disks have it. On the whole machine if a FUSE daemon
+/// is among them whose files lie elsewhere: bricks, and the disks of zfs-fuse.
+pub(crate) fn quiet(layers: &[Layer]) -> io::Result<()> {
+    for layer in layers {
+        syncfs(File::open(&layer.dir)?)?;
+    }
+    let elsewhere =
+        |layer: &Layer| layer.fs_type.starts_with("fuse") && !WITHOUT_CACHE.contains(&layer.fs_type.as_str());
+    if !layers.iter().any(elsewhere) {
         return Ok(());
     }
     rustix::fs::sync();
@@ -126,11 +129,14 @@ fn under_writeback() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
     fn the_word_cold_is_refused_where_a_layer_may_remember() {
-        let of = |layers: &[&str]| after_drop(&layers.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
+        let layer = |fs_type: &&str| Layer { fs_type: (*fs_type).to_owned(), dir: PathBuf::new() };
+        let of = |types: &[&str]| after_drop(&types.iter().map(layer).collect::<Vec<_>>());
         assert_eq!(of(&["xfs"]), Cold::Dropped);
         assert_eq!(of(&["fuse.fsstack", "xfs", "ext4"]), Cold::Dropped);
         assert_eq!(of(&["fuse.mergerfs", "fuse.glusterfs"]), Cold::Waited);

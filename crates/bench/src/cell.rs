@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::cache;
 use crate::measure::{Bench, Measured};
-use crate::serving::serving;
+use crate::serving::{Layer, serving};
 use crate::stack::Stack;
 use crate::target::remove_all;
 use crate::workload::{Cache, Workload};
@@ -27,8 +27,8 @@ const MARGIN: f64 = 1.1;
 pub(crate) struct Cell<'a> {
     pub(crate) bench: Bench<'a>,
     pub(crate) passes: u32,
-    /// Types of the file systems that the target is stacked on.
-    pub(crate) layers: &'a [String],
+    /// The file systems that the target is stacked on.
+    pub(crate) layers: &'a [Layer],
 }
 
 /// Number of passes that last `wanted` seconds, by one that took `took`; with `free` bytes for what is laid out.
@@ -87,8 +87,8 @@ impl Cell<'_> {
                 Some(all) => all.and(one)?,
             });
             if 1 < dirs.len() && !workload.is_laid_out() {
-                // Space for the next pass. Its disks are as quiet as those of the first.
-                self.tidied(std::slice::from_ref(dir)).context("removing files")?;
+                // Space for the next pass.
+                remove_all(dir).context("removing files")?;
             }
         }
         let mut measured = all.context("no pass was measured")?;
@@ -113,7 +113,7 @@ impl Cell<'_> {
     }
 
     fn quiet(&self) -> std::io::Result<()> {
-        cache::quiet(self.bench.work, self.layers)
+        cache::quiet(self.layers)
     }
 }
 

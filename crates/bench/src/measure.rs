@@ -18,6 +18,7 @@ use crate::cell::Cell;
 use crate::copying::Copier;
 use crate::gate::Gate;
 use crate::plan::Export;
+use crate::serving::Layer;
 use crate::stack::{Stack, Used, Window};
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
@@ -107,7 +108,7 @@ impl Bench<'_> {
     }
 
     /// A cell of so many passes.
-    pub(crate) fn cell<'b>(&'b self, passes: u32, layers: &'b [String]) -> Cell<'b> {
+    pub(crate) fn cell<'b>(&'b self, passes: u32, layers: &'b [Layer]) -> Cell<'b> {
         Cell { bench: self.within(self.work), passes, layers }
     }
 

@@ -16,6 +16,7 @@ use crate::measure::{Bench, Measured};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
+use crate::serving::Layer;
 use crate::target::{Target, TargetDir};
 use crate::workload::Engine;
 use crate::{serving, summary, turns};
@@ -39,8 +40,8 @@ struct Run<'a> {
     progress: Progress,
     /// `None` for a lost target.
     places: Vec<Option<TargetDir>>,
-    /// Types of the file systems that each target is stacked on.
-    layers: Vec<Vec<String>>,
+    /// The file systems that each target is stacked on.
+    layers: Vec<Vec<Layer>>,
     results: Results,
     latencies: Latencies,
     /// Files to copy, while a case of the engine copy is measured.

@@ -85,9 +85,17 @@ pub(crate) fn serving(dir: &Path, exported_by: Option<u32>) -> Vec<Server> {
     Search::of(dir, exported_by.map(|pid| (pid, NFS_SERVER)).into_iter().collect()).found
 }
 
-/// Types of the file systems that `dir` is stacked on, its own first.
-pub(crate) fn layers(dir: &Path) -> Vec<String> {
-    Search::of(dir, Vec::new()).types
+/// A file system in a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub(crate) fs_type: String,
+    /// A directory of it.
+    pub(crate) dir: PathBuf,
+}
+
+/// File systems that `dir` is stacked on, its own first, as far as this machine has them.
+pub(crate) fn layers(dir: &Path) -> Vec<Layer> {
+    Search::of(dir, Vec::new()).layers
 }
 
 struct Search {
@@ -96,15 +104,15 @@ struct Search {
     /// Devices already visited.
     devices: BTreeSet<(u32, u32)>,
     found: Vec<Server>,
-    /// Types of the file systems visited.
-    types: Vec<String>,
+    /// The file systems visited.
+    layers: Vec<Layer>,
 }
 
 impl Search {
     fn of(dir: &Path, found: Vec<Server>) -> Self {
         let table = mounts::all().unwrap_or_default();
         let mut search =
-            Self { known: Known::all(), table, devices: BTreeSet::new(), found, types: Vec::new() };
+            Self { known: Known::all(), table, devices: BTreeSet::new(), found, layers: Vec::new() };
         search.below(dir);
         search
     }
@@ -117,7 +125,7 @@ impl Search {
         if !self.devices.insert(mounted.device()) {
             return;
         }
-        self.types.push(mounted.fs_type.clone());
+        self.layers.push(Layer { fs_type: mounted.fs_type.clone(), dir: dir.clone() });
         if mounted.is_fuse() {
             self.fuse(&mounted).into_iter().for_each(|dir| self.below(&dir));
         } else if mounted.fs_type.starts_with("nfs") {
@@ -208,7 +216,8 @@ mod tests {
     #[test]
     fn a_plain_directory_has_no_servers() {
         assert_eq!(serving(Path::new("/proc"), None), []);
-        assert_eq!(layers(Path::new("/proc/self")), ["proc"]);
+        let own = layers(Path::new("/proc/sys"));
+        assert_eq!(own, [Layer { fs_type: "proc".into(), dir: "/proc/sys".into() }]);
         assert_eq!(serving(Path::new("/proc"), Some(7)), [(7, NFS_SERVER)]);
     }
 

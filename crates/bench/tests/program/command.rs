@@ -313,3 +313,70 @@ fn the_same_work_is_done_by_fio_and_the_ratio_printed() {
     refused(&["crosscheck", "--target", "t=/no/such/place"], &[], "No such file or directory");
     refused(&["crosscheck", "--seconds", "0", "--target", "t=/tmp"], &[], "between 0.05 and 3600");
 }
+
+#[test]
+fn rounds_go_on_until_a_bar_is_decided() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("out");
+    let targets = ["direct", "pool"].map(|name| home.path().join(name));
+    targets.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    // No rate is a million times another: six rounds cannot decide at the first of three looks, twelve can.
+    for (bar, decision) in [("1000000", "missed"), ("0.000001", "met")] {
+        let run =
+            bench(&["compare", "--op", "write", "--file-size", "64K", "--block", "4K", "--rounds", "6"])
+                .args(["--rounds-max", "24", "--bar", bar, "--out"])
+                .arg(&out);
+        let run = targets
+            .iter()
+            .zip(["direct", "pool"])
+            .fold(run, |run, (dir, name)| run.arg("--target").arg(format!("{name}={}", dir.display())));
+        let output = run.output().unwrap();
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let results = results(&out);
+        let bar = &results["bars"][0];
+        assert_eq!((bar["decision"].as_str(), bar["rounds"].as_u64()), (Some(decision), Some(12)), "{bar}");
+        assert_eq!(results["measurements"].as_array().unwrap().len(), 2 * 12);
+        assert!(
+            output.stdout.contains(&format!("  {decision}: write of pool at least ")),
+            "{}",
+            output.stdout
+        );
+        assert!(output.stdout.contains("How fast are the targets beside direct?"), "{}", output.stdout);
+        let shown = fs::read_to_string(out.join("report.md")).unwrap();
+        assert!(shown.contains(&format!("- **{decision}**: write of pool")), "{shown}");
+    }
+    let at = format!("t={}", targets[0].display());
+    refused(&["compare", "--target", &at, "--rounds-max", "2"], &[&targets[0]], "less than the 7 rounds");
+    refused(&["compare", "--target", &at, "--bar=-1"], &[], "--bar is a part");
+}
+
+#[test]
+fn a_rate_is_kept_and_cells_are_repeated_until_they_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, out) = (dir.path().join("work"), dir.path().join("out"));
+    fs::create_dir(&work).unwrap();
+    let measured = |args: &[&str]| {
+        let run = bench(args).args(["--rounds", "1", "--target"]).arg(format!("t={}", work.display()));
+        let output = run.arg("--out").arg(&out).output().unwrap();
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        results(&out)["measurements"][0].clone()
+    };
+    let one = measured(&["compare", "--op", "stat", "--entries", "50", "--rate", "1000"]);
+    // The last of 50 is due after 49 ms, whatever the machine does.
+    assert!(one["ops"] == 50 && 0.049 <= one["seconds"].as_f64().unwrap(), "{one}");
+    let cell = measured(&[
+        "compare",
+        "--op",
+        "write",
+        "--file-size",
+        "64K",
+        "--block",
+        "4K",
+        "--cell-seconds",
+        "0.2",
+    ]);
+    let passes = cell["passes"].as_u64().unwrap();
+    assert_eq!(cell["bytes"], passes * (64 << 10), "{cell}");
+    assert_eq!(names(&work), Vec::<String>::new());
+    refused(&["compare", "--target", "t=/tmp", "--rate", "0"], &[], "the rate must lie between");
+}
