@@ -144,6 +144,9 @@ pub(crate) struct Running {
     /// Rounds that count; below 6 no verdicts are given.
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
+    /// Rounds before the first that counts [default: 1, or the plan's].
+    #[arg(long, value_name = "N")]
+    pub(crate) warmups: Option<u32>,
     /// Go on, with the targets of bars that are not decided, up to so many rounds [experiments: 24, with --full 96; without
     /// more than --rounds if that is given].
     #[arg(long, value_name = "N")]
@@ -164,9 +167,6 @@ pub(crate) struct Running {
 pub(crate) struct Compare {
     #[command(flatten)]
     pub(crate) running: Running,
-    /// Rounds before the first that counts.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Run")]
-    pub(crate) warmups: u32,
     /// Bar for each target: this part of the baseline's rate, as 0.97; met, missed or not decided.
     #[arg(long, value_name = "PART", help_heading = "Run")]
     pub(crate) bar: Option<f64>,

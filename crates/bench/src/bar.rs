@@ -7,8 +7,8 @@ use crate::stats::{Estimate, MISS, fewest, hodges_lehmann, paired_estimate};
 
 /// A promise about one case on one target.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Bar {
-    /// What is promised, in a word or two: `writes`.
+pub(crate) struct Promise {
+    /// Subject of the promise in a word or two: `writes`.
     pub(crate) name: String,
     pub(crate) case: String,
     pub(crate) target: String,
@@ -77,7 +77,7 @@ pub(crate) enum Measure {
     CpuPart,
 }
 
-impl Bar {
+impl Promise {
     /// Decides it by the rounds measured so far, at one of `looks` looks. `None` without rounds.
     pub(crate) fn decided(&self, measured: &[Measurement], looks: usize) -> Option<DecidedBar> {
         // Each look may be wrong; together they are as rarely as one interval of 95 %.
@@ -173,9 +173,9 @@ mod tests {
         }
     }
 
-    fn bar(limit: Limit) -> Bar {
+    fn bar(limit: Limit) -> Promise {
         let [name, case, target, baseline] = ["writes", "write", "pool", "direct"].map(str::to_owned);
-        Bar { name, case, target, baseline, limit }
+        Promise { name, case, target, baseline, limit }
     }
 
     /// Rounds with these ratios.

@@ -1,4 +1,4 @@
-//! What a cell finds in caches: nothing for a cold one, as far as that can be known, and quiet disks.
+//! Empties caches for a cold cell, as far as each layer allows, and waits for quiet disks.
 
 use std::fs::{self, File};
 use std::io;

@@ -24,7 +24,7 @@ use crate::workload::{Bytes, Engine, Op, Pattern, Workload};
 struct Check {
     name: &'static str,
     workload: Workload,
-    /// As a part.
+    /// Greatest difference, as a part.
     within: f64,
 }
 

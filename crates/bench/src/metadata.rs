@@ -11,7 +11,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat};
 
-use crate::pace::Pace;
+use crate::pace::Schedule;
 use crate::task::{Done, Role, histogram, note};
 use crate::workload::{Files, Op, Workload};
 
@@ -56,7 +56,7 @@ fn name(number: u32, entry: u32) -> String {
 /// Runs a task's part while the gate is open. `None`: another task failed to get ready.
 pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
     let dir = dir_of(role.workload, role.number, role.work);
-    let done = match Prepared::of(role, &dir) {
+    let done = match PreparedNames::of(role, &dir) {
         Err(e) => {
             role.gate.enter(false);
             Err(e)
@@ -75,14 +75,14 @@ pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
 }
 
 /// A task before the start.
-struct Prepared {
+struct PreparedNames {
     /// Names are looked up from here, so that the kernel walks no path.
     dir: OwnedFd,
     names: Vec<CString>,
     latencies: Histogram<u64>,
 }
 
-impl Prepared {
+impl PreparedNames {
     fn of(role: &Role<'_>, dir: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let named = |entry| CString::new(name(role.number, entry)).map_err(io::Error::other);
@@ -94,10 +94,10 @@ impl Prepared {
     }
 }
 
-fn each(role: &Role<'_>, prepared: &mut Prepared, began: Instant) -> io::Result<u64> {
-    let Prepared { dir, names, latencies } = prepared;
+fn each(role: &Role<'_>, prepared: &mut PreparedNames, began: Instant) -> io::Result<u64> {
+    let PreparedNames { dir, names, latencies } = prepared;
     let mut ops = 0;
-    let pace = Pace::of(role.workload.rate, began);
+    let pace = Schedule::of(role.workload.rate, began);
     let mut now = Instant::now();
     for name in names.iter() {
         if role.stop.load(Ordering::Relaxed) {

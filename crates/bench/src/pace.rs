@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 /// When each operation of a task is due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Schedule {
     began: Instant,
     /// Seconds between two operations; none for a closed loop.
     step: Option<f64>,
 }
 
-impl Pace {
+impl Schedule {
     /// So many operations a second from `began` on; a closed loop if none is given.
     pub(crate) fn of(rate: Option<f64>, began: Instant) -> Self {
         Self { began, step: rate.map(|rate| 1.0 / rate) }
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn operations_are_due_at_equal_times_and_late_ones_count_from_there() {
         let began = Instant::now();
-        let pace = Pace::of(Some(1000.0), began);
+        let pace = Schedule::of(Some(1000.0), began);
         assert_eq!(pace.due(250), Some(began + Duration::from_millis(250)));
         // The target stood still for a second: operation 3 was due long before.
         let late = began + Duration::from_secs(1);
         assert_eq!(pace.await_start(3, late), began + Duration::from_millis(3));
         assert!(began + Duration::from_millis(2) <= pace.await_start(2, began));
-        assert_eq!(Pace::of(None, began).await_start(7, late), late);
+        assert_eq!(Schedule::of(None, began).await_start(7, late), late);
     }
 }

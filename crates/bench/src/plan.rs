@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::bar::{Bar, Limit};
+use crate::bar::{Limit, Promise};
 use crate::measure::need;
 use crate::published::Published;
 use crate::record::{Case, Figure, Skipped};
@@ -42,14 +42,14 @@ pub(crate) struct Plan {
     /// Rounds before the first that counts.
     pub(crate) warmups: u32,
     pub(crate) cells: Cells,
-    pub(crate) bars: Vec<Bar>,
+    pub(crate) bars: Vec<Promise>,
     /// A target that is the baseline once more: its ratio shows what the run can tell.
     pub(crate) again: Option<String>,
     pub(crate) seed: u64,
     pub(crate) published: Vec<Published>,
     /// Cases that the plan had to leave out.
     pub(crate) skipped: Vec<Skipped>,
-    /// What the disks of a lab are.
+    /// Description of a lab's disks.
     pub(crate) disks: Option<String>,
     /// (target, note)
     pub(crate) notes: Vec<(String, String)>,
@@ -164,13 +164,13 @@ impl Plan {
         let all = self.targets.iter().map(|t| t.name.as_str());
         let Some(baseline) = baseline_of(target, &self.baseline, all).map(str::to_owned) else { return };
         let [name, case, target] = [name, case, target].map(str::to_owned);
-        self.bars.push(Bar { name, case, target, baseline, limit });
+        self.bars.push(Promise { name, case, target, baseline, limit });
     }
 
     /// True if the cells of `target` in a case are repeated until they last.
     pub(crate) fn repeats(&self, case: &str, target: &str) -> bool {
         let mut bars = self.bars.iter().filter(|bar| bar.case == case);
-        let about = |bar: &Bar| bar.target == target || bar.baseline == target;
+        let about = |bar: &Promise| bar.target == target || bar.baseline == target;
         match self.cells.of {
             _ if self.cells.seconds <= 0.0 => false,
             Repeated::All => true,

@@ -72,7 +72,7 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         cases: Vec::new(),
         rounds: running.rounds.or(written.rounds).unwrap_or(7),
         rounds_max: 0,
-        warmups: written.warmups,
+        warmups: running.warmups.unwrap_or(written.warmups),
         cells: Cells { seconds: running.cell_seconds.unwrap_or(0.0), of: Repeated::All },
         bars: Vec::new(),
         again: None,
@@ -132,7 +132,16 @@ mod tests {
 
     fn running() -> Running {
         let (targets, baseline, rounds) = (Vec::new(), None, None);
-        Running { targets, baseline, rounds, rounds_max: None, cell_seconds: None, seed: 1, out: None }
+        Running {
+            targets,
+            baseline,
+            rounds,
+            warmups: None,
+            rounds_max: None,
+            cell_seconds: None,
+            seed: 1,
+            out: None,
+        }
     }
 
     #[test]

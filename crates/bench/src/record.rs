@@ -56,7 +56,7 @@ pub(crate) struct Made {
     #[serde(default)]
     pub(crate) rounds_max: u32,
     pub(crate) baseline: String,
-    /// What the disks of a lab are.
+    /// Description of a lab's disks.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) disks: Option<String>,
     pub(crate) caches: Vec<String>,

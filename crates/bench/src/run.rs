@@ -8,7 +8,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 use rustix::fs::statvfs;
 
-use crate::bar::{self, Bar, Decision};
+use crate::bar::{self, Decision, Promise};
 use crate::cell;
 use crate::copying::{Copier, Source};
 use crate::machine;
@@ -210,8 +210,8 @@ impl Run<'_> {
     /// Targets of the case's bars that are not decided yet, and their baselines.
     fn undecided(&self, case: &Case, looks: usize) -> Vec<usize> {
         let of_case = self.plan.bars.iter().filter(|bar| bar.case == case.name);
-        let decided = |bar: &&Bar| bar.decided(&self.results.measurements, looks).map(|bar| bar.decision);
-        let open: Vec<&Bar> = of_case.filter(|bar| decided(bar) == Some(Decision::NotDecided)).collect();
+        let decided = |bar: &&Promise| bar.decided(&self.results.measurements, looks).map(|bar| bar.decision);
+        let open: Vec<&Promise> = of_case.filter(|bar| decided(bar) == Some(Decision::NotDecided)).collect();
         let about = |name: &str| open.iter().any(|bar| bar.target == name || bar.baseline == name);
         (0..self.plan.targets.len()).filter(|&n| about(&self.plan.targets[n].name)).collect()
     }

@@ -173,7 +173,7 @@ pub(crate) fn paired_estimate(pairs: &[(f64, f64)], miss: f64) -> Option<Estimat
 }
 
 impl Ratio {
-    /// Smallest difference that this interval would have told from none, as a part: half its width, in factors.
+    /// Smallest difference that this interval would have shown, as a part: half its width, in factors.
     pub(crate) fn resolution(&self) -> f64 {
         resolution(self.low, self.high)
     }

@@ -15,7 +15,7 @@ use crate::buffers::Aligned;
 use crate::engine::{self, Direction, Io, IoEngine, Job, Route, Submitted};
 use crate::gate::Gate;
 use crate::order::Order;
-use crate::pace::Pace;
+use crate::pace::Schedule;
 use crate::plan::Export;
 use crate::workload::{Engine, Files, Op, Sync, Timed, Workload};
 
@@ -179,7 +179,7 @@ impl Role<'_> {
     fn drive(&self, open: &mut Open, prepared: &mut Prepared, began: Instant) -> io::Result<u64> {
         let Prepared { order, latencies, free, started, done, block, begins, .. } = prepared;
         let (block, begins, depth) = (*block, *begins, started.len());
-        let pace = Pace::of(self.workload.rate, began);
+        let pace = Schedule::of(self.workload.rate, began);
         let deadline = self.workload.seconds.map(|s| began + Duration::from_secs_f64(s));
         let (mut ops, mut now) = (0_u64, Instant::now());
         let (blocks, source_blocks) = (order.blocks(), (open.source / block).max(1) as u64);

@@ -55,7 +55,7 @@ pub(crate) struct Parts {
     pub(crate) notes: Vec<(String, String)>,
     /// (target, number of bricks that may be lost before a file is)
     pub(crate) bears: Vec<(String, u32)>,
-    /// What the disks are.
+    /// Description of the disks.
     pub(crate) disks: String,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
@@ -188,7 +188,7 @@ pub(crate) struct TestBed {
     /// Directories of the pools and rivals on the layers below.
     inner: Vec<Entry>,
     disks: Vec<Standing>,
-    /// What the disks are.
+    /// Description of the disks.
     pub(crate) about_disks: String,
     parts: Vec<Parts>,
     homes: Vec<Entry>,

@@ -156,7 +156,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     Ok(test_bed)
 }
 
-/// What mhddfs keeps of the writes, here and as published.
+/// Ratio of mhddfs's writes, here and as published.
 pub(super) fn beside_mhddfs(results: &Results) -> Option<String> {
     let of = |s: &&Summary| s.case == "write" && s.target.rsplit('.').next() == Some("mhddfs");
     let ratio = results.summaries.iter().find(of)?.ratio?;

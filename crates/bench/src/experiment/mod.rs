@@ -135,7 +135,7 @@ pub(crate) fn plan(
         cases: content.cases,
         rounds: running.rounds.unwrap_or(content.rounds),
         rounds_max: running.rounds_max.or(running.rounds).unwrap_or(extent.pick(4, 16) * content.rounds),
-        warmups: 1,
+        warmups: running.warmups.unwrap_or(1),
         cells: Cells {
             seconds: running.cell_seconds.unwrap_or(CELL_SECONDS),
             of: extent.pick(Repeated::OfBars, Repeated::All),

@@ -12,7 +12,7 @@ use crate::workload::Sync;
 const MOST_COLUMNS: usize = 6;
 
 /// The answer.
-pub(crate) struct Answer {
+pub(crate) struct FirstScreen {
     pub(crate) question: String,
     pub(crate) sentence: String,
     pub(crate) bars: Vec<(Decision, String)>,
@@ -30,15 +30,15 @@ pub(crate) struct AnswerRow {
     pub(crate) ratios: Vec<Option<Ratio>>,
     /// CPU time of the whole stack for a MiB, in microseconds, of the first column that moves data.
     pub(crate) cpu_us: Option<f64>,
-    /// What others published of such a target, as a ratio.
+    /// Ratios that others published of such a target.
     pub(crate) published: Option<String>,
 }
 
 /// The answer of results.
-pub(crate) fn answer(results: &Results) -> Answer {
+pub(crate) fn answer(results: &Results) -> FirstScreen {
     let columns = columns(results);
     let compared = results.contenders().filter(|target| results.baseline_of(&target.name).is_some());
-    Answer {
+    FirstScreen {
         question: question(results),
         sentence: sentence(results),
         bars: results.bars.iter().map(|bar| (bar.decision, bar_words(bar))).collect(),
@@ -159,7 +159,7 @@ fn row(results: &Results, target: &TargetRecord, columns: &[&Case]) -> AnswerRow
     }
 }
 
-/// What a reader must know before believing a figure, shortest first.
+/// Conditions to know before believing a figure.
 fn conditions(results: &Results) -> Vec<String> {
     let (made, machine) = (&results.made, &results.machine);
     let mut all = vec![format!("{} CPUs, {}", machine.cpus, machine.kernel)];
@@ -202,7 +202,7 @@ fn cells(results: &Results) -> String {
     }
 }
 
-/// What the run can tell apart, by the baseline measured twice.
+/// Resolution of the run, by the baseline measured twice.
 fn tells(results: &Results) -> String {
     let all: Vec<(&str, &Ratio)> = results.resolutions().collect();
     let widest = all.iter().max_by(|a, b| a.1.resolution().total_cmp(&b.1.resolution()));
@@ -227,7 +227,7 @@ fn tells(results: &Results) -> String {
 }
 
 /// The answer on a terminal.
-pub(crate) fn plain(answer: &Answer) -> String {
+pub(crate) fn plain(answer: &FirstScreen) -> String {
     let mut text = format!("\n{}\n  {}\n", answer.question, answer.sentence);
     answer.bars.iter().for_each(|(decision, words)| text += &format!("  {decision}: {words}\n"));
     text + &format!("  ({})\n", answer.conditions.join("; "))

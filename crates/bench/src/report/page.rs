@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::answer::{Answer, AnswerRow, answer};
+use super::answer::{AnswerRow, FirstScreen, answer};
 use super::charts::{Chart, charts, colour_of, details};
 use super::{microseconds, quantile, rate};
 use crate::bar::Decision;
@@ -81,7 +81,7 @@ fn first_screen(results: &Results) -> String {
 }
 
 /// The one table: a forest plot in each cell, all on the same axis.
-fn ratios(results: &Results, answer: &Answer) -> String {
+fn ratios(results: &Results, answer: &FirstScreen) -> String {
     if answer.rows.is_empty() {
         return String::new();
     }

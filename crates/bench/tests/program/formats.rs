@@ -32,7 +32,12 @@ fn report(home: &Path, name: &str, targets: &[&str], args: &[&str]) -> PathBuf {
 
 /// The report of an experiment.
 fn experiment(home: &Path, name: &str, targets: &[&str]) -> PathBuf {
-    report(home, name, targets, &["experiment", name, "--rounds", "1", "--cell-seconds", "0"])
+    report(
+        home,
+        name,
+        targets,
+        &["experiment", name, "--rounds", "1", "--warmups", "0", "--cell-seconds", "0"],
+    )
 }
 
 /// Checks a report against the schema, for published series, and that its page needs nothing else.
