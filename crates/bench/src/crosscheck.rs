@@ -38,10 +38,7 @@ struct Rates {
 
 /// Runs the check and prints it. False if a case could not be done.
 pub(crate) fn run(given: &CrossCheck, stop: &AtomicBool) -> Result<bool> {
-    ensure!(
-        given.seconds.is_finite() && 0.05 <= given.seconds && given.seconds <= 3600.0,
-        "--seconds must lie between 0.05 and 3600"
-    );
+    ensure!((0.05..=3600.0).contains(&given.seconds), "--seconds must lie between 0.05 and 3600");
     ensure!(0 < given.rounds, "no rounds: --rounds must be at least 1");
     given.out.as_deref().map(prepare).transpose()?;
     let checks = checks(given);

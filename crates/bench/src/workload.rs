@@ -362,7 +362,7 @@ impl Workload {
             "{name}: seconds must be a positive number"
         );
         ensure!(
-            self.rate.is_none_or(|rate| rate.is_finite() && 0.01 <= rate && rate <= 1e7),
+            self.rate.is_none_or(|rate| (0.01..=1e7).contains(&rate)),
             "{name}: the rate must lie between 0.01 and 10000000 operations a second"
         );
         ensure!(
