@@ -2,7 +2,6 @@
 
 use crate::log::{LEVELS, LogTarget};
 use crate::options::Typed;
-use fsstack_engine::rules::Rules;
 use fsstack_pool::{Chain, Floor, Size, suggestion};
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -133,16 +132,6 @@ pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
     let told = text.strip_prefix(':').unwrap_or(text);
     told.parse().map(own).or_else(|_| text.parse()).map_err(|_| {
         "neither a port nor an address and a port, as 9190, 127.0.0.1:9190 or [::1]:9190".to_owned()
-    })
-}
-
-/// Parses `/dir=stacked:/other/dir=passthrough`.
-pub(crate) fn write_rules(text: &str) -> Result<Rules, String> {
-    let wrong = || "not rules as /dir=stacked:/other=passthrough".to_owned();
-    text.split(':').filter(|rule| !rule.is_empty()).try_fold(Rules::default(), |rules, rule| {
-        let (directory, path) = rule.rsplit_once('=').ok_or_else(wrong)?;
-        let path = path.parse().map_err(|_| wrong())?;
-        rules.with(directory.as_bytes(), Some(path)).map_err(said)
     })
 }
 

@@ -6,16 +6,18 @@
 //! opened by last.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use fsstack_pool::Printable;
+use fsstack_pool::escape::{self, BadEscape};
 use fsstack_pool::settings::WritePath;
+use fsstack_pool::{BadRuleDir, RuleDir};
 
 /// The write path of the files in one directory and below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The directory's path below the pool's root, without slashes at the ends.
-    pub dir: Box<[u8]>,
+    /// The directory.
+    pub dir: RuleDir,
     /// How bytes of its files reach the branch.
     pub how: WritePath,
 }
@@ -23,7 +25,7 @@ pub struct Rule {
 impl fmt::Display for Rule {
     /// Printed as `/dir=stacked`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "/{}={}", Printable(&self.dir), self.how)
+        write!(out, "{}={}", self.dir, self.how)
     }
 }
 
@@ -31,17 +33,29 @@ impl fmt::Display for Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Arc<[Arc<Rule>]>);
 
-/// A path that no rule can be for.
+/// A text that is no list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no directory below the pool's root: write its path from there, without . and ..")]
-pub struct BadRule(String);
+pub enum BadRules {
+    /// A path that no rule can be for.
+    #[error(transparent)]
+    Dir(#[from] BadRuleDir),
+    /// The pool's root.
+    #[error("`/` is the whole pool: set write-path= for that")]
+    Root,
+    /// A wrong escape.
+    #[error(transparent)]
+    Escape(#[from] BadEscape),
+    /// Something else is wrong.
+    #[error("not rules as /dir=stacked:/other=passthrough (a `:` in a name is written `\\:`)")]
+    Form,
+}
 
 impl Rules {
     /// These rules; of two for one directory the later one holds.
     ///
     /// # Errors
     /// A path that is the root's, or has `.` or `..` in it.
-    pub fn new<'a>(rules: impl IntoIterator<Item = (&'a [u8], WritePath)>) -> Result<Self, BadRule> {
+    pub fn new<'a>(rules: impl IntoIterator<Item = (&'a [u8], WritePath)>) -> Result<Self, BadRules> {
         rules.into_iter().try_fold(Self::default(), |all, (dir, how)| all.with(dir, Some(how)))
     }
 
@@ -49,12 +63,16 @@ impl Rules {
     ///
     /// # Errors
     /// A path that is the root's, or has `.` or `..` in it.
-    pub fn with(&self, dir: &[u8], how: Option<WritePath>) -> Result<Self, BadRule> {
-        let dir = plain(dir).ok_or_else(|| BadRule(Printable(dir).to_string()))?;
+    pub fn with(&self, dir: &[u8], how: Option<WritePath>) -> Result<Self, BadRules> {
+        let dir = RuleDir::new(dir)?;
+        if dir.is_root() {
+            return Err(BadRules::Root);
+        }
         let mut rules: Vec<Arc<Rule>> = self.0.iter().filter(|rule| rule.dir != dir).cloned().collect();
         rules.extend(how.map(|how| Arc::new(Rule { dir, how })));
         // The longest first: the first that holds wins.
-        rules.sort_by(|a, b| b.dir.len().cmp(&a.dir.len()).then_with(|| a.dir.cmp(&b.dir)));
+        let length = |rule: &Rule| rule.dir.path().len();
+        rules.sort_by(|a, b| length(b).cmp(&length(a)).then_with(|| a.dir.cmp(&b.dir)));
         Ok(Self(rules.into()))
     }
 
@@ -73,7 +91,7 @@ impl Rules {
     /// The rule for what is at `path`, below the pool's root and without slashes at the ends.
     pub fn find(&self, path: &[u8]) -> Option<&Arc<Rule>> {
         self.0.iter().find(|rule| {
-            path.strip_prefix(&*rule.dir).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            path.strip_prefix(rule.dir.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         })
     }
 }
@@ -86,15 +104,26 @@ impl fmt::Display for Rules {
     }
 }
 
-/// The path without slashes that mean nothing.
-fn plain(dir: &[u8]) -> Option<Box<[u8]>> {
-    let names: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-    let bad = |name: &&[u8]| matches!(*name, b"." | b"..") || name.contains(&0);
-    (!names.is_empty() && !names.iter().any(bad)).then(|| names.join(&b'/').into())
+impl FromStr for Rules {
+    type Err = BadRules;
+
+    /// Reads `/dir=stacked:/other=passthrough`.
+    fn from_str(text: &str) -> Result<Self, BadRules> {
+        let symbols = escape::unescape(text.as_bytes())?;
+        let rules = escape::split(&symbols, b':').filter(|rule| !rule.is_empty());
+        rules.fold(Ok(Self::default()), |rules, rule| {
+            let at = rule.iter().rposition(|symbol| symbol.means(b"=")).ok_or(BadRules::Form)?;
+            let how = String::from_utf8(escape::bytes_of(&rule[at + 1..])).map_err(|_| BadRules::Form)?;
+            let how = how.parse().map_err(|_| BadRules::Form)?;
+            rules?.with(&escape::bytes_of(&rule[..at]), Some(how))
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn found(rules: &Rules, path: &str) -> Option<WritePath> {
@@ -121,6 +150,26 @@ mod tests {
     fn a_path_that_is_no_directory_below_the_root_is_refused() {
         for bad in ["", "/", "a/../b", "./a", "a\0b"] {
             assert!(Rules::default().with(bad.as_bytes(), Some(WritePath::Auto)).is_err(), "{bad:?}");
+        }
+    }
+    #[test]
+    fn a_text_that_is_no_list_is_refused() {
+        let said =
+            |text: &str| text.parse::<Rules>().map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(said("/a:b=stacked").starts_with("not rules as"), "{}", said("/a:b=stacked"));
+        assert!(said("/a=quickly").starts_with("not rules as"));
+        assert!(said(r"/a\b=stacked").contains("not an escape"));
+        assert!(said("/=stacked").contains("write-path="));
+    }
+
+    proptest! {
+        #[test]
+        fn printed_rules_are_read_back(
+            dirs in prop::collection::vec(prop::collection::vec(1_u8..=255, 1..12), 0..5),
+            how in prop::sample::select(vec![WritePath::Auto, WritePath::Stacked, WritePath::Passthrough]),
+        ) {
+            let rules = dirs.iter().fold(Rules::default(), |rules, dir| rules.with(dir, Some(how)).unwrap_or(rules));
+            prop_assert_eq!(rules.to_string().parse::<Rules>(), Ok(rules));
         }
     }
 }

@@ -10,11 +10,13 @@ mod name;
 mod nearest;
 mod printable;
 mod ranking;
+mod rule_dir;
 mod size;
 mod source;
 mod space;
 mod turn;
 
+pub mod escape;
 pub mod policy;
 pub mod settings;
 
@@ -28,6 +30,7 @@ pub use nearest::{nearest, suggestion};
 pub use policy::{Policy, Rank, Scope};
 pub use printable::Printable;
 pub use ranking::{Ranking, rank};
+pub use rule_dir::{BadRuleDir, RuleDir};
 pub use size::{Floor, Size, SizeError};
 pub use source::{SpecError, SpecFault, parse_source};
 pub use space::Space;

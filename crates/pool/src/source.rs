@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::branch::{BranchMode, BranchSpec};
+use crate::escape::{self, BadEscape, Symbol, bytes_of, cut};
 use crate::printable::Printable;
 use crate::size::{Floor, SizeError};
 
@@ -70,19 +71,6 @@ pub enum SpecFault {
     EscapeInBrackets,
 }
 
-/// A byte of the source, and whether the grammar treats it as literal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Symbol {
-    byte: u8,
-    escaped: bool,
-}
-
-impl Symbol {
-    fn means(self, one_of: &[u8]) -> bool {
-        !self.escaped && one_of.contains(&self.byte)
-    }
-}
-
 enum Attribute {
     Mode(BranchMode),
     Floor(Floor),
@@ -112,26 +100,10 @@ pub fn parse_source(source: &OsStr) -> Result<Vec<BranchSpec>, SpecError> {
 }
 
 fn unescape(bytes: &[u8]) -> Result<Vec<Symbol>, SpecError> {
-    let mut symbols = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let [first, after @ ..] = rest {
-        let (symbol, length) = match (first, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
-                (Symbol { byte: (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), escaped: true }, 4)
-            }
-            (b'\\', [byte, ..]) if byte.is_ascii_punctuation() || *byte == b' ' => {
-                (Symbol { byte: *byte, escaped: true }, 2)
-            }
-            (b'\\', _) => return Err(fault_in(&rest[..rest.len().min(4)], SpecFault::Escape)),
-            (byte, _) => (Symbol { byte: *byte, escaped: false }, 1),
-        };
-        if symbol.byte == 0 {
-            return Err(fault_in(bytes, SpecFault::Nul));
-        }
-        symbols.push(symbol);
-        rest = &rest[length..];
-    }
-    Ok(symbols)
+    escape::unescape(bytes).map_err(|error| match error {
+        BadEscape::Unknown(piece) => SpecError { piece, fault: SpecFault::Escape },
+        BadEscape::Nul => fault_in(bytes, SpecFault::Nul),
+    })
 }
 
 /// Parses one branch from the start of `symbols`. Returns it and the rest after its separator, if any.
@@ -157,14 +129,6 @@ fn parse_branch(symbols: &[Symbol]) -> Result<(BranchSpec, Option<&[Symbol]>), S
             Some((b':', after)) => return Ok((branch, Some(after))),
             Some((_, after)) => rest = after,
         }
-    }
-}
-
-/// Splits at the first of `separators`: the part before it, the separator, and the rest.
-fn cut<'a>(symbols: &'a [Symbol], separators: &[u8]) -> (&'a [Symbol], Option<(u8, &'a [Symbol])>) {
-    match symbols.iter().position(|symbol| symbol.means(separators)) {
-        Some(at) => (&symbols[..at], Some((symbols[at].byte, &symbols[at + 1..]))),
-        None => (symbols, None),
     }
 }
 
@@ -241,10 +205,6 @@ fn set(branch: &mut BranchSpec, attribute: Attribute, seen: &mut Vec<&'static st
         Attribute::CrossMounts => branch.cross_mounts = true,
     }
     Ok(())
-}
-
-fn bytes_of(symbols: &[Symbol]) -> Vec<u8> {
-    symbols.iter().map(|symbol| symbol.byte).collect()
 }
 
 fn fault_at(symbols: &[Symbol], fault: SpecFault) -> SpecError {

@@ -86,6 +86,35 @@ fn persisted_settings_hold_at_the_next_mount_and_comments_stay() {
 }
 
 #[test]
+fn a_directory_whose_name_has_separators_keeps_its_rule() {
+    needs!(mounting());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pool.toml");
+    fs::write(&file, "").unwrap();
+    let mut pool = lab::pool().tmp_branch("a").option(&format!("config={}", file.display())).mount();
+    let at = at(&pool);
+    let name = r#"a:b=c,d"e\f"#;
+    pool.mkdir(name);
+    pool.write(format!("{name}/file"), b"x");
+    output_of(&["write-path", &at, "stacked", "--subtree", pool.at(name).to_str().unwrap(), "--persist"]);
+    let listed = "/a\\:b\\=c\\054d\\042e\\134f=stacked\n";
+    assert_eq!(output_of(&["get", &at, "write-rules"]), listed);
+    let decided = |pool: &lab::Pool| {
+        let explained = json("explain", &["explain", pool.at(name).join("file").to_str().unwrap()]);
+        explained["write_path"]["setting"].clone()
+    };
+    assert_eq!(decided(&pool), "stacked");
+    pool.remount();
+    assert_eq!(output_of(&["get", &at, "write-rules"]), listed);
+    assert_eq!(decided(&pool), "stacked");
+    // What is printed can be given after -o as it is.
+    output_of(&["set", &at, "write-rules="]);
+    assert_eq!(decided(&pool), "auto");
+    output_of(&["set", &at, &format!("write-rules={}", listed.trim_end())]);
+    assert_eq!(decided(&pool), "stacked");
+}
+
+#[test]
 fn mount_with_remount_changes_options_and_flags() {
     needs!(mounting());
     let pool = pool();

@@ -197,7 +197,7 @@ mod tests {
                 ("relocate", "lus"),
                 ("relocate-speed", "100M"),
             ],
-            &[("mlimit", "7G"), ("write-rules", "/a=stacked:/b=passthrough"), ("max-threads", "9")],
+            &[("mlimit", "7G"), ("write-rules", r"/a=stacked:/b\:c\054d=passthrough"), ("max-threads", "9")],
             &[
                 ("entry-timeout", "2.5"),
                 ("log", "/var/log/x"),

@@ -15,9 +15,8 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
 };
-use fsstack_pool::Printable;
 use fsstack_pool::settings::{PageCache, Words as _, WritePath};
-use fsstack_pool::suggestion;
+use fsstack_pool::{Printable, RuleDir, suggestion};
 use fsstack_sys::whole_file;
 use std::ffi::OsStr;
 
@@ -257,7 +256,7 @@ fn no_path(text: &str) -> Refusal {
 
 /// Returns a directory's own rule.
 fn rule_of(settings: &Settings, directory: &str) -> String {
-    let plain = directory.trim_matches('/').as_bytes();
-    let own = settings.options.engine.rules.iter().find(|rule| &*rule.dir == plain);
+    let dir = RuleDir::new(directory.as_bytes()).ok();
+    let own = settings.options.engine.rules.iter().find(|rule| Some(&rule.dir) == dir.as_ref());
     own.map_or_else(|| "inherit".to_owned(), |rule| rule.how.to_string())
 }

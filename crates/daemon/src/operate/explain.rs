@@ -100,7 +100,7 @@ fn way(way: &WritePathReasons) -> WritePathExplained {
         decided_by: decision
             .rule
             .as_ref()
-            .map_or_else(|| "pool".to_owned(), |rule| format!("/{}", Printable(&rule.dir))),
+            .map_or_else(|| "pool".to_owned(), |rule| format!("/{}", Printable(rule.dir.path()))),
         reason: decision.to_string(),
     }
 }

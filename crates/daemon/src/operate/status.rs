@@ -19,7 +19,7 @@ impl Served {
     pub(super) fn told_of(&self, known: &fsstack_engine::admin::status::Status) -> Status {
         let settings = self.settings.lock().clone();
         let rule = |rule: &fsstack_engine::rules::Rule| WriteRule {
-            subtree: format!("/{}", Printable(&rule.dir)),
+            subtree: format!("/{}", Printable(rule.dir.path())),
             write_path: rule.how.to_string(),
         };
         let (open, limit) = descriptors();

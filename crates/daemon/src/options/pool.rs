@@ -131,7 +131,7 @@ pub(super) const DATA: &[Row] = &[
         Takes::Value("/DIR=PATH[:/DIR=PATH]"),
         "",
         "Directories whose files have their own write path, such as /scratch=stacked; the innermost rule applies.",
-        |raw, typed| typed.by(values::write_rules, &mut raw.options.engine.rules),
+        |raw, typed| typed.read(&mut raw.options.engine.rules),
     )
     .live(|now| now.engine.rules.to_string()),
     option(

@@ -267,7 +267,7 @@ impl DecisionRow {
         Self {
             route: decision.route,
             set: decision.set.to_string(),
-            rule: decision.rule.as_ref().map(|rule| NameRow::of(&rule.dir)),
+            rule: decision.rule.as_ref().map(|rule| NameRow::of(rule.dir.path())),
             reason: decision.reason,
         }
     }
