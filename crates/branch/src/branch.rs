@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Class, Space};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::handle::ByNumber;
@@ -86,6 +86,8 @@ pub struct Branch {
     joined: OnceLock<u64>,
     /// Its path when it was added, for messages only: the pool uses the descriptor.
     pub path: PathBuf,
+    /// Class by which placement rules name it.
+    pub class: Option<Class>,
     /// Whether mounts inside it are entered.
     pub mounts: Mounts,
     /// Inode number of its root.
@@ -144,6 +146,7 @@ impl Branch {
             id,
             joined: OnceLock::new(),
             path: spec.path.clone(),
+            class: spec.class.clone(),
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
             root_ino: stat.ino,
             kind,
@@ -206,6 +209,7 @@ impl Branch {
             ix: BranchIx(u16::MAX),
             id: BranchId::MAX,
             joined: OnceLock::new(),
+            class: None,
             path: PathBuf::from("(left)"),
             mounts: Mounts::Stay,
             root_ino: 0,

@@ -51,7 +51,7 @@ impl OpError {
                 Rejection::PathMissing => Errno::NOENT,
                 Rejection::Unfit => Errno::OPNOTSUPP,
                 Rejection::Unreachable => Errno::IO,
-                Rejection::TooFull => Errno::NOSPC,
+                Rejection::TooFull | Rejection::Excluded => Errno::NOSPC,
                 Rejection::ReadOnly => Errno::ROFS,
             },
             Self::Refused(errno) => errno,

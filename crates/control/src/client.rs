@@ -14,8 +14,9 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
-    SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
+    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
+    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged,
+    WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -116,6 +117,14 @@ impl Client {
     /// See [`ClientError`].
     pub fn jobs(&self, request: &JobRequest) -> Result<Jobs, ClientError> {
         self.post(&Route::Jobs, request)
+    }
+
+    /// Lists, sets or removes placement rules.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn rules(&self, request: &RuleRequest) -> Result<Rules, ClientError> {
+        self.post(&Route::Rules, request)
     }
 
     /// Takes a step of an upgrade.

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
-    SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
+    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
+    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged,
+    WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -37,6 +38,11 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// No such branch or job, or the job cannot start.
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal>;
+    /// Lists, sets or removes placement rules, and returns them.
+    ///
+    /// # Errors
+    /// The text is no rule, or names no branch of the pool.
+    fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal>;
     /// Takes a step of an upgrade: how far it has come.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ pub(crate) enum Route {
     Branches,
     Handles,
     Jobs,
+    Rules,
     Upgrade,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
@@ -39,6 +40,7 @@ impl Route {
             "/v1/branches" => Self::Branches,
             "/v1/handles" => Self::Handles,
             "/v1/jobs" => Self::Jobs,
+            "/v1/rules" => Self::Rules,
             "/v1/upgrade" => Self::Upgrade,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
@@ -64,6 +66,7 @@ impl Route {
             Self::Branches => "/v1/branches".to_owned(),
             Self::Handles => "/v1/handles".to_owned(),
             Self::Jobs => "/v1/jobs".to_owned(),
+            Self::Rules => "/v1/rules".to_owned(),
             Self::Upgrade => "/v1/upgrade".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
@@ -93,6 +96,7 @@ mod tests {
             Route::Branches,
             Route::Handles,
             Route::Jobs,
+            Route::Rules,
             Route::Upgrade,
             Route::Copy,
             Route::SlowCalls,

@@ -33,6 +33,8 @@ impl Operator for Parrot {
             create: "ff".into(),
             write_path: "auto".into(),
             write_rules: Vec::new(),
+            placement_rules: Vec::new(),
+            misplaced: 0,
             branches: Vec::new(),
             open_files: OpenFiles::default(),
             tables: Tables::default(),
@@ -85,6 +87,10 @@ impl Operator for Parrot {
     }
 
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
+        Err(Refusal::missing(format!("{request:?}")))
+    }
+
+    fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
         Err(Refusal::missing(format!("{request:?}")))
     }
 

@@ -121,7 +121,7 @@ fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
         match error.kind() {
         // A mistyped floor or mode parses as a path, because commas also separate branches.
         std::io::ErrorKind::NotFound if path.is_relative() => {
-            "missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts".to_owned()
+            "missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME".to_owned()
         }
         std::io::ErrorKind::NotFound => {
             "missing; create or mount it first, or wait for it with branches-timeout=".to_owned()

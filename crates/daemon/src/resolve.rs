@@ -14,7 +14,7 @@ use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
 use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, Restart, WritePath, Xattrs};
-use fsstack_pool::{Chain, Floor, Printable, parse_source};
+use fsstack_pool::{Chain, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -43,6 +43,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     restart(&raw, world, mount_point.as_deref(), &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
+    unknown_targets(&mut raw, &branches);
     believe(&mut raw);
     if !raw.is_given("fsname") {
         raw.options.fsname.clone_from(&typed.source);
@@ -87,6 +88,26 @@ fn notices(raw: &mut RawOptions, world: &World) {
         raw.notice(format!(
             "metrics={at}: every host that reaches that address can read the pool's figures and paths"
         ));
+    }
+}
+
+/// Notices targets of placement rules that no branch is: it may come later (`fsstack branch add`).
+fn unknown_targets(raw: &mut RawOptions, branches: &[Branch]) {
+    let rules = raw.options.engine.placement.clone();
+    let is_known = |target: &Target| {
+        branches.iter().any(|branch| match target {
+            Target::Class(class) => branch.spec.class.as_ref() == Some(class),
+            Target::Branch(path) => branch.spec.path == *path,
+        })
+    };
+    for rule in rules.iter() {
+        for target in rule.targets.iter().chain(&rule.then).filter(|target| !is_known(target)) {
+            let what = match target {
+                Target::Class(_) => "no branch has the class",
+                Target::Branch(_) => "no branch has the path",
+            };
+            raw.notice(format!("{}: {rule}: {what} {target}", options::PLACE_RULES));
+        }
     }
 }
 

@@ -279,8 +279,8 @@ fn a_branch_that_cannot_be() {
         "$D/a=XX",
         "rw",
         expect![[r#"
-        mount.fsstack: branches: `XX`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)
-        exit 1"#]],
+            mount.fsstack: branches: `XX`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME (a `=` in a path is written `\=`)
+            exit 1"#]],
     );
     check(
         &test_bed,
@@ -300,8 +300,8 @@ fn a_slip_in_a_branch() {
         "$D/a=RW,50Q",
         "rw",
         expect![[r#"
-        mount.fsstack: branch 50Q: missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts
-        exit 32"#]],
+            mount.fsstack: branch 50Q: missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME
+            exit 32"#]],
     );
     check(
         &test_bed,

@@ -94,6 +94,9 @@ fn the_defaults() {
                     ),
                     min_inodes: 0,
                     synced: ByRequest,
+                    placement: PlacementRules(
+                        [],
+                    ),
                     write_path: Auto,
                     rules: Rules(
                         [],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fsstack_branch::mount_root::Proof;
 use fsstack_pool::BranchSpec;
-use fsstack_pool::{BranchId, BranchIx, Ino};
+use fsstack_pool::{BranchId, BranchIx, Chain, Ino, NamedBranch, PlacementRules, RuleTree};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
@@ -41,6 +41,8 @@ pub struct Pool {
     pub(crate) taken_back: Arc<TakenBack>,
     /// The settings.
     pub settings: Settings,
+    /// The placement rules, with these branches.
+    pub(crate) rules: Arc<RuleTree>,
 }
 
 /// A branch that another program has opened.
@@ -113,7 +115,8 @@ impl Pool {
         let line: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
         let turns = (0..branches.len()).collect();
         let (slots, nobody, taken_back) = (branches.clone(), Arc::new(nobody), Arc::default());
-        Ok(Self { slots, branches, turns, nobody, line, taken_back, settings })
+        let rules = Arc::default();
+        Ok(Self { slots, branches, turns, nobody, line, taken_back, settings, rules }.with_rules())
     }
 
     /// The pool of branches that another program has opened and handed over; `line` is [`Self::line`] of that one's.
@@ -153,7 +156,8 @@ impl Pool {
                 if Arc::ptr_eq(branch, &nobody) { None } else { turn(branch) }.unwrap_or(usize::MAX)
             })
             .collect();
-        Ok(Self { slots, branches, turns, nobody, line, taken_back: Arc::default(), settings })
+        let (taken_back, rules) = (Arc::default(), Arc::default());
+        Ok(Self { slots, branches, turns, nobody, line, taken_back, settings, rules }.with_rules())
     }
 
     /// The ids of the branches in order, with those that have left in between.
@@ -169,7 +173,13 @@ impl Pool {
 
     /// The same pool with other settings.
     pub(crate) fn with_settings(&self, settings: Settings) -> Self {
-        Self { settings, ..self.clone() }
+        Self { settings, ..self.clone() }.with_rules()
+    }
+
+    /// The pool with the rules that its settings and branches ask for.
+    fn with_rules(self) -> Self {
+        let rules = rules_with(&self.settings.placement, &self.settings.create, &self.branches);
+        Self { rules: Arc::new(rules), ..self }
     }
 
     /// The pool with one branch more, in the slot that it names, after `before` others.
@@ -189,14 +199,14 @@ impl Pool {
         more.branches.insert(before.min(more.branches.len()), branch);
         let turn = |branch: &Arc<Member>| more.line.iter().position(|id| *id == branch.id);
         more.turns = more.slots.iter().map(|branch| turn(branch).unwrap_or(usize::MAX)).collect();
-        more
+        more.with_rules()
     }
 
     /// The pool without the branch `ix`, which keeps its slot until another gets it.
     pub(crate) fn without(&self, ix: BranchIx) -> Self {
         let mut less = self.clone();
         less.branches.retain(|branch| branch.ix != ix);
-        less
+        less.with_rules()
     }
 
     /// Slots that were ever used.
@@ -249,6 +259,15 @@ impl Pool {
     pub fn turn(&self, ix: BranchIx) -> usize {
         self.turns.get(ix.index()).copied().unwrap_or(usize::MAX)
     }
+}
+
+/// The placement rules of a pool of these branches.
+fn rules_with(rules: &PlacementRules, create: &Chain, branches: &[Arc<Member>]) -> RuleTree {
+    let named: Vec<NamedBranch<'_>> = branches
+        .iter()
+        .map(|branch| NamedBranch { branch: branch.ix, path: &branch.path, class: branch.class.as_ref() })
+        .collect();
+    RuleTree::new(rules, create, &named)
 }
 
 /// Identity of a branch.

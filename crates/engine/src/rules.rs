@@ -110,12 +110,12 @@ impl FromStr for Rules {
     /// Reads `/dir=stacked:/other=passthrough`.
     fn from_str(text: &str) -> Result<Self, BadRules> {
         let symbols = escape::unescape(text.as_bytes())?;
-        let rules = escape::split(&symbols, b':').filter(|rule| !rule.is_empty());
-        rules.fold(Ok(Self::default()), |rules, rule| {
+        let mut rules = escape::split(&symbols, b':').filter(|rule| !rule.is_empty());
+        rules.try_fold(Self::default(), |rules, rule| {
             let at = rule.iter().rposition(|symbol| symbol.means(b"=")).ok_or(BadRules::Form)?;
             let how = String::from_utf8(escape::bytes_of(&rule[at + 1..])).map_err(|_| BadRules::Form)?;
             let how = how.parse().map_err(|_| BadRules::Form)?;
-            rules?.with(&escape::bytes_of(&rule[..at]), Some(how))
+            rules.with(&escape::bytes_of(&rule[..at]), Some(how))
         })
     }
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
+use fsstack_pool::{Chain, Floor, PlacementRules, Policy, Rank, Scope};
 
 use crate::rules::Rules;
 
@@ -54,6 +54,8 @@ pub struct Settings {
     pub min_inodes: u64,
     /// When changes are on disk.
     pub synced: Synced,
+    /// Directories with a placement of their own.
+    pub placement: PlacementRules,
     /// How bytes reach the branch.
     pub write_path: WritePath,
     /// Directories whose files have a write path of their own.
@@ -102,6 +104,7 @@ impl Settings {
             floor: Floor::NONE,
             min_inodes: 0,
             synced: Synced::ByRequest,
+            placement: PlacementRules::default(),
             write_path: WritePath::Stacked,
             rules: Rules::default(),
             page_cache: PageCache::Off,

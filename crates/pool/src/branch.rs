@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::class::Class;
 use crate::printable::Printable;
 use crate::size::Floor;
 
@@ -67,6 +68,8 @@ pub struct BranchSpec {
     pub min_inodes: Option<u64>,
     /// Whether file systems mounted inside the branch are part of it.
     pub cross_mounts: bool,
+    /// The class by which placement rules name it.
+    pub class: Option<Class>,
 }
 
 impl BranchSpec {
@@ -79,6 +82,7 @@ impl BranchSpec {
             floor: None,
             min_inodes: None,
             cross_mounts: false,
+            class: None,
         }
     }
 
@@ -112,6 +116,9 @@ impl fmt::Display for BranchSpec {
         }
         if self.cross_mounts {
             out.write_str(",cross-mounts")?;
+        }
+        if let Some(class) = &self.class {
+            write!(out, ",class={class}")?;
         }
         Ok(())
     }

@@ -40,6 +40,8 @@ pub struct Candidate {
 pub enum Rejection {
     /// It does not hold the parent directory (ENOENT).
     PathMissing,
+    /// A strict placement rule does not name it (ENOSPC).
+    Excluded,
     /// It cannot hold the parent's ACL, or keep what its inode flags promise (EOPNOTSUPP).
     Unfit,
     /// It does not answer (EIO).
@@ -54,6 +56,7 @@ impl fmt::Display for Rejection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::PathMissing => "does not hold the parent directory",
+            Self::Excluded => "not named by the strict placement rule for the directory",
             Self::Unfit => "cannot hold the ACL or keep the inode flags of the directory",
             Self::Unreachable => "cannot be reached",
             Self::TooFull => "full, or under its floor",
@@ -106,7 +109,9 @@ pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> 
     fmt::from_fn(move |out| {
         write!(out, "{}: ", Printable::path(path))?;
         match why {
-            Rejection::PathMissing | Rejection::Unfit | Rejection::Unreachable => write!(out, "{why}"),
+            Rejection::PathMissing | Rejection::Excluded | Rejection::Unfit | Rejection::Unreachable => {
+                write!(out, "{why}")
+            }
             Rejection::TooFull => explain_full(candidate, out),
             Rejection::ReadOnly => explain_read_only(candidate, out),
         }

@@ -76,6 +76,29 @@ impl Chain {
         self.last_resort
     }
 
+    /// The same policies without a last resort.
+    #[must_use]
+    pub fn without_last_resort(&self) -> Self {
+        Self { last_resort: false, ..self.clone() }
+    }
+
+    /// The same ranks, over all branches.
+    #[must_use]
+    pub fn spread(&self) -> Self {
+        self.with_scope(Scope::AnyBranch)
+    }
+
+    /// The same ranks, with branches that hold most of the path first.
+    #[must_use]
+    pub fn together(&self) -> Self {
+        self.with_scope(Scope::DeepestParent)
+    }
+
+    fn with_scope(&self, scope: Scope) -> Self {
+        let policies = self.policies.iter().map(|policy| Policy { scope, ..*policy }).collect();
+        Self { policies, ..self.clone() }
+    }
+
     /// True if a candidate's `deepest` is used; finding it may cost system calls.
     pub fn needs_depth(&self) -> bool {
         self.policies.iter().any(|policy| policy.scope == Scope::DeepestParent)

@@ -1,7 +1,7 @@
 //! The grammar of a pool's source: `/a=RW,50G:/b=NC:/c*`.
 //!
 //! Branches are separated by `:` or `,`. After `=` come a branch's attributes, separated by `,`: a mode, a floor,
-//! `min-inodes=N`, `cross-mounts`, in any order. So `,` has two meanings: the text after one that follows an attribute
+//! `min-inodes=N`, `cross-mounts`, `class=NAME`, in any order. So `,` has two meanings: the text after one that follows an attribute
 //! is another attribute if it parses as one, else the next branch. A path that looks like an attribute is written
 //! `./RO`, or with an escape in it.
 //!
@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::branch::{BranchMode, BranchSpec};
+use crate::class::{BadClass, Class};
 use crate::escape::{self, BadEscape, Symbol, bytes_of, cut};
 use crate::printable::Printable;
 use crate::size::{Floor, SizeError};
@@ -39,8 +40,8 @@ pub enum SpecFault {
     NoPath,
     /// Not an attribute, directly after `=`.
     #[error(
-        "not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or \
-         cross-mounts (a `=` in a path is written `\\=`)"
+        "not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, \
+         cross-mounts or class=NAME (a `=` in a path is written `\\=`)"
     )]
     NotAnAttribute,
     /// An attribute that the branch already has.
@@ -52,6 +53,9 @@ pub enum SpecFault {
     /// `min-inodes` without a number.
     #[error("not a number of inodes: write min-inodes=1000")]
     Inodes,
+    /// `class` with a word that is none.
+    #[error(transparent)]
+    Class(#[from] BadClass),
     /// A backslash before neither punctuation nor three octal digits.
     #[error(
         "not an escape: write `\\\\` for a backslash, `\\:` `\\,` `\\=` for separators, `\\040` for a byte"
@@ -76,6 +80,7 @@ enum Attribute {
     Floor(Floor),
     MinInodes(u64),
     CrossMounts,
+    Class(Class),
 }
 
 /// Parses the branches of a pool, in order; at least one.
@@ -180,6 +185,10 @@ fn parse_attribute(token: &[Symbol]) -> Result<Option<Attribute>, SpecError> {
         let least = number.parse().map_err(|_| fault_at(token, SpecFault::Inodes))?;
         return Ok(Some(Attribute::MinInodes(least)));
     }
+    if let Some(name) = text.strip_prefix("class=") {
+        let class = name.parse().map_err(|error: BadClass| fault_at(token, error.into()))?;
+        return Ok(Some(Attribute::Class(class)));
+    }
     match text.parse::<Floor>() {
         Ok(floor) => Ok(Some(Attribute::Floor(floor))),
         Err(SizeError::NotAFloor(_) | SizeError::NotASize(_)) => Ok(None),
@@ -193,6 +202,7 @@ fn set(branch: &mut BranchSpec, attribute: Attribute, seen: &mut Vec<&'static st
         Attribute::Floor(_) => "floor",
         Attribute::MinInodes(_) => "min-inodes",
         Attribute::CrossMounts => "cross-mounts",
+        Attribute::Class(_) => "class",
     };
     if seen.contains(&kind) {
         return Err(SpecFault::Twice(kind));
@@ -203,6 +213,7 @@ fn set(branch: &mut BranchSpec, attribute: Attribute, seen: &mut Vec<&'static st
         Attribute::Floor(floor) => branch.floor = Some(floor),
         Attribute::MinInodes(least) => branch.min_inodes = Some(least),
         Attribute::CrossMounts => branch.cross_mounts = true,
+        Attribute::Class(class) => branch.class = Some(class),
     }
     Ok(())
 }
@@ -239,6 +250,7 @@ mod tests {
         text += if branch.has_glob { " glob" } else { "" };
         text += &branch.floor.map_or(String::new(), |floor| format!(" floor={floor}"));
         text += &branch.min_inodes.map_or(String::new(), |least| format!(" inodes={least}"));
+        text += &branch.class.as_ref().map_or(String::new(), |class| format!(" class={class}"));
         text + if branch.cross_mounts { " cross-mounts" } else { "" }
     }
 
@@ -261,6 +273,10 @@ mod tests {
         check(
             "/a=5%,min-inodes=1000,cross-mounts,NC:/b",
             expect!["/a NC floor=5% inodes=1000 cross-mounts | /b RW"],
+        );
+        check(
+            "/n*=RW,class=fast:/h=class=slow,1G",
+            expect!["/n* RW glob class=fast | /h RW floor=1G class=slow"],
         );
         check("/a=RW,b=RO", expect!["/a RW | b RO"]);
         check("/a=RW,b", expect!["/a RW | b RW"]);
@@ -356,25 +372,25 @@ mod tests {
         check(
             "/a=",
             expect![[
-                r#"branches: ``: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)"#
+                r#"branches: ``: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME (a `=` in a path is written `\=`)"#
             ]],
         );
         check(
             "/a=/b",
             expect![[
-                r#"branches: `/b`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)"#
+                r#"branches: `/b`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME (a `=` in a path is written `\=`)"#
             ]],
         );
         check(
             "/a=WR",
             expect![[
-                r#"branches: `WR`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)"#
+                r#"branches: `WR`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME (a `=` in a path is written `\=`)"#
             ]],
         );
         check(
             "/a=50X",
             expect![[
-                r#"branches: `50X`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)"#
+                r#"branches: `50X`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N, cross-mounts or class=NAME (a `=` in a path is written `\=`)"#
             ]],
         );
         check("/a=150%", expect!["branches: `150%`: out of range: a floor is at most 16383P, or 100%"]);
@@ -383,6 +399,13 @@ mod tests {
             expect!["branches: `99999P`: out of range: a floor is at most 16383P, or 100%"],
         );
         check("/a=RW,RO", expect!["branches: `RO`: a branch has one mode: leave one out"]);
+        check("/a=class=a,class=b", expect!["branches: `class=b`: a branch has one class: leave one out"]);
+        check(
+            "/a=class=",
+            expect![
+                "branches: `class=`: not a class: write 1 to 32 letters, digits, `.`, `_` or `-`, as class=fast"
+            ],
+        );
         check("/a=1G,2G", expect!["branches: `2G`: a branch has one floor: leave one out"]);
         check(
             "/a=min-inodes=many",
@@ -422,15 +445,22 @@ mod tests {
             prop::collection::vec(1_u8..=255, 1..20),
             prop::collection::vec(prop::sample::select(br"/a:,=\*?[]#0RO".to_vec()), 1..12),
         ];
-        (path, mode, prop::option::of(floor), any::<Option<u64>>(), any::<bool>()).prop_map(
-            |(path, mode, floor, min_inodes, cross_mounts)| BranchSpec {
+        (
+            path,
+            mode,
+            prop::option::of(floor),
+            any::<Option<u64>>(),
+            any::<bool>(),
+            prop::option::of("[a-z0-9._-]{1,9}"),
+        )
+            .prop_map(|(path, mode, floor, min_inodes, cross_mounts, class)| BranchSpec {
                 mode,
                 floor,
                 min_inodes,
                 cross_mounts,
+                class: class.map(|name| name.parse().unwrap()),
                 ..BranchSpec::new(OsString::from_vec(path).into())
-            },
-        )
+            })
     }
 
     proptest! {

@@ -14,6 +14,7 @@ mod life;
 mod nfs;
 pub(crate) mod nfs_identity;
 mod rearrange;
+mod rules;
 mod shows;
 mod support;
 mod switch;

@@ -3,6 +3,9 @@
 mod diagnosis;
 
 pub(super) use diagnosis::{Check, Log, Profile, Support};
+mod rule;
+
+pub(super) use rule::{Rule, RuleAction};
 
 use super::show::Style;
 use crate::nfs::Clients;
@@ -58,6 +61,8 @@ pub enum Command {
     WritePath(WritePathArguments),
     /// Add, remove or change a branch of a mounted pool.
     Branch(BranchArguments),
+    /// List, set or remove placement rules: where new files of a directory go.
+    Rule(Rule),
     /// Move files until the branches of a pool are about as full.
     Balance(Balance),
     /// Move all files below a directory to one branch.
@@ -279,6 +284,9 @@ pub struct Balance {
     /// Only files below this directory move.
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
+    /// Move what lies against the placement rules to branches that they name, instead of filling branches alike.
+    #[arg(long, conflicts_with_all = ["by", "until"])]
+    pub rules: bool,
     /// Measure that is to be equal: percent (the used share) or free (free bytes).
     #[arg(long, value_name = "MEASURE", value_parser = ["percent", "free"], default_value = "percent")]
     pub by: String,

@@ -37,6 +37,9 @@ fn explained(result: &Explained) -> String {
     for copy in &result.copies {
         text.push_str(&format!("  {copy}\n"));
     }
+    if let Some(rule) = &result.rule {
+        text.push_str(&format!("placement rule: {rule}\n"));
+    }
     if let Some(path) = &result.write_path {
         let open = if path.open { "open now" } else { "not open" };
         text.push_str(&format!("write path ({open}): {}\n", path.reason));
@@ -70,5 +73,6 @@ fn placement(result: &PlacementExplained) -> String {
             format!("{}{lacks_room}", branch.why),
         ]);
     }
-    format!("create /{} by {}\n\n{}\n{}\n", result.path, result.create, table.text(), result.verdict)
+    let rule = result.rule.as_ref().map(|rule| format!(" of the rule {rule}")).unwrap_or_default();
+    format!("create /{} by {}{rule}\n\n{}\n{}\n", result.path, result.create, table.text(), result.verdict)
 }

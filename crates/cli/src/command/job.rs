@@ -35,8 +35,14 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
 pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
+    let dir = dir.unwrap_or_default();
+    if wish.rules {
+        let Manner { verify, dry_run, .. } = wish.manner;
+        let request = JobRequest::Rules { dir, rate: rate(&wish.manner)?, verify, dry_run };
+        return follow(&pool.client(), &request, style);
+    }
     let request = JobRequest::Balance {
-        dir: dir.unwrap_or_default(),
+        dir,
         by: if wish.by == "free" { BalanceBy::Free } else { BalanceBy::Percent },
         until: hundredths(&wish.until)?,
         rate: rate(&wish.manner)?,

@@ -18,6 +18,7 @@ mod nfs;
 mod pages;
 mod pool;
 mod profile;
+mod rule;
 mod settings;
 mod show;
 mod status;
@@ -86,6 +87,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Set(wish) => settings::set(wish, style),
         Command::WritePath(wish) => write_path::run(wish, style),
         Command::Branch(wish) => branch::run(wish, style),
+        Command::Rule(wish) => rule::run(wish, style),
         Command::Balance(wish) => job::balance(wish, style),
         Command::Consolidate(wish) => job::consolidate(wish, style),
         Command::Job(wish) => job::run(wish, style),

@@ -1,5 +1,6 @@
 //! `fsstack status`: one pool or all, with their branches.
 
+use super::rule::misplaced;
 use super::show::{self, Style};
 use super::table::{Side, Table, age, latency, size};
 use super::{Failed, pool};
@@ -46,6 +47,10 @@ fn human(status: &Status) -> String {
     for rule in &status.write_rules {
         let _ = writeln!(text, "write-path={} below {}", rule.write_path, rule.subtree);
     }
+    for rule in &status.placement_rules {
+        let _ = writeln!(text, "placement {} below {}", rule.rule, rule.dir);
+    }
+    text.push_str(&misplaced(status.misplaced));
     let _ = writeln!(
         text,
         "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories open, {} directory descriptors",
@@ -88,6 +93,7 @@ fn branches(status: &Status) -> String {
     use Side::{Left, Right};
     let mut table = Table::new(&[
         ("BRANCH", Left),
+        ("CLASS", Left),
         ("MODE", Left),
         ("STATE", Left),
         ("FREE", Right),
@@ -105,6 +111,7 @@ fn branches(status: &Status) -> String {
     for branch in &status.branches {
         table.row([
             branch.path.clone(),
+            branch.class.clone().unwrap_or_else(|| "-".to_owned()),
             branch.mode.clone(),
             branch.state.clone(),
             size(branch.available),

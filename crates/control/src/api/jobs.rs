@@ -43,6 +43,21 @@ pub enum JobRequest {
         #[serde(default)]
         dry_run: bool,
     },
+    /// Moves files that lie against the placement rules to branches that the rules name.
+    Rules {
+        /// Only files below this directory, a path from the pool's root; empty: all.
+        #[serde(default)]
+        dir: String,
+        /// Maximum bytes a second; null for no limit.
+        #[serde(default)]
+        rate: Option<u64>,
+        /// Read each copy back before the old one goes.
+        #[serde(default)]
+        verify: bool,
+        /// Only report what would move.
+        #[serde(default)]
+        dry_run: bool,
+    },
     /// Moves all files below a directory to one branch.
     Consolidate {
         /// The directory, a path from the pool's root.
@@ -108,7 +123,7 @@ pub struct Jobs {
 pub struct JobStatus {
     /// Its number, from 1 since the mount.
     pub id: u64,
-    /// `drain`, `balance` or `consolidate`.
+    /// `drain`, `balance`, `rules` or `consolidate`.
     pub kind: String,
     /// The branch that it empties; of others the directory, from the pool's root.
     pub branch: String,

@@ -5,16 +5,20 @@
 use serde::{Deserialize, Serialize};
 
 mod calls;
+mod explain;
 mod handles;
 mod jobs;
 mod keys;
+mod rules;
 mod shown;
 mod upgrade;
 
 pub use calls::*;
+pub use explain::*;
 pub use handles::*;
 pub use jobs::*;
 pub use keys::*;
+pub use rules::*;
 pub use shown::*;
 pub use upgrade::*;
 
@@ -45,6 +49,12 @@ pub struct Status {
     pub write_path: String,
     /// Directories with a write path of their own.
     pub write_rules: Vec<WriteRule>,
+    /// Directories with a placement of their own.
+    #[serde(default)]
+    pub placement_rules: Vec<PlacementRule>,
+    /// Objects that came to lie against the placement rules since the mount, or since a balance by rules counted them.
+    #[serde(default)]
+    pub misplaced: u64,
     /// The branches in order.
     pub branches: Vec<BranchStatus>,
     /// Open files by write path.
@@ -83,6 +93,9 @@ pub struct BranchStatus {
     pub path: String,
     /// Its durable id.
     pub id: u16,
+    /// Class by which placement rules name it.
+    #[serde(default)]
+    pub class: Option<String>,
     /// `RW`, `NC` or `RO`.
     pub mode: String,
     /// `up`, `suspect`, `down` or `read-only`; `leaving` while its removal waits for open files to close.
@@ -317,84 +330,6 @@ pub struct BranchChanged {
     pub waits_for: u64,
 }
 
-/// Why an object is on its branch and uses its write path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Explained {
-    /// The path from the pool's root.
-    pub path: String,
-    /// `file`, `directory` or another kind.
-    pub kind: String,
-    /// The branch that serves it.
-    pub branch: String,
-    /// All copies in the order of the branches; of a file the first is served and the others are hidden.
-    pub copies: Vec<String>,
-    /// Its write path; null if it is not a regular file.
-    pub write_path: Option<WritePathExplained>,
-    /// Further notes, a sentence each.
-    pub notes: Vec<String>,
-}
-
-/// Why a file has its write path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct WritePathExplained {
-    /// `passthrough` or `stacked`: the present path of an open file, or that of the next open.
-    pub now: String,
-    /// Whether the file is open.
-    pub open: bool,
-    /// Value of the pool's setting or of the directory's rule.
-    pub setting: String,
-    /// The deciding setting: `pool`, or the directory of a rule.
-    pub decided_by: String,
-    /// Why `now` follows from `setting`.
-    pub reason: String,
-}
-
-/// Where a new file would be placed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct PlacementExplained {
-    /// The path from the pool's root.
-    pub path: String,
-    /// Expected size in bytes.
-    pub size: u64,
-    /// The policy that ranks the branches.
-    pub create: String,
-    /// The deepest existing directory on the path; missing ones are created with the file.
-    pub parent: String,
-    /// All branches: accepted ones in the order of attempts, then rejected ones.
-    pub ranking: Vec<RankedBranch>,
-    /// The branch that would take it; null if none would.
-    pub chosen: Option<String>,
-    /// One sentence: why that one, or why none.
-    pub verdict: String,
-}
-
-/// A branch and the facts that ranked it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct RankedBranch {
-    /// Its path.
-    pub branch: String,
-    /// Its rank, from 1; null if it is rejected.
-    pub rank: Option<u64>,
-    /// Reason for its rank or rejection.
-    pub why: String,
-    /// Its mode.
-    pub mode: String,
-    /// Bytes that users may still write.
-    pub available: u64,
-    /// Bytes that new files leave free.
-    pub floor: u64,
-    /// Number of leading directories of the path that it holds.
-    pub holds: u64,
-    /// Whether it holds the parent directory.
-    pub holds_parent: bool,
-    /// True if a file of the expected size fits.
-    pub fits: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,6 +371,8 @@ mod tests {
         check::<BranchRequest>("request-branch");
         check::<HandlesRequest>("request-handles");
         check::<HandlesTried>("handles");
+        check::<Rules>("rules");
+        check::<RuleRequest>("request-rule");
         check::<JobRequest>("request-job");
         check::<Jobs>("jobs");
         check::<Upgrade>("upgrade");

@@ -381,6 +381,7 @@ fn branches(pool: &Pool) -> Vec<Branch> {
             mode: branch.given_mode(),
             floor: branch.floor(),
             min_inodes: branch.min_inodes(),
+            class: branch.class.clone(),
             ..fsstack_pool::BranchSpec::new(branch.path.clone())
         },
         id: DirectoryId { device: branch.dev(), inode: branch.root_ino },

@@ -144,7 +144,7 @@ impl Served {
         }
     }
 
-    fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
+    pub(super) fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
         let engine = engine_settings(settings);
         self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
         self.adapter.set_timeouts(timeouts(&settings.options));
@@ -154,7 +154,7 @@ impl Served {
         Ok(())
     }
 
-    fn persist(
+    pub(super) fn persist(
         &self,
         wanted: &Settings,
         rows: &[&'static Row],

@@ -114,6 +114,9 @@ fn told(error: OpError) -> CopyError {
         OpError::NoBranch(Rejection::Unfit) => {
             "no branch can hold the directory's ACL or keep its inode flags".to_owned()
         }
+        OpError::NoBranch(Rejection::Excluded) => {
+            "the strict placement rule for the directory names no branch that takes it".to_owned()
+        }
         OpError::NoBranch(Rejection::Unreachable) => "no branch answers".to_owned(),
         OpError::Branch { .. } | OpError::Sys(_) | OpError::Refused(_) => {
             std::io::Error::from(error.errno()).to_string()

@@ -22,6 +22,10 @@ impl Served {
         let hidden = told.at.copies.iter().filter(|copy| !copy.served);
         notes.extend(hidden.map(|copy| format!("hidden by the first: {}", shown(&copy.path))));
         notes.extend(told.at.unknown.iter().map(|branch| format!("could not be asked: {}", shown(branch))));
+        if told.rule.as_ref().is_some_and(|rule| rule.is_against) {
+            notes
+                .push("it lies against its placement rule: fsstack balance POOL --rules moves it".to_owned());
+        }
         if let Some(stays) = told.way.as_ref().and_then(|way| way.stays.as_ref()) {
             notes.push(format!("not moved when its branch was full: {stays}"));
         }
@@ -34,6 +38,7 @@ impl Served {
             path: Printable(path).to_string(),
             kind: kind(told.at.kind).to_owned(),
             branch: first,
+            rule: told.rule.as_ref().map(|rule| rule.rule.clone()),
             copies: told.at.copies.iter().map(|copy| shown(&copy.path)).collect(),
             write_path: told.way.as_ref().map(way),
             notes,
@@ -48,6 +53,7 @@ impl Served {
             path: Printable(path).to_string(),
             size,
             create: told.policy.clone(),
+            rule: told.rule.clone(),
             parent: format!("/{}", Printable(&told.parent)),
             ranking: told.ranking.iter().map(ranked).collect(),
             chosen: chosen.map(|branch| Printable::path(&branch.path).to_string()),

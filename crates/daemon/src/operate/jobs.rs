@@ -5,7 +5,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs};
 use fsstack_engine::jobs::level::By;
 use fsstack_engine::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, Manner, MovingList, PlannedMove,
+    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, Manner, MovingList, PlannedMove, RulesOrder,
 };
 use fsstack_pool::Printable;
 use std::num::NonZeroU64;
@@ -28,6 +28,10 @@ impl Served {
                 let manner = manner(*rate, *verify, *dry_run)?;
                 let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner };
                 self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
+            }
+            JobRequest::Rules { dir, rate, verify, dry_run } => {
+                let order = RulesOrder { dir: dir_of(dir), manner: manner(*rate, *verify, *dry_run)? };
+                self.union.start_rules(order).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Consolidate { dir, to, rate, verify, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
@@ -126,7 +130,9 @@ fn dir_of(typed: &str) -> Vec<u8> {
 fn refused(branch: &str, error: &BadJob) -> Refusal {
     let text = if branch.is_empty() { error.to_string() } else { format!("{branch}: {error}") };
     match error {
-        BadJob::NoBranch | BadJob::NoJob(_) | BadJob::NoDirectory(_) => Refusal::missing(text),
+        BadJob::NoBranch | BadJob::NoJob(_) | BadJob::NoDirectory(_) | BadJob::NoRules => {
+            Refusal::missing(text)
+        }
         BadJob::Busy(_) | BadJob::Over(_) | BadJob::ReadOnly | BadJob::Ending => Refusal::busy(text),
         BadJob::NoTarget => Refusal::usage(text),
         BadJob::NoThread(_) => Refusal::failed(text),

@@ -13,6 +13,7 @@ mod handles;
 mod jobs;
 mod metrics;
 mod persist;
+mod rules;
 mod status;
 mod upgrade;
 
@@ -23,8 +24,9 @@ use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
     BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest, RecentLines, SettingsRequest, SlowCalls,
-    SlowRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged, WritePathRequest,
+    JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
+    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged,
+    WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -96,6 +98,11 @@ impl Operator for Served {
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let _turn = self.handover.operators.read();
         self.obey_job(request)
+    }
+
+    fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
+        let _turn = self.handover.operators.read();
+        self.obey_rule(request).inspect(|_| self.note_state())
     }
 
     fn upgrade(self: Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal> {

@@ -35,6 +35,8 @@ impl Served {
             create: settings.options.engine.create.to_string(),
             write_path: settings.options.engine.write_path.to_string(),
             write_rules: settings.options.engine.rules.iter().map(rule).collect(),
+            placement_rules: known.rules.iter().map(super::rules::shown).collect(),
+            misplaced: known.misplaced,
             branches: known.branches.iter().map(|branch| self.tell_branch(branch)).collect(),
             open_files: OpenFiles {
                 passthrough: values::count(known.open.passthrough),
@@ -100,6 +102,7 @@ fn tell_branch(branch: &Known, health: &'static str) -> BranchStatus {
     BranchStatus {
         path: Printable::path(&branch.path).to_string(),
         id: branch.id.get(),
+        class: branch.class.as_ref().map(ToString::to_string),
         mode: branch.mode.name().to_owned(),
         state: state.to_owned(),
         local: branch.local,

@@ -20,6 +20,7 @@ pub(crate) const CREATE: &str = "create";
 pub(crate) const WRITE_PATH: &str = "write-path";
 pub(crate) const PAGE_CACHE: &str = "page-cache";
 pub(crate) const WRITE_RULES: &str = "write-rules";
+pub(crate) const PLACE_RULES: &str = "place-rules";
 
 /// Options whose values may be no text.
 pub(super) const PATHS: [&str; 4] = ["config", "state-dir", "fsname", "log"];
@@ -38,6 +39,14 @@ pub(super) const PLACEMENT: &[Row] = &[
         },
     )
     .live(|now| now.engine.create.to_string()),
+    option(
+        &[PLACE_RULES],
+        Takes::Value("/DIR=[POLICY][@TARGET][;WORD][:/DIR=...]"),
+        "",
+        "Directories whose new files have their own placement, such as /media=mspmfs@slow;floor=50G:/inbox=@fast;then=slow; a target is a class (class= in SOURCE) or a branch's path, a word then=, floor=, depth= or strict; the innermost rule applies.",
+        |raw, typed| typed.read(&mut raw.options.engine.placement),
+    )
+    .live(|now| now.engine.placement.to_string()),
     option(
         &["minfreespace"],
         Takes::Value("SIZE"),

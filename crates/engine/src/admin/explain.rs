@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
-use fsstack_pool::{BranchIx, Candidate, Printable, Rejection, rank, turn};
+use fsstack_pool::{BranchIx, Candidate, DirPlacement, Printable, Rejection};
 use fsstack_sys::{Errno, Kind};
 
 use crate::files::decision::PathDecision;
@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::place::random;
+use crate::tree::placement::placement_in;
 use crate::tree::resolve::{Found, is_private};
 use crate::union::Union;
 
@@ -50,8 +51,19 @@ pub struct CopyAt {
 pub struct Explained {
     /// Where it is.
     pub at: Whereabouts,
+    /// The placement rule for its directory.
+    pub rule: Option<ExplainedRule>,
     /// How its bytes go, or would go, were it opened now; None: it is no file.
     pub way: Option<WritePathReasons>,
+}
+
+/// The placement rule for what is in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedRule {
+    /// The rule, as it is written.
+    pub rule: String,
+    /// The object is on another branch than the rule names.
+    pub is_against: bool,
 }
 
 /// How a file's bytes go, and why.
@@ -70,6 +82,8 @@ pub struct WritePathReasons {
 pub struct Placement {
     /// The policy, as it is written.
     pub policy: String,
+    /// The placement rule that decides, as it is written.
+    pub rule: Option<String>,
     /// The deepest directory on the way that exists: what is missing below is made on the chosen branch.
     pub parent: Vec<u8>,
     /// The branches: those that are tried first, in that order, then those that are refused.
@@ -113,15 +127,19 @@ impl Union {
     pub fn explain(&self, path: &[u8]) -> Result<Explained> {
         let pool = self.pool.load();
         let Some((parent, name)) = self.tree.lead(&pool, path)? else {
-            return Ok(Explained { at: roots(&pool), way: None });
+            return Ok(Explained { at: roots(&pool), rule: None, way: None });
         };
         let at = self.tree.whereabouts(&pool, &parent, &name)?;
-        let Found::File(on, stat) = self.tree.find(&pool, &parent, &name)? else {
-            return Ok(Explained { at, way: None });
+        let found = self.tree.find(&pool, &parent, &name)?;
+        let placement = placement_in(&pool, &parent);
+        let rule = placement.rule().map(|rule| ExplainedRule {
+            rule: rule.rule.to_string(),
+            is_against: matches!(&found, Found::File(on, _) if placement.is_against(*on)),
+        });
+        let (on, stat) = match found {
+            Found::File(on, stat) if stat.kind() == Kind::File => (on, stat),
+            Found::File(..) | Found::Dir(..) => return Ok(Explained { at, rule, way: None }),
         };
-        if stat.kind() != Kind::File {
-            return Ok(Explained { at, way: None });
-        }
         let id = self.tree.identity(&pool, pool.branch(on), &stat);
         let known = self.tree.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
         let inode = known.unwrap_or_else(|| Arc::new(Inode::file(id, stat.kind(), on)));
@@ -135,7 +153,7 @@ impl Union {
             },
             None => WritePathReasons { is: None, would: self.choose_closed(&pool, &inode)?, stays: None },
         };
-        Ok(Explained { at, way: Some(way) })
+        Ok(Explained { at, rule, way: Some(way) })
     }
 
     /// Branches in the order of trial for a new object of `size` bytes at `path`. The pool does not know a file's size when
@@ -148,32 +166,36 @@ impl Union {
         let names = names_of(path)?;
         let (parent, done) = self.tree.walk_down(&pool, &names)?;
         self.tree.check_free(&pool, &parent, &names[done..])?;
-        let chain = &pool.settings.create;
-        let facts = self.tree.candidates(&pool, &parent, chain, |_, _| true);
-        let ranking = rank(chain, &facts, &mut random);
+        // The directories that are missing are made first, and have the rule for their paths.
+        let above = names.iter().rev().skip(1).rev().map(|name| name.to_bytes());
+        let placement = DirPlacement::new(&pool.settings.create, pool.rules.find(above));
+        let facts = self.tree.candidates(&pool, &parent, &placement, |_, _| true);
+        let ranking = placement.rank(&facts, &mut random);
         let facts_of = |at: BranchIx| facts.iter().find(|facts| facts.branch == at).copied();
         let mut rows = Vec::with_capacity(facts.len());
         let mut by_lot = false;
         for (place, at) in ranking.order.iter().enumerate() {
             let Some(facts) = facts_of(*at) else { continue };
-            let why = turn(chain, &facts).map_or_else(
+            let why = placement.turn(&facts).map_or_else(
                 |_| String::new(),
-                |turn| {
+                |(stage, turn)| {
                     by_lot |= turn.is_by_lot();
-                    turn.explain(&facts).to_string()
+                    let stage = stage.words();
+                    format!("{stage}{}{}", if stage.is_empty() { "" } else { ", " }, turn.explain(&facts))
                 },
             );
-            rows.push(row(&pool, facts, Some(place + 1), why, size));
+            rows.push(row(&pool, &placement, facts, Some(place + 1), why, size));
         }
         for (at, why) in &ranking.refused {
             let Some(facts) = facts_of(*at) else { continue };
             let path = &pool.branch(*at).path;
-            let line = fsstack_pool::explain(path, &facts, *why).to_string();
+            let line = fsstack_pool::explain(path, &ruled(&placement, &facts), *why).to_string();
             let why = line.strip_prefix(&format!("{}: ", Printable::path(path))).unwrap_or(&line).to_owned();
-            rows.push(row(&pool, facts, None, why, size));
+            rows.push(row(&pool, &placement, facts, None, why, size));
         }
         let parent = parent.path().unwrap_or_default();
-        Ok(Placement { policy: chain.to_string(), parent, ranking: rows, by_lot })
+        let rule = placement.rule().map(|rule| rule.rule.to_string());
+        Ok(Placement { policy: placement.chain().to_string(), rule, parent, ranking: rows, by_lot })
     }
 
     /// Why nothing can be made in the pool's root now, as no branch has room above its floor: a reason for each branch. None:
@@ -181,12 +203,14 @@ impl Union {
     pub fn nothing_fits(&self) -> Option<Vec<String>> {
         let pool = self.pool.load();
         let (root, _) = self.tree.walk_down(&pool, &[]).ok()?;
-        let facts = self.tree.candidates(&pool, &root, &pool.settings.create, |_, _| true);
-        let ranking = rank(&pool.settings.create, &facts, &mut random);
+        let placement = placement_in(&pool, &root);
+        let facts = self.tree.candidates(&pool, &root, &placement, |_, _| true);
+        let ranking = placement.rank(&facts, &mut random);
         let too_full = ranking.refused.iter().any(|(_, why)| *why == Rejection::TooFull);
         let reported = ranking.refused.iter().filter_map(|(at, why)| {
             let facts = facts.iter().find(|facts| facts.branch == *at)?;
-            Some(fsstack_pool::explain(&pool.branch(*at).path, facts, *why).to_string())
+            let facts = ruled(&placement, facts);
+            Some(fsstack_pool::explain(&pool.branch(*at).path, &facts, *why).to_string())
         });
         (too_full && ranking.order.is_empty()).then(|| reported.collect())
     }
@@ -264,15 +288,22 @@ impl Tree {
     }
 }
 
-fn row(pool: &Pool, facts: Candidate, turn: Option<usize>, why: String, size: u64) -> RankedCandidate {
+fn row(
+    pool: &Pool,
+    placement: &DirPlacement<'_>,
+    facts: Candidate,
+    turn: Option<usize>,
+    why: String,
+    size: u64,
+) -> RankedCandidate {
     let path = pool.branch(facts.branch).path.clone();
-    RankedCandidate { branch: facts.branch, path, facts, turn, why, fits: fits(&facts, size) }
+    let fits = placement.fits(&facts, size);
+    RankedCandidate { branch: facts.branch, path, facts: ruled(placement, &facts), turn, why, fits }
 }
 
-/// Whether the branch has room for `size` bytes and its floor.
-pub(crate) fn fits(facts: &Candidate, size: u64) -> bool {
-    let floor = facts.floor.bytes_of(facts.space.total);
-    size.saturating_add(floor) <= facts.space.available
+/// The facts with the floor of the rule.
+fn ruled(placement: &DirPlacement<'_>, facts: &Candidate) -> Candidate {
+    Candidate { floor: placement.floor(facts.branch, facts.floor), ..*facts }
 }
 
 /// The names of a path below the pool's root.

@@ -16,12 +16,11 @@ use std::sync::Arc;
 
 use fsstack_branch::admin_state::{OpenFileRef, staged};
 use fsstack_branch::error::{OpError, Result};
-use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
+use fsstack_pool::{BranchIx, Candidate, DirPlacement, Ino, verdict};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::admin::explain::fits;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::record;
@@ -30,6 +29,7 @@ use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode_flags;
 use crate::tree::place::random;
+use crate::tree::placement::placement_in;
 use crate::tree::resolve::check_public;
 use crate::union::Union;
 
@@ -168,18 +168,19 @@ impl Union {
     pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
         let pool = self.pool.load();
         let parent = self.tree.dir(dir)?;
-        let known = || self.tree.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
+        let placement = placement_in(&pool, &parent);
+        let known = || self.tree.candidates(&pool, &parent, &placement, |_, _| true);
         let mut facts = known();
         let mut asked_again = false;
         let mut reserved = Vec::with_capacity(wanted.len());
         for file in wanted {
-            let mut one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
+            let mut one = self.reserve_one(&pool, copy, (&parent, &placement), &mut facts, file);
             if matches!(one, Err(error) if error.errno() == Errno::NOSPC) && !asked_again {
                 // The known space of the branches may be a second old.
                 asked_again = true;
                 pool.branches.iter().for_each(|branch| branch.distrust_space());
                 facts = known();
-                one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
+                one = self.reserve_one(&pool, copy, (&parent, &placement), &mut facts, file);
             }
             reserved.push(one);
         }
@@ -190,12 +191,12 @@ impl Union {
         &self,
         pool: &Pool,
         copy: CopyId,
-        parent: &Arc<Inode>,
+        (parent, placement): (&Arc<Inode>, &DirPlacement<'_>),
         facts: &mut [Candidate],
         file: &Wanted,
     ) -> Result<Reserved> {
         check_public(pool, parent, &file.name)?;
-        let ranking = rank(&pool.settings.create, facts, &mut random);
+        let ranking = placement.rank(facts, &mut random);
         if ranking.order.is_empty() {
             return Err(OpError::NoBranch(verdict(&ranking.refused)));
         }
@@ -203,7 +204,7 @@ impl Union {
         for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
             // The policy's last resort, under the floor, is not for files that are known to be too large.
-            let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
+            let Some(known) = known.filter(|facts| placement.fits(facts, file.size)) else { continue };
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
                 && let Err(error) = self.tree.skeleton(pool, parent, *at)

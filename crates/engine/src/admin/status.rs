@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
-use fsstack_pool::{BranchId, BranchIx, BranchMode, Floor, Space};
+use fsstack_pool::{BranchId, BranchIx, BranchMode, Class, Floor, PlacementRule, ResolvedRule, Space};
 
 use crate::files::OpenFile;
 use crate::files::decision::PathDecision;
@@ -27,6 +28,19 @@ pub struct Status {
     pub metrics: PoolMetricsSnapshot,
     /// Transport of requests, if known.
     pub transport: Option<&'static str>,
+    /// The placement rules, by path.
+    pub rules: Vec<RuleStatus>,
+    /// Objects that came to lie against them since the mount, or since a job last counted them.
+    pub misplaced: u64,
+}
+
+/// A placement rule in this pool.
+#[derive(Clone, Debug)]
+pub struct RuleStatus {
+    /// The rule.
+    pub rule: Arc<PlacementRule>,
+    /// Paths of the branches that it names, in order; all, if it names none.
+    pub branches: Vec<PathBuf>,
 }
 
 /// One branch at one moment.
@@ -38,6 +52,8 @@ pub struct BranchStatus {
     pub id: BranchId,
     /// Where it was when it was added.
     pub path: PathBuf,
+    /// Its class.
+    pub class: Option<Class>,
     /// The mode that it was given.
     pub mode: BranchMode,
     /// It goes when its files are closed.
@@ -96,7 +112,22 @@ impl Union {
             held: self.held(),
             metrics: self.pool_metrics.snapshot(),
             transport: self.transport(),
+            rules: self.rules(),
+            misplaced: self.tree.misplaced.load(Relaxed),
         }
+    }
+
+    /// The placement rules, by path.
+    pub fn rules(&self) -> Vec<RuleStatus> {
+        let pool = self.pool.load();
+        let named = |rule: &ResolvedRule| {
+            let named = pool.branches.iter().filter(|branch| rule.home().contains(branch.ix));
+            RuleStatus {
+                rule: rule.rule.clone(),
+                branches: named.map(|branch| branch.path.clone()).collect(),
+            }
+        };
+        pool.rules.rules().iter().map(named).collect()
     }
 
     /// Open files by write path.
@@ -154,6 +185,7 @@ fn branch_status(pool: &Pool, branch: &Arc<Member>) -> BranchStatus {
         slot: branch.ix,
         id: branch.id,
         path: branch.path.clone(),
+        class: branch.class.clone(),
         mode: branch.given_mode(),
         leaving: branch.is_leaving(),
         local: branch.kind.is_local(),

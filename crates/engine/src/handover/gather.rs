@@ -172,6 +172,7 @@ fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<Bra
             floor: branch.floor().map(|floor| floor.to_string()),
             min_inodes: branch.min_inodes(),
             cross_mounts: branch.mounts == Mounts::Cross,
+            class: branch.class.as_ref().map(ToString::to_string),
             root: descriptors.note(branch.root().as_fd())?,
             object: (branch.dev(), branch.root_ino),
             unsynced: branch.unsynced.row(branch.mount_generation()),

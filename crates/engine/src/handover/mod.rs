@@ -49,6 +49,8 @@ struct BranchRow {
     floor: Option<String>,
     min_inodes: Option<u64>,
     cross_mounts: bool,
+    #[serde(default)]
+    class: Option<String>,
     /// Descriptor of its root.
     root: i32,
     /// Device and inode number of its root.

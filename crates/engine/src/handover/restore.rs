@@ -39,6 +39,7 @@ impl BranchRow {
             floor,
             min_inodes: self.min_inodes,
             cross_mounts: self.cross_mounts,
+            class: self.class.as_deref().map(str::parse).transpose().map_err(|_| wrong())?,
             ..BranchSpec::new(PathBuf::from(OsString::from_vec(path.into_bytes())))
         })
     }

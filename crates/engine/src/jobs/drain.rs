@@ -8,14 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_pool::{BranchIx, BranchMode, Printable, Size};
+use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
 use super::pass::{Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::remembered;
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, Job, JobState, Work};
+use crate::pool::Pool;
 use crate::tree::inode::Inode;
+use crate::tree::placement::placement_in;
 use crate::union::Union;
 
 /// Walks without any move after which what fails stays.
@@ -64,9 +66,9 @@ impl Union {
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
         let plan = Plan::new(self.rooms(targets));
-        let mut count = Count { union: self, job, from, plan, hidden: Vec::new(), hides: 0 };
+        let mut count = Count { union: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };
         self.walk_branch(job, from, &mut count);
-        let Count { plan, hidden, hides, .. } = count;
+        let Count { plan, hidden, hides, ruled, .. } = count;
         job.progress.lock().shares = plan.shares().to_vec();
         if hides > 0 {
             let names: Vec<String> = hidden.iter().map(|path| Printable(path).to_string()).collect();
@@ -79,8 +81,14 @@ impl Union {
             ));
         }
         if plan.lacking() > 0 {
+            let kept = match ruled {
+                0 => String::new(),
+                ruled => format!(
+                    "; strict placement rules keep {ruled} of its files from the others (fsstack rule)"
+                ),
+            };
             return Err(format!(
-                "{}: the other branches lack room for {} of it, above their floors",
+                "{}: the other branches lack room for {} of it, above their floors{kept}",
                 job.subject,
                 Size(plan.lacking()).approx()
             ));
@@ -174,6 +182,14 @@ struct Count<'a> {
     /// The first of the names that are hidden, and how many there are.
     hidden: Vec<Vec<u8>>,
     hides: u64,
+    /// Files that a strict placement rule keeps from all branches with room.
+    ruled: u64,
+}
+
+/// Branches that the rule for the file's directory names, if it names some, and whether it is strict.
+fn rule_of(pool: &Pool, file: &MetFile<'_>) -> Option<(BranchSet, bool)> {
+    let placement = placement_in(pool, &file.names.last()?.parent);
+    placement.rule().map(|rule| (rule.home(), rule.rule.strict))
 }
 
 impl<'a> Visitor<'a> for Count<'_> {
@@ -186,7 +202,15 @@ impl<'a> Visitor<'a> for Count<'_> {
                 self.stays(file.path, why);
                 continue;
             }
-            self.plan.place(file.bytes);
+            let home = rule_of(&pool, &file);
+            let sets = match home {
+                None => vec![BranchSet::ALL],
+                Some((home, true)) => vec![home],
+                Some((home, false)) => vec![home, BranchSet::ALL],
+            };
+            if self.plan.place(file.bytes, &sets).is_none() && sets.len() == 1 && home.is_some() {
+                self.ruled += 1;
+            }
             found.add(file.bytes);
         }
         let mut progress = self.job.progress.lock();

@@ -4,7 +4,7 @@
 //! afterwards. Branches above some level give what is above it, and those below it by more than the tolerance take what they
 //! lack. The level is the one at which both are as much: moving less leaves two branches too far apart.
 
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, BranchSet};
 
 /// Measure of a branch's level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,11 +106,12 @@ impl Quotas {
         &self.gives
     }
 
-    /// The branch that takes `bytes` that leave `from` together: the one that still lacks most. None: they are more than
-    /// `from` is to give, or than any branch lacks.
-    pub fn choose(&mut self, from: BranchIx, bytes: u64) -> Option<BranchIx> {
+    /// The branch among `among` that takes `bytes` that leave `from` together: the one that still lacks most. None: they are more
+    /// than `from` is to give, or than any of them lacks.
+    pub fn choose(&mut self, from: BranchIx, bytes: u64, among: BranchSet) -> Option<BranchIx> {
         let gives = self.gives.iter_mut().find(|quota| quota.branch == from)?;
-        let takes = self.takes.iter_mut().max_by_key(|quota| quota.bytes)?;
+        let takes = self.takes.iter_mut().filter(|quota| among.contains(quota.branch));
+        let takes = takes.max_by_key(|quota| quota.bytes)?;
         if gives.bytes < bytes || takes.bytes < bytes {
             return None;
         }
@@ -237,7 +238,7 @@ mod tests {
             let (least, takes) = (quotas.total(), quotas.takes.clone());
             let mut placed = 0;
             for (from, bytes) in files {
-                if let Some(to) = quotas.choose(BranchIx(from), bytes) {
+                if let Some(to) = quotas.choose(BranchIx(from), bytes, BranchSet::ALL) {
                     prop_assert!(to.0 != from);
                     placed += bytes;
                 }

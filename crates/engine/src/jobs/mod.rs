@@ -1,8 +1,10 @@
 //! Work on a pool that goes on by itself, on a thread of its own: `drain` empties a branch, `balance` makes branches about
-//! as full, `consolidate` gathers a directory on one branch.
+//! as full, `consolidate` gathers a directory on one branch, and `rules` moves what lies against the placement rules.
 //!
 //! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
 
+mod by_rules;
+mod choice;
 mod drain;
 pub mod level;
 mod moving_list;
@@ -26,7 +28,7 @@ use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
 pub use moving_list::{MovingList, PlannedMove};
 use order::Work;
-pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner};
+pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner, RulesOrder};
 use plan::Share;
 
 /// Ended jobs that are shown.

@@ -12,6 +12,7 @@ pub(super) enum Work {
     Drain(DrainOrder),
     Balance(BalanceOrder),
     Consolidate(ConsolidateOrder),
+    Rules(RulesOrder),
 }
 
 impl Work {
@@ -20,6 +21,7 @@ impl Work {
             Self::Drain(_) => "drain",
             Self::Balance(_) => "balance",
             Self::Consolidate(_) => "consolidate",
+            Self::Rules(_) => "rules",
         }
     }
 
@@ -28,6 +30,7 @@ impl Work {
             Self::Drain(order) => order.manner,
             Self::Balance(order) => order.manner,
             Self::Consolidate(order) => order.manner,
+            Self::Rules(order) => order.manner,
         }
     }
 
@@ -35,7 +38,7 @@ impl Work {
     pub(super) fn drained(&self) -> Option<BranchIx> {
         match self {
             Self::Drain(order) => Some(order.from),
-            Self::Balance(_) | Self::Consolidate(_) => None,
+            Self::Balance(_) | Self::Consolidate(_) | Self::Rules(_) => None,
         }
     }
 
@@ -72,6 +75,15 @@ pub struct ConsolidateOrder {
     pub manner: Manner,
 }
 
+/// A wish that files are on the branches that the placement rules name.
+#[derive(Clone, Debug)]
+pub struct RulesOrder {
+    /// Only files below this directory move; the path from the root.
+    pub dir: Vec<u8>,
+    /// How it moves files.
+    pub manner: Manner,
+}
+
 /// A wish to empty a branch.
 #[derive(Clone, Debug)]
 pub struct DrainOrder {
@@ -95,6 +107,9 @@ pub enum BadJob {
     /// No other branch may take anything.
     #[error("no other branch takes anything: a target must be RW, writable and another than the emptied one")]
     NoTarget,
+    /// The pool has no placement rule.
+    #[error("the pool has no placement rule: fsstack rule set makes one")]
+    NoRules,
     /// The branch is read-only.
     #[error("the branch is read-only: nothing can be removed from it")]
     ReadOnly,

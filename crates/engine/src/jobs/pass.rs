@@ -11,7 +11,7 @@ use super::{Job, NAMED, Staying};
 use crate::files::{MAPPED, WRITTEN_PAST};
 use crate::moves::directories;
 use crate::moves::job_move::{self, HeldFile};
-use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, UNFIT};
+use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
 use crate::union::Union;
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
@@ -35,7 +35,7 @@ fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
         LINKED => Hope::Once,
-        FROZEN | HIDES | UNFIT | HIDDEN | CONTROL | MOUNTED | directories::DIFFERS => Hope::Never,
+        FROZEN | HIDES | RULED | UNFIT | HIDDEN | CONTROL | MOUNTED | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
     }
 }

@@ -1,6 +1,6 @@
 //! Where the files of a branch that is emptied fit: pure, without I/O.
 
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, BranchSet};
 
 /// A branch that may take files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +49,19 @@ impl Plan {
         Self { shares: rooms.into_iter().map(share).collect(), lacking: 0 }
     }
 
-    /// The branch that takes a file of `bytes`. None: no branch has room for it.
-    pub fn place(&mut self, bytes: u64) -> Option<BranchIx> {
-        // The first of several with the same room.
-        let roomiest = self.shares.iter_mut().rev().max_by_key(|share| share.left);
-        let Some(share) = roomiest.filter(|share| share.left >= bytes) else {
-            self.lacking = self.lacking.saturating_add(bytes);
-            return None;
-        };
-        share.left -= bytes;
-        share.add(bytes);
-        Some(share.branch)
+    /// The branch that takes a file of `bytes`: one of the first of these sets that has room for it. None: none has.
+    pub fn place(&mut self, bytes: u64, sets: &[BranchSet]) -> Option<BranchIx> {
+        for set in sets {
+            // The first of several with the same room.
+            let shares = self.shares.iter_mut().rev().filter(|share| set.contains(share.branch));
+            if let Some(share) = shares.max_by_key(|share| share.left).filter(|share| share.left >= bytes) {
+                share.left -= bytes;
+                share.add(bytes);
+                return Some(share.branch);
+            }
+        }
+        self.lacking = self.lacking.saturating_add(bytes);
+        None
     }
 
     /// Bytes of files that fit nowhere.
@@ -79,6 +81,8 @@ mod tests {
 
     use super::*;
 
+    const ALL: &[BranchSet] = &[BranchSet::ALL];
+
     fn rooms(bytes: &[u64]) -> Vec<Room> {
         let room =
             |(at, bytes): (usize, &u64)| Room { branch: BranchIx(u16::try_from(at).unwrap()), bytes: *bytes };
@@ -88,9 +92,18 @@ mod tests {
     #[test]
     fn files_go_where_most_room_is_left() {
         let mut plan = Plan::new(rooms(&[10, 30, 10]));
-        let order: Vec<_> = (0..4).map(|_| plan.place(10).map(|at| at.0)).collect();
+        let order: Vec<_> = (0..4).map(|_| plan.place(10, ALL).map(|at| at.0)).collect();
         assert_eq!(order, [Some(1), Some(1), Some(0), Some(1)]);
-        assert_eq!((plan.place(11), plan.lacking()), (None, 11));
+        assert_eq!((plan.place(11, ALL), plan.lacking()), (None, 11));
+    }
+
+    #[test]
+    fn the_first_set_with_room_takes_a_file() {
+        let mut plan = Plan::new(rooms(&[10, 30, 20]));
+        let only = |at| BranchSet::from_iter([BranchIx(at)]);
+        assert_eq!(plan.place(10, &[only(0), BranchSet::ALL]), Some(BranchIx(0)));
+        assert_eq!(plan.place(10, &[only(0), BranchSet::ALL]), Some(BranchIx(1)));
+        assert_eq!((plan.place(10, &[only(0)]), plan.lacking()), (None, 10));
     }
 
     proptest! {
@@ -100,7 +113,7 @@ mod tests {
             files in prop::collection::vec(0_u64..400, 0..60),
         ) {
             let mut plan = Plan::new(rooms(&has));
-            let placed = files.iter().filter(|bytes| plan.place(**bytes).is_some()).count();
+            let placed = files.iter().filter(|bytes| plan.place(**bytes, ALL).is_some()).count();
             prop_assert!(plan.shares().iter().zip(&has).all(|(share, has)| share.bytes <= *has));
             prop_assert_eq!(plan.shares().iter().map(|share| share.files).sum::<u64>(), placed as u64);
             let taken: u64 = plan.shares().iter().map(|share| share.bytes).sum();
@@ -115,7 +128,7 @@ mod tests {
             let mut plan = Plan::new(rooms(&has));
             for bytes in files {
                 let most = plan.shares().iter().map(|share| share.left).max().unwrap_or(0);
-                prop_assert_eq!(plan.place(bytes).is_none(), bytes > most);
+                prop_assert_eq!(plan.place(bytes, ALL).is_none(), bytes > most);
             }
         }
     }

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
-use fsstack_pool::{BranchIx, BranchMode, EntryName, Ino, Printable, Scope, Size};
+use fsstack_pool::{BranchIx, BranchMode, DirPlacement, EntryName, Ino, Printable, Size};
 use smallvec::SmallVec;
 
-use super::level::{Load, Quotas};
+use super::level::Load;
 use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
 use super::walk::{Met, MetFile, Visitor};
-use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, PLANNED_SHOWN, Work};
+use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, NAMED, PLANNED_SHOWN, Work};
 use crate::moves::job_move;
 use crate::moves::moving::Names;
+use crate::moves::reasons::RULED;
 use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
 
@@ -27,11 +28,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Files that are held open for their move at a time.
 const BATCH: usize = 128;
 /// How long a file that a balance has moved stays where it is.
-const SETTLED_FOR: Duration = Duration::from_secs(24 * 3600);
+pub(super) const SETTLED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Files that are remembered so.
 const SETTLED: usize = 1 << 20;
-/// Whole directories are enough if they bring this share of what is to move.
-const ENOUGH: u64 = 20;
 
 impl Union {
     /// Begins to make branches about as full as each other.
@@ -64,7 +63,7 @@ impl Union {
     }
 
     /// The directory in words.
-    fn subject(&self, dir: &[u8]) -> Result<String, BadJob> {
+    pub(super) fn subject(&self, dir: &[u8]) -> Result<String, BadJob> {
         let shown = format!("/{}", Printable(dir));
         match self.meet_path(dir) {
             Ok(way) if way.last().is_some_and(|met| met.inode.is_dir()) => Ok(shown),
@@ -77,7 +76,7 @@ impl Union {
     }
 
     /// Keeps every branch in the pool.
-    fn all_stay(&self) -> Vec<OpenFileRef> {
+    pub(super) fn all_stay(&self) -> Vec<OpenFileRef> {
         self.pool().branches.iter().filter_map(|branch| branch.acquire().ok()).collect()
     }
 
@@ -86,7 +85,7 @@ impl Union {
     }
 
     /// Branches by file system, the first of each, with their space.
-    fn loads(&self) -> Vec<Load> {
+    pub(super) fn loads(&self) -> Vec<Load> {
         let pool = self.pool();
         let mut seen = HashSet::new();
         let load = |ix: BranchIx| {
@@ -100,31 +99,6 @@ impl Union {
         };
         let first = pool.branches.iter().filter(|branch| seen.insert(branch.dev())).map(|branch| branch.ix);
         first.filter_map(load).collect()
-    }
-
-    fn list_for_balance(&self, job: &Job, order: &BalanceOrder) -> Result<MovingList, String> {
-        let quotas = Quotas::new(&self.loads(), order.by, order.tolerance);
-        let least = quotas.total();
-        let settled = {
-            let mut jobs = self.jobs.0.lock();
-            jobs.settled.retain(|_, moved| moved.elapsed() < SETTLED_FOR);
-            jobs.settled.keys().copied().collect::<HashSet<Ino>>()
-        };
-        let mut choice = Choice { union: self, job, quotas, list: MovingList::default(), taken: settled };
-        let keeps_together = self
-            .pool()
-            .settings
-            .create
-            .policies()
-            .first()
-            .is_some_and(|policy| matches!(policy.scope, Scope::HoldsParent | Scope::DeepestParent));
-        if keeps_together {
-            self.choose_files(&mut choice, &order.dir, Unit::Directory)?;
-        }
-        if !keeps_together || choice.quotas.total() > least / ENOUGH {
-            self.choose_files(&mut choice, &order.dir, Unit::File)?;
-        }
-        Ok(choice.list)
     }
 
     fn list_for_consolidate(&self, job: &Job, order: &ConsolidateOrder) -> Result<MovingList, String> {
@@ -153,12 +127,23 @@ impl Union {
         };
         let mut list = MovingList::default();
         for (from, file) in found.into_iter().filter(|(from, _)| *from != to) {
-            file.plan(from, to, &mut list);
+            match self.is_forbidden(&file, to) {
+                true => job.leaves_out(file.path(), RULED),
+                false => file.plan(from, to, &mut list),
+            }
         }
         Ok(list)
     }
 
-    fn walk_dir<'a>(
+    /// Whether the strict placement rule for the file's directory keeps it from the branch `to`.
+    fn is_forbidden(&self, file: &FoundFile, to: BranchIx) -> bool {
+        let pool = self.pool();
+        let Some((dir, _)) = file.names.last() else { return false };
+        let names: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        DirPlacement::new(&pool.settings.create, pool.rules.find(names.into_iter())).forbids(to)
+    }
+
+    pub(super) fn walk_dir<'a>(
         &'a self,
         job: &Job,
         from: BranchIx,
@@ -174,7 +159,12 @@ impl Union {
     }
 
     /// Moves the files of the list, or keeps it to be shown. They stay where they are for a day if they are `settled` then.
-    fn carry_out_list(&self, job: &Job, listed: Result<MovingList, String>, settles: bool) -> JobState {
+    pub(super) fn carry_out_list(
+        &self,
+        job: &Job,
+        listed: Result<MovingList, String>,
+        settles: bool,
+    ) -> JobState {
         let mut list = match listed {
             Ok(list) => list,
             Err(why) => {
@@ -196,11 +186,21 @@ impl Union {
         if job.work.manner().dry_run {
             return JobState::Planned;
         }
+        let left_out = {
+            let progress = job.progress.lock();
+            (progress.staying, progress.named.clone())
+        };
         job.is_now(JobState::Moving);
         let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
         let mut tries = 0;
         loop {
             let hopes = self.pass_over(job, &list, &mut left, settles);
+            {
+                let mut progress = job.progress.lock();
+                progress.staying += left_out.0;
+                let named = left_out.1.iter().chain(&progress.named).take(NAMED).cloned().collect();
+                progress.named = named;
+            }
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
@@ -301,124 +301,34 @@ impl Union {
         }
         Ok(met.map(|met| MetFile { met, path: list.path(planned), bytes: planned.bytes, names }))
     }
-
-    fn choose_files(&self, choice: &mut Choice<'_>, dir: &[u8], unit: Unit) -> Result<(), String> {
-        for giver in choice.quotas.givers().to_vec() {
-            let job = choice.job;
-            let mut collect = Collect { choice, from: giver.branch, unit, dir: None, found: Vec::new() };
-            self.walk_dir(job, giver.branch, dir, &mut collect)?;
-            collect.flush();
-        }
-        Ok(())
-    }
 }
 
 /// A file on a branch, as the list keeps it.
-struct FoundFile {
-    ino: Ino,
-    bytes: u64,
+pub(super) struct FoundFile {
+    pub(super) ino: Ino,
+    pub(super) bytes: u64,
     /// Paths of its directories, and its names there.
     names: SmallVec<[(Arc<[u8]>, std::ffi::CString); 1]>,
 }
 
 impl FoundFile {
-    fn of(file: &MetFile<'_>) -> Self {
+    pub(super) fn of(file: &MetFile<'_>) -> Self {
         let name =
             |name: &InodeName| (name.parent.path().unwrap_or_default().into(), name.name.as_ref().to_owned());
         Self { ino: file.met.inode.id.ino, bytes: file.bytes, names: file.names.iter().map(name).collect() }
     }
 
-    fn plan(self, from: BranchIx, to: BranchIx, list: &mut MovingList) {
+    /// The path of its first name.
+    fn path(&self) -> Vec<u8> {
+        let Some((dir, name)) = self.names.first() else { return Vec::new() };
+        let path = [dir, name.to_bytes()].join(&b'/');
+        path.strip_prefix(b"/").map(<[u8]>::to_vec).unwrap_or(path)
+    }
+
+    pub(super) fn plan(self, from: BranchIx, to: BranchIx, list: &mut MovingList) {
         let names = self.names.into_iter().map(|(dir, name)| (list.dir(&dir), name)).collect();
         list.push(PlannedMove { from, to, bytes: self.bytes, ino: self.ino, names });
     }
-}
-
-/// Unit in which files are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    /// All files of a directory that are on the branch, or none.
-    Directory,
-    File,
-}
-
-/// Files that are chosen so far.
-struct Choice<'a> {
-    union: &'a Union,
-    job: &'a Job,
-    quotas: Quotas,
-    list: MovingList,
-    /// Files that are chosen, or that stay where they are for now.
-    taken: HashSet<Ino>,
-}
-
-/// A walk over a branch that gives files.
-struct Collect<'c, 'a> {
-    choice: &'c mut Choice<'a>,
-    from: BranchIx,
-    unit: Unit,
-    /// The directory whose files come.
-    dir: Option<Ino>,
-    /// Those that may be chosen.
-    found: Vec<FoundFile>,
-}
-
-impl Collect<'_, '_> {
-    /// Chooses among the files of the last directory.
-    fn flush(&mut self) {
-        let found = std::mem::take(&mut self.found);
-        let Choice { quotas, list, taken, .. } = &mut *self.choice;
-        let mut take = |file: FoundFile, to: BranchIx| {
-            taken.insert(file.ino);
-            file.plan(self.from, to, list);
-        };
-        match self.unit {
-            Unit::Directory => {
-                let bytes = found.iter().map(|file| file.bytes).sum();
-                if let Some(to) =
-                    Some(bytes).filter(|bytes| *bytes > 0).and_then(|bytes| quotas.choose(self.from, bytes))
-                {
-                    found.into_iter().for_each(|file| take(file, to));
-                }
-            }
-            Unit::File => {
-                for file in found {
-                    if let Some(to) = quotas.choose(self.from, file.bytes) {
-                        take(file, to);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether the file may be chosen.
-    fn is_free(&self, file: &MetFile<'_>) -> bool {
-        let Choice { union, taken, .. } = &*self.choice;
-        let pool = union.pool();
-        let is_hidden = |name| union.tree.why_not_from(&pool, name, self.from).is_some();
-        file.bytes > 0 && !taken.contains(&file.met.inode.id.ino) && !file.names.iter().any(is_hidden)
-    }
-}
-
-impl<'a> Visitor<'a> for Collect<'_, '_> {
-    fn files(&mut self, files: Vec<MetFile<'a>>) {
-        for file in files {
-            let dir = file.names.last().map(|name| name.parent.id.ino);
-            if dir != self.dir {
-                self.flush();
-                self.dir = dir;
-            }
-            if self.is_free(&file) {
-                self.found.push(FoundFile::of(&file));
-            }
-        }
-        let counted = self.choice.list.amount();
-        self.choice.job.progress.lock().found = counted;
-    }
-
-    fn stays(&mut self, _: Vec<u8>, _: &'static str) {}
-
-    fn dir(&mut self, _: &Arc<Inode>) {}
 }
 
 /// A walk that takes note of all files.

@@ -20,6 +20,7 @@ use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
+use crate::tree::placement::placement_in;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -100,8 +101,10 @@ impl Tree {
         parent: &Arc<Inode>,
         targets: &[BranchIx],
     ) -> Result<(), &'static str> {
-        let ranking = self.ranking(pool, parent, &pool.settings.relocation.policy, |branch, space| {
-            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+        let placement = placement_in(pool, parent).by_policy(&pool.settings.relocation.policy);
+        let ranking = self.ranking(pool, parent, &placement, |branch, space| {
+            let own = branch.floor().unwrap_or(pool.settings.floor);
+            let floor = placement.floor(branch.ix, own).bytes_of(space.total);
             targets.contains(&branch.ix)
                 && branch.mode() == BranchMode::ReadWrite
                 && branch.is_writable()

@@ -18,6 +18,9 @@ pub(crate) const LINKED: &str =
     "it has hard links that were not found: outside of the pool's tree, or made just now";
 /// Reason for a file to stay that no branch can hold.
 pub(crate) const UNFIT: &str = "no branch with room for it can hold its attributes";
+/// Reason for a file to stay that no other branch may take.
+pub(crate) const RULED: &str =
+    "the strict placement rule for its directory names no other branch that has room for it";
 /// Reason for a file to stay that was changed under the copy.
 pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
 

@@ -25,7 +25,7 @@ use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::metrics::BranchCounter;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_pool::{BranchIx, BranchMode, Ranking};
+use fsstack_pool::{BranchIx, BranchMode, Ranking, Rejection};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};
@@ -36,12 +36,13 @@ use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
-use crate::moves::reasons::{HIDES, why_failed, why_not};
+use crate::moves::reasons::{HIDES, RULED, why_failed, why_not};
 use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
+use crate::tree::placement::placement_in;
 use crate::union::Union;
 use fsstack_identity::index::birth;
 use fsstack_identity::number;
@@ -120,10 +121,7 @@ impl Union {
         let moving = self.tree.begin(pool, order, from, source.as_fd())?;
         let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
         let ranking = self.tree.targets(pool, &moving, need, cause.job());
-        let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
-            (true, false) => "the policy for moves takes none of the branches that have room for it",
-            _ => "no other branch has room for the whole of it",
-        };
+        let mut why = why_nowhere(&ranking);
         for at in ranking.order {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
             if let Some(known) = self.moves.refusals.of((inode.id.ino, at), room, need) {
@@ -144,6 +142,7 @@ impl Union {
                             tracing::debug!(name = ?moving.name().name, %from, %to, "moved by a job")
                         }
                     }
+                    self.tree.note_rule_of_move(pool, &moving, at);
                     moving.from.metrics.add(BranchCounter::MovedAway, 1);
                     pool.branch(at).metrics.add(BranchCounter::MovedHere, 1);
                     let access = if moving.is_content() { Access::Write } else { Access::Name };
@@ -262,8 +261,11 @@ impl Tree {
     /// job's only those.
     fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
-        self.ranking(pool, &moving.name().parent, &pool.settings.relocation.policy, |branch, space| {
-            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+        let parent = &moving.name().parent;
+        let placement = placement_in(pool, parent).by_policy(&pool.settings.relocation.policy);
+        self.ranking(pool, parent, &placement, |branch, space| {
+            let own = branch.floor().unwrap_or(pool.settings.floor);
+            let floor = placement.floor(branch.ix, own).bytes_of(space.total);
             branch.ix != moving.from.ix
                 && job.map_or_else(|| branch.dev() != moving.from.dev(), |job| job.takes(branch.ix))
                 && branch.mode() == BranchMode::ReadWrite
@@ -282,6 +284,14 @@ impl Tree {
         }
     }
 
+    /// Counts the file if only its new branch is against the rule for its directory.
+    fn note_rule_of_move(&self, pool: &Pool, moving: &Move<'_>, to: BranchIx) {
+        let placement = placement_in(pool, &moving.name().parent);
+        if placement.is_against(to) && !placement.is_against(moving.from.ix) {
+            self.note_misplaced();
+        }
+    }
+
     fn not_moved(&self, order: &OrderedMove, why: &'static str) -> OpError {
         if let Some(job) = order.cause.job() {
             job.stays(why);
@@ -290,6 +300,16 @@ impl Tree {
             tracing::warn!(?name, why, "branch full and the file not moved; its writer gets ENOSPC");
         }
         Errno::NOSPC.into()
+    }
+}
+
+/// Reason that no branch is tried, should the ranking be empty.
+fn why_nowhere(ranking: &Ranking) -> &'static str {
+    let is_ruled = |(_, why): &(BranchIx, Rejection)| *why == Rejection::Excluded;
+    match (ranking.order.is_empty(), ranking.refused.is_empty()) {
+        (true, false) if ranking.refused.iter().all(is_ruled) => RULED,
+        (true, false) => "the policy for moves takes none of the branches that have room for it",
+        _ => "no other branch has room for the whole of it",
     }
 }
 

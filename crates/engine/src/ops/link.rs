@@ -54,6 +54,9 @@ impl Union {
         };
         parent.has_new(name);
         self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
+        if let Some(old) = inode.name() {
+            self.tree.note_rule_of(&pool, &old.parent, &parent, &[at]);
+        }
         self.tree.sync_changed(&pool, &parent)?;
         Ok(self.tree.admit_file(&pool, &parent, name, at, stat))
     }

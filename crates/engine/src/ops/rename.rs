@@ -85,9 +85,13 @@ impl Union {
         // Whatever was answered: the name may be there.
         to.dir.has_new(to.name);
         renamed?;
+        let known = self.tree.known(to.dir, to.name);
         if let Some(at) = at {
-            let at = self.tree.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
+            let at = known.and_then(|inode| inode.branch()).unwrap_or(at);
             self.tree.file_was_renamed(&pool, moving, (to.dir, to.name), at);
+            self.tree.note_rule_of(&pool, from.dir, to.dir, &[at]);
+        } else if let Some(dir) = known {
+            self.tree.note_rule_of(&pool, from.dir, to.dir, &dir.copies());
         }
         self.tree.sync_changed(&pool, from.dir)?;
         self.tree.sync_changed(&pool, to.dir)

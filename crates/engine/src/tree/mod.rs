@@ -6,6 +6,7 @@ pub(crate) mod inode_flags;
 pub(crate) mod parallel_lookup;
 pub(crate) mod pin;
 pub(crate) mod place;
+pub(crate) mod placement;
 pub(crate) mod resolve;
 pub(crate) mod rights;
 pub(crate) mod skeleton;
@@ -51,6 +52,8 @@ pub(crate) struct Tree {
     pub(crate) index: Index,
     /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
     pub(crate) relocations: AtomicU64,
+    /// Objects that came to lie against the placement rules, as far as is known.
+    pub(crate) misplaced: AtomicU64,
     /// The pool as it is now; the same as the union's.
     pub(crate) pool: Arc<ArcSwap<Pool>>,
 }
@@ -71,6 +74,7 @@ impl Tree {
             parallel_lookup: ParallelLookup::default(),
             index,
             relocations: AtomicU64::new(0),
+            misplaced: AtomicU64::new(0),
             pool,
         }
     }

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
-use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
+use fsstack_pool::{BranchIx, BranchSet, Candidate, DirPlacement, Ranking, Rejection, Space};
 use fsstack_sys as sys;
 
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{BranchSet, Inode};
+use crate::tree::inode::Inode;
+use crate::tree::placement::placement_in;
 use fsstack_identity::number::mix;
 
 impl Tree {
@@ -27,7 +28,8 @@ impl Tree {
         mut make: impl FnMut(BranchIx) -> Result<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        let rank_now = || self.ranking(pool, parent, &pool.settings.create, |_, _| true);
+        let placement = placement_in(pool, parent);
+        let rank_now = || self.ranking(pool, parent, &placement, |_, _| true);
         let mut ranking = rank_now();
         if ranking.order.is_empty() {
             // All of them are asked, not just the first that has more than it had.
@@ -66,34 +68,41 @@ impl Tree {
                     tracing::warn!(%error, branch = %pool.branch(*at).path.display(), "create failed on this branch; trying the next");
                     refused.push((*at, Rejection::Unreachable));
                 }
-                settled => return settled.inspect(|_| pool.branch(*at).note_made()),
+                settled => {
+                    return settled.inspect(|_| {
+                        pool.branch(*at).note_made();
+                        if placement.is_against(*at) {
+                            self.note_misplaced();
+                        }
+                    });
+                }
             }
         }
         Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| no_branch(pool, &refused)))
     }
 
-    /// Order in which the policies of `chain` try the branches for something in `parent`. Branches that `fits` refuses are
+    /// Order in which `placement` tries the branches for something in `parent`. Branches that `fits` refuses are
     /// left out.
     pub(crate) fn ranking(
         &self,
         pool: &Pool,
         parent: &Arc<Inode>,
-        chain: &Chain,
+        placement: &DirPlacement<'_>,
         fits: impl Fn(&Branch, &Space) -> bool,
     ) -> Ranking {
-        rank(chain, &self.candidates(pool, parent, chain, fits), &mut random)
+        placement.rank(&self.candidates(pool, parent, placement, fits), &mut random)
     }
 
-    /// Facts about each branch that `fits` accepts, by which `chain` places something in `parent`.
+    /// Facts about each branch that `fits` accepts, by which `placement` places something in `parent`.
     pub(crate) fn candidates(
         &self,
         pool: &Pool,
         parent: &Arc<Inode>,
-        chain: &Chain,
+        placement: &DirPlacement<'_>,
         fits: impl Fn(&Branch, &Space) -> bool,
     ) -> Vec<Candidate> {
-        let newest = chain.needs_mtime();
-        let depth = if chain.needs_depth() { ancestor_branches(parent) } else { Vec::new() };
+        let newest = placement.needs_mtime();
+        let depth = if placement.needs_depth() { ancestor_branches(parent) } else { Vec::new() };
         let holders = depth.first().copied().unwrap_or_else(|| parent.branches());
         pool.branches
             .iter()
@@ -103,7 +112,7 @@ impl Tree {
                 if !fits(branch, &space) {
                     return None;
                 }
-                let holds_parent = holders.has(branch.ix);
+                let holds_parent = holders.contains(branch.ix);
                 Some(Candidate {
                     branch: branch.ix,
                     mode: branch.mode(),
@@ -112,7 +121,7 @@ impl Tree {
                     holds_parent,
                     deepest: depth
                         .iter()
-                        .position(|holders| holders.has(branch.ix))
+                        .position(|holders| holders.contains(branch.ix))
                         .map_or(0, |up| depth.len() - up),
                     parent_mtime: (newest && holds_parent)
                         .then(|| self.mtime_on(pool, parent, branch.ix))

@@ -148,6 +148,7 @@ mod tests {
         BranchStatus {
             path: path.into(),
             id: 1,
+            class: None,
             mode: "RW".into(),
             state: state.into(),
             local: true,
@@ -194,6 +195,8 @@ mod tests {
                 create: "mfs".into(),
                 write_path: "auto".into(),
                 write_rules: Vec::new(),
+                placement_rules: Vec::new(),
+                misplaced: 0,
                 branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
                 open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },
                 tables: Tables::default(),

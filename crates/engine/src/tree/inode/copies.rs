@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::health::holder::ThreadInCalls;
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, BranchSet};
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
@@ -88,23 +88,6 @@ impl Copies {
     /// Whether the branch could not be asked.
     pub fn is_unsure_of(&self, branch: BranchIx) -> bool {
         self.unsure & bit(branch) != 0
-    }
-}
-
-/// A set of branches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BranchSet(u64);
-
-impl BranchSet {
-    /// Whether `branch` is in it.
-    pub(crate) fn has(self, branch: BranchIx) -> bool {
-        self.0 & bit(branch) != 0
-    }
-}
-
-impl FromIterator<BranchIx> for BranchSet {
-    fn from_iter<I: IntoIterator<Item = BranchIx>>(branches: I) -> Self {
-        Self(branches.into_iter().fold(0, |all, branch| all | bit(branch)))
     }
 }
 

@@ -25,7 +25,6 @@ use smallvec::SmallVec;
 
 use crate::answer::Validity;
 use crate::files::OpenFile;
-pub(crate) use copies::BranchSet;
 pub use copies::Copies;
 use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;

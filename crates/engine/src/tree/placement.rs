@@ -1,0 +1,57 @@
+//! The placement rule for a directory, by the names that lead there now.
+//!
+//! Nothing is kept of it: a walk up the known directories and down the tree of rules takes less time than to find out that what was
+//! kept still holds after a rename above. Where there is no rule nothing is walked.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fsstack_pool::{BranchIx, DirPlacement};
+use smallvec::SmallVec;
+
+use crate::pool::Pool;
+use crate::tree::Tree;
+use crate::tree::inode::{Inode, InodeName};
+
+/// How something new in `dir` is placed.
+pub(crate) fn placement_in<'a>(pool: &'a Pool, dir: &Arc<Inode>) -> DirPlacement<'a> {
+    let create = &pool.settings.create;
+    if pool.rules.is_empty() {
+        return DirPlacement::new(create, None);
+    }
+    let rule =
+        names_to(dir).and_then(|names| pool.rules.find(names.iter().rev().map(|name| name.name.to_bytes())));
+    DirPlacement::new(create, rule)
+}
+
+/// The names that lead to `dir`, the last one first; None: it has none any more.
+fn names_to(dir: &Arc<Inode>) -> Option<SmallVec<[InodeName; 8]>> {
+    let mut names: SmallVec<[InodeName; 8]> = SmallVec::new();
+    let mut name = if dir.is_root() { None } else { Some(dir.name()?) };
+    while let Some(known) = name {
+        name = if known.parent.is_root() { None } else { Some(known.parent.name()?) };
+        names.push(known);
+    }
+    Some(names)
+}
+
+impl Tree {
+    /// Objects on the branches `on` came from `old` to `new`, directories both: counts it if that is against the rule for `new` alone.
+    pub(crate) fn note_rule_of(&self, pool: &Pool, old: &Arc<Inode>, new: &Arc<Inode>, on: &[BranchIx]) {
+        if pool.rules.is_empty() || old.id == new.id {
+            return;
+        }
+        let is_against = |dir| {
+            let placement = placement_in(pool, dir);
+            on.iter().any(|at| placement.is_against(*at))
+        };
+        if is_against(new) && !is_against(old) {
+            self.note_misplaced();
+        }
+    }
+
+    /// One more object lies against the rules.
+    pub(crate) fn note_misplaced(&self) {
+        self.misplaced.fetch_add(1, Relaxed);
+    }
+}
