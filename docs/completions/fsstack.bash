@@ -61,6 +61,9 @@ _fsstack() {
             fsstack,profile)
                 cmd="fsstack__subcmd__profile"
                 ;;
+            fsstack,rule)
+                cmd="fsstack__subcmd__rule"
+                ;;
             fsstack,set)
                 cmd="fsstack__subcmd__set"
                 ;;
@@ -124,6 +127,15 @@ _fsstack() {
             fsstack__subcmd__nfs,show)
                 cmd="fsstack__subcmd__nfs__subcmd__show"
                 ;;
+            fsstack__subcmd__rule,list)
+                cmd="fsstack__subcmd__rule__subcmd__list"
+                ;;
+            fsstack__subcmd__rule,remove)
+                cmd="fsstack__subcmd__rule__subcmd__remove"
+                ;;
+            fsstack__subcmd__rule,set)
+                cmd="fsstack__subcmd__rule__subcmd__set"
+                ;;
             *)
                 ;;
         esac
@@ -131,7 +143,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch balance consolidate job upgrade where explain copy nfs check doctor top log profile support metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch rule balance consolidate job upgrade where explain copy nfs check doctor top log profile support metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -145,7 +157,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__balance)
-            opts="-h --by --until --rate --verify --dry-run --json --help"
+            opts="-h --rules --by --until --rate --verify --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -613,6 +625,62 @@ _fsstack() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__rule)
+            opts="-h --json --help list set remove"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__rule__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__rule__subcmd__remove)
+            opts="-h --persist --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__rule__subcmd__set)
+            opts="-h --persist --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;
