@@ -309,8 +309,8 @@ fn model(cpu: &Table, column: &str, place: &str) -> Table {
     table
 }
 
-/// Requests a microsecond of `cpus` callers that each take `delay` and then `service` of one server, by mean value analysis
-/// (Reiser and Lavenberg, 1980): who comes finds the queue as it is on average with one caller less.
+/// Requests a microsecond of `cpus` callers that each take `delay` and then `service` of one server, by the mean value
+/// analysis of Reiser and Lavenberg: a request finds the queue as it is on average with one caller less.
 fn throughput(cpus: u32, delay: f64, service: f64) -> f64 {
     let (mut rate, mut queue) = (0.0, 0.0);
     for callers in 1..=cpus {
