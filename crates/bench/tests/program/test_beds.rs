@@ -24,12 +24,22 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
     needs!(mounting(), loops());
     let home = tempfile::tempdir().unwrap();
     let (state, out) = (home.path().join("lab"), home.path().join("out"));
-    let told_by = bench(&["experiment", "double-fuse", "--lab", "xfs", "--rounds", "1", "--out"])
-        .arg(&out)
-        .env("FSSTACK_LAB_DIR", &state)
-        .limit(Duration::from_secs(170))
-        .output()
-        .unwrap();
+    let told_by = bench(&[
+        "experiment",
+        "double-fuse",
+        "--lab",
+        "xfs",
+        "--cell-seconds",
+        "0",
+        "--rounds",
+        "1",
+        "--out",
+    ])
+    .arg(&out)
+    .env("FSSTACK_LAB_DIR", &state)
+    .limit(Duration::from_secs(170))
+    .output()
+    .unwrap();
     assert_eq!(told_by.code, 0, "{}", told_by.stderr);
     let results = results(&out);
     let (targets, skipped) = told(&results);
@@ -134,7 +144,9 @@ fn the_disks_of_a_killed_run_are_taken_down_by_the_next() {
     running.process.kill().unwrap();
     running.ended();
     assert_ne!(mounts::below(&state).unwrap(), []);
-    let next = on(&["experiment", "double-fuse", "--lab", "xfs", "--rounds", "1"]).output().unwrap();
+    let next = on(&["experiment", "double-fuse", "--lab", "xfs", "--cell-seconds", "0", "--rounds", "1"])
+        .output()
+        .unwrap();
     assert_eq!(next.code, 0, "{}", next.stderr);
     assert_eq!(mounts::below(&state).unwrap(), []);
     assert_eq!(names(&state), ["ledger"]);
