@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, endurance, many, metadata, nfs, programs, relocate, trees};
+use crate::{control, copy, data, endurance, jobs, many, metadata, nfs, programs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(crate) enum Part {
     Export,
     Nfs,
     Index,
+    Jobs,
+    Rules,
     Slow,
     Breakdown,
     Endurance,
@@ -53,6 +55,8 @@ const PARTS: &[(&str, Part)] = &[
     ("export", Part::Export),
     ("nfs", Part::Nfs),
     ("index", Part::Index),
+    ("jobs", Part::Jobs),
+    ("rules", Part::Rules),
     ("slow", Part::Slow),
     ("breakdown", Part::Breakdown),
     ("endurance", Part::Endurance),
@@ -217,6 +221,15 @@ impl Arguments {
             lasts: Duration::from_secs(lasts),
             every: Duration::from_millis(every_ms),
         }
+    }
+
+    /// Rounds and files of a drain.
+    pub(crate) fn drained(&self) -> jobs::JobsAmount {
+        let (large, small) = match self.pace {
+            Pace::Quick => (2, 5_000),
+            Pace::Full => (8, 100_000),
+        };
+        jobs::JobsAmount { rounds: self.rounds(), large, small }
     }
 
     /// Size of the file that moves.

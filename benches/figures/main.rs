@@ -17,6 +17,7 @@ mod frozen;
 mod groups;
 mod hogs;
 mod index;
+mod jobs;
 mod many;
 mod memory;
 mod metadata;
@@ -25,6 +26,7 @@ mod null;
 mod programs;
 mod relocate;
 mod report;
+mod rules;
 mod slow;
 mod standstill;
 mod startup;
@@ -70,6 +72,8 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Export, |test_bed, asked, tables| export::run(test_bed, asked.metadata(), tables)),
     (Part::Nfs, |test_bed, asked, tables| nfs::run(test_bed, asked.nfs(), tables)),
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
+    (Part::Jobs, |_, asked, tables| jobs::run(asked.drained(), tables)),
+    (Part::Rules, |test_bed, asked, tables| rules::run(test_bed, asked.metadata(), tables)),
     (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
     (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),
     (Part::Many, |_, asked, tables| many::run(asked.many(), tables)),
