@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::{Chain, Floor, PlacementRules, Policy, Rank, Scope};
 
 use crate::rules::Rules;
@@ -90,6 +91,8 @@ pub struct Settings {
     pub control_file: ControlFile,
     /// Where the pool keeps its index of moved files; None: in memory, as long as it is mounted.
     pub state_dir: Option<PathBuf>,
+    /// Id that the pool has where no branch tells one: that of a daemon before this one.
+    pub pool_id: Option<PoolId>,
     /// Directory file descriptors kept open at most.
     pub dir_fds: usize,
     /// Names and offsets that open listings keep at most, all together.
@@ -122,6 +125,7 @@ impl Settings {
             nfs_export: false,
             control_file: ControlFile::Off,
             state_dir: None,
+            pool_id: None,
             dir_fds: 512,
             listing_entries: 1 << 20,
         }

@@ -70,7 +70,7 @@ impl Union {
         crate::recovery::recover::clear(&pool);
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
-        let ids = || PoolId::of(pool.marked().map(|branch| &**branch));
+        let ids = || PoolId::of(pool.marked().map(|branch| &**branch), pool.settings.pool_id);
         let id = pool.settings.privileged.then(ids).flatten();
         let index = Index::open(id, pool.settings.state_dir.as_deref(), pool.settings.nfs_export);
         pool.branches.iter().for_each(|branch| index.join(branch.marked()));

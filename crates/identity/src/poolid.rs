@@ -37,9 +37,9 @@ impl PoolId {
         Self(id)
     }
 
-    /// The id that most of the branches have, of several the one that comes first; a fresh one if none has any. All
+    /// The id that most of the branches have, of several the one that comes first; `given` or a fresh one if none has any. All
     /// that can store it have it afterwards. None: they may have one, and cannot tell it now.
-    pub fn of<'a>(branches: impl Iterator<Item = &'a Branch> + Clone) -> Option<Self> {
+    pub fn of<'a>(branches: impl Iterator<Item = &'a Branch> + Clone, given: Option<Self>) -> Option<Self> {
         let stored: Vec<_> = branches.clone().map(Self::stored).collect();
         let count = |id: Self| stored.iter().filter(|known| **known == Ok(Some(id))).count();
         let mut best: Option<(usize, Self)> = None;
@@ -56,7 +56,7 @@ impl PoolId {
                 tracing::warn!(%error, "pool id cannot be read; the pool has none until the next mount");
                 return None;
             }
-            (None, None) => Self::fresh(),
+            (None, None) => given.unwrap_or_else(Self::fresh),
         };
         let now = now();
         branches.for_each(|branch| id.store_at(branch, now));

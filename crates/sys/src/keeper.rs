@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, WaitIdOptions, WaitOptions, waitpid};
 
 use crate::process::Fork;
 
@@ -67,11 +67,12 @@ fn thread_id_of_libc() -> *mut libc::c_void {
     if told == 0 { at } else { std::ptr::null_mut() }
 }
 
-/// Waits for the child `pid` to end, and hands signals on to it meanwhile.
+/// Waits for the child `pid` to end, and hands signals on to it meanwhile. One that comes when the child has ended, or `is_ending`
+/// says that it is about to, stays pending for this process.
 ///
 /// # Errors
 /// There is no such child.
-pub fn attend(pid: i32) -> io::Result<Ended> {
+pub fn attend(pid: i32, is_ending: impl Fn() -> bool) -> io::Result<Ended> {
     let child = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::CHILD)?;
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is to memory for one set, which the call fills.
@@ -95,10 +96,46 @@ pub fn attend(pid: i32) -> io::Result<Ended> {
         }
         // SAFETY: the set is initialized; nothing more about the signal is asked for.
         let signal = unsafe { libc::sigwaitinfo(&raw const set, std::ptr::null_mut()) };
-        if signal > 0 && signal != libc::SIGCHLD {
-            // SAFETY: takes integers; the child is waited for by nobody else, so its number is still its own.
-            unsafe { libc::kill(pid, signal) };
+        if signal <= 0 || signal == libc::SIGCHLD {
+            continue;
         }
+        let has_ended = rustix::process::waitid(
+            rustix::process::WaitId::Pid(child),
+            WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT,
+        );
+        let to = if is_ending() || matches!(has_ended, Ok(Some(_))) { own_number() } else { pid };
+        // SAFETY: takes integers; the child is waited for by nobody else, so its number is still its own.
+        unsafe { libc::kill(to, signal) };
+        if to != pid {
+            let (_, status) = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?
+                .ok_or(Errno::CHILD)?;
+            return Ok(match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Ended::Exit(code),
+                (None, signal) => Ended::Killed(signal.unwrap_or_default()),
+            });
+        }
+    }
+}
+
+fn own_number() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Signals that wait for this process, and are blocked: a bit each. A process that ends takes them with it. Needs no call that a filter
+/// of the daemon refuses.
+pub fn pending() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let shared = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = shared.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default();
+    let ours = |signal: &libc::c_int| *signal != libc::SIGCHLD;
+    bits & SIGNALS.iter().filter(|signal| ours(signal)).fold(0, |all, signal| all | 1 << (signal - 1))
+}
+
+/// Sends this process the signals of [`pending`] of another one.
+pub fn raise(pending: u64) {
+    for signal in SIGNALS.into_iter().filter(|signal| pending & (1 << (signal - 1)) != 0) {
+        // SAFETY: takes integers.
+        unsafe { libc::kill(own_number(), signal) };
     }
 }
 

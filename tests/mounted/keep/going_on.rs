@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fsstack_lab::{MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{crash, crash_and_serve, daemon, pool};
@@ -209,6 +209,33 @@ fn a_file_that_was_moved_while_it_is_open_goes_on() {
     fs::remove_file(pool.at("file")).unwrap();
     crash(&pool);
     assert_eq!(file.metadata().unwrap().len(), 16 << 20);
+}
+
+/// On a branch that cannot open by number each would cost a walk through all of it.
+#[test]
+fn removed_files_are_not_searched_for() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let pool = lab::pool().tmpfs_branch("a", MiB(10)).option("transport=dev").option("restart=keep");
+    let pool = pool.option(&format!("log={}", log.display())).mount();
+    let files: Vec<File> = (0..3)
+        .map(|n| {
+            let name = format!("file-{n}");
+            let file = File::options().read(true).write(true).create_new(true).open(pool.at(&name)).unwrap();
+            file.write_all_at(b"text", 0).unwrap();
+            fs::remove_file(pool.at(&name)).unwrap();
+            file
+        })
+        .collect();
+    crash_and_serve(&pool);
+    for file in &files {
+        let mut text = [0; 4];
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"text");
+    }
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(!told.contains("looking for an object by its number"), "{told}");
 }
 
 #[test]

@@ -3,14 +3,16 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
 
-use fsstack_lab::{Pool, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+use rustix::process::Signal;
 
 use super::{crash, daemon, pool};
-use crate::command::{at, json, output_of, refused};
+use crate::command::{at, json, output_of, refused, run};
 use crate::hung_branches::until;
 use crate::open_files::{go_on, work_goes_on};
-use crate::script::ways;
+use crate::script::{sh, ways};
 
 /// Upgrades the pool to the program that serves it.
 #[track_caller]
@@ -72,4 +74,43 @@ fn a_program_that_cannot_be_run_leaves_the_pool_to_the_one_before() {
     let mut read = [0; 4];
     open.read_exact_at(&mut read, 0).unwrap();
     assert_eq!(&read, b"more");
+}
+
+/// The daemon that waits for a request ends without having seen the signal.
+#[test]
+fn a_signal_that_comes_during_the_pause_ends_the_pool() {
+    needs!(mounting(), loops());
+    let builder = lab::pool().ext4_branch("a", MiB(64)).option("transport=dev").option("restart=keep");
+    let pool = builder.mount();
+    let keeper = pool.daemon();
+    let branch = pool.branch("a").path().display().to_string();
+    sh("/", &format!("fsfreeze -f {branch}"));
+    std::thread::scope(|scope| {
+        let hangs = scope.spawn(|| fs::create_dir(pool.at("d")));
+        until("a request hangs", || {
+            json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["inside"] != 0
+        });
+        let upgraded = scope.spawn(|| run(&["upgrade", &at(&pool)]));
+        // Before the pause, in it, or after it: the end is the same.
+        std::thread::sleep(Duration::from_millis(500));
+        keeper.signal(Signal::TERM).unwrap();
+        sh("/", &format!("fsfreeze -u {branch}"));
+        hangs.join().unwrap().unwrap();
+        drop(upgraded.join().unwrap());
+    });
+    until("the keeper ends", || !keeper.lives());
+    assert!(lab::mounts::at(pool.path()).unwrap().is_none());
+}
+
+/// A mount that cannot store an id makes one: it is the pool's as long as it is mounted.
+#[test]
+fn the_pools_id_stays_where_branches_cannot_store_it() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool().branch("a", Kind::Bare).option("transport=dev").option("restart=keep").mount();
+    let id = || json("status", &["status", &at(&pool)])["pools"][0]["pool_id"].to_string();
+    let before = id();
+    upgrade(&pool);
+    assert_eq!(id(), before);
+    crash(&pool);
+    assert_eq!(id(), before);
 }

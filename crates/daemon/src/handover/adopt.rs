@@ -308,7 +308,7 @@ impl TakenOver {
             }
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
-                let _installed = keep_to_known_calls(&settings);
+                *served.handover.calls.lock() = keep_to_known_calls(&settings);
             }
             Ok(())
         });
@@ -367,8 +367,10 @@ impl Copies {
 /// Opens the pool; a branch that does not answer at this moment may a moment later.
 fn open_pool(state: &PassedState, settings: &Settings, inherited: &Inherited) -> Result<Pool, String> {
     let began = Instant::now();
+    let pool_id = state.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
     loop {
-        match state.pool.open(engine_settings(settings), inherited) {
+        let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
+        match state.pool.open(settings, inherited) {
             Err(_) if began.elapsed() < BRANCHES_TIMEOUT => std::thread::sleep(BRANCHES_PAUSE),
             opened => return opened,
         }

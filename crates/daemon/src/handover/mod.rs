@@ -316,6 +316,7 @@ impl Served {
             settings: settings::SettingsRow::of(&settings),
             mount: MountRow::of(device, self.handover.dev, &self.handover.granted),
             pool_id: self.id.clone(),
+            uuid: self.union.id().map(|id| id.to_string()),
             uptime: self.since.elapsed(),
             paused_at,
             ticket: report.told.ticket,

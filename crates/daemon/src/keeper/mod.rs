@@ -58,6 +58,8 @@ enum SharedWord {
     Next = 8,
     /// Number of the descriptor of the program before, until the next one serves.
     Before = 9,
+    /// Signals that the daemon has not seen.
+    Signals = 10,
     /// Length of the text that says why the next program could not serve, and the text.
     FailureLength = 16,
     Failure = 17,
@@ -96,22 +98,23 @@ pub(crate) fn begin(settings: &Settings) -> Result<Option<Arc<Kept>>, LaunchErro
     if settings.options.restart == Restart::Off {
         return Ok(None);
     }
-    let begun = Kept::new().and_then(stay_behind);
+    let begun = Kept::new().and_then(|kept| stay_behind(kept).map_err(|(_, error)| error));
     begun.map(Some).map_err(|error| LaunchError::system(format!("restart=keep: no keeper: {error}")))
 }
 
 /// Becomes the keeper; returns in a child of it.
-fn stay_behind(kept: Kept) -> io::Result<Arc<Kept>> {
+fn stay_behind(kept: Kept) -> Result<Arc<Kept>, (Kept, io::Error)> {
     word(&kept, SharedWord::Keeper).store(std::process::id().into(), SeqCst);
-    match fork_with_same_descriptors()? {
-        Fork::Child => Ok(Arc::new(kept)),
-        Fork::Parent(daemon) => keep(&kept, daemon),
+    match fork_with_same_descriptors() {
+        Ok(Fork::Child) => Ok(Arc::new(kept)),
+        Ok(Fork::Parent(daemon)) => keep(&kept, daemon),
+        Err(error) => Err((kept, error)),
     }
 }
 
 /// Waits for the daemon's end, and ends with it, or begins anew.
 fn keep(kept: &Kept, daemon: i32) -> ! {
-    let ended = match keeper::attend(daemon) {
+    let ended = match keeper::attend(daemon, || is_ending(kept)) {
         Ok(ended) => ended,
         Err(_) => keeper::end(FAILED),
     };
@@ -139,9 +142,17 @@ fn keep(kept: &Kept, daemon: i32) -> ! {
     keeper::end(FAILED)
 }
 
+/// Whether the daemon is about to end, and another one to start.
+fn is_ending(kept: &Kept) -> bool {
+    word(kept, SharedWord::Stage).load(SeqCst) == HANDS_OVER
+        && [SharedWord::Next, SharedWord::FailureLength].iter().any(|at| word(kept, *at).load(SeqCst) != 0)
+}
+
 /// The program that goes on where the last daemon has ended for an upgrade; where the next one has ended before it served, the program
 /// before.
 fn next_program(kept: &Kept, how: u64) -> io::Result<OwnedFd> {
+    // Blocked here: they wait until the next daemon is looked after.
+    keeper::raise(word(kept, SharedWord::Signals).swap(0, SeqCst));
     let next = word(kept, SharedWord::Next).swap(0, SeqCst);
     if next == 0 {
         if failure(kept).is_none() {
@@ -227,6 +238,11 @@ pub(crate) fn known_by(kept: Option<&Arc<Kept>>) -> u32 {
     keeper.and_then(|keeper| u32::try_from(keeper).ok()).unwrap_or_else(std::process::id)
 }
 
+/// Leaves signals that the daemon has not seen to the keeper, which has the next daemon see them.
+fn note_pending(kept: &Kept) {
+    word(kept, SharedWord::Signals).fetch_or(keeper::pending(), SeqCst);
+}
+
 /// Has the keeper end with this daemon: the mount is gone.
 pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     if let Some(kept) = kept {
@@ -302,6 +318,8 @@ impl Served {
         word(kept, SharedWord::Next).store(u64::try_from(program.as_raw_fd()).unwrap_or_default(), SeqCst);
         word(kept, SharedWord::Stage).store(HANDS_OVER, SeqCst);
         self.handover.log.flush();
+        // One that came during the pause is the next daemon's.
+        note_pending(kept);
         keeper::end(0)
     }
 }

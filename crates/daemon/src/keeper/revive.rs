@@ -19,8 +19,8 @@ use fsstack_sys::mounts::{UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper, stat};
 
 use super::{
-    DEATHS, DEATHS_WITHIN, FAILED, HANDS_OVER, SharedWord, become_program, failure, now, program_before,
-    serves, set_failure, stay_behind, tell_stderr, told, word,
+    DEATHS, DEATHS_WITHIN, FAILED, HANDS_OVER, SharedWord, become_program, failure, note_pending, now,
+    program_before, serves, set_failure, stay_behind, tell_stderr, told, word,
 };
 use crate::cli::{Request, parse};
 use crate::confine::give_up_rights;
@@ -52,7 +52,11 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     if died.are_too_many {
         return give_up(&state, &died, "it died three times within a minute");
     }
-    match start(&kept, &state, inherited).and_then(|inherited| Ok((behind(kept)?, inherited))) {
+    let started = start(&kept, &state, inherited).and_then(|inherited| {
+        let kept = stay_behind(kept).map_err(|(_, error)| format!("no process: {error}"))?;
+        Ok((kept, inherited))
+    });
+    match started {
         Ok((kept, inherited)) => serve(kept, &state, inherited, &Cause::Death(died)),
         Err(why) => give_up(&state, &died, &why),
     }
@@ -74,20 +78,21 @@ fn upgrade(kept: Kept, inherited: Inherited) -> Result<(), String> {
     let (state, inherited) = match started {
         Ok(started) => started,
         Err(why) => {
-            set_failure(&kept, &why);
-            let error =
-                program_before(&kept).map_or_else(|error| error, |before| become_program(&kept, before));
-            let ended = Death { at: now(), how: "has ended for an upgrade".into(), are_too_many: false };
-            return give_up_blindly(&ended, &format!("{why}; program before: {error}"));
+            return go_back(&kept, &why);
         }
     };
-    let kept = behind(kept)?;
-    serve(kept, &state, inherited, &Cause::Upgrade(because))
+    match stay_behind(kept) {
+        Ok(kept) => serve(kept, &state, inherited, &Cause::Upgrade(because)),
+        Err((kept, error)) => go_back(&kept, &format!("no process: {error}")),
+    }
 }
 
-/// Leaves the keeper behind: returns in the daemon.
-fn behind(kept: Kept) -> Result<Arc<Kept>, String> {
-    stay_behind(kept).map_err(|error| format!("no process: {error}"))
+/// Becomes the program before; ends the pool where that cannot be.
+fn go_back(kept: &Kept, why: &str) -> Result<(), String> {
+    set_failure(kept, why);
+    let error = program_before(kept).map_or_else(|error| error, |before| become_program(kept, before));
+    let ended = Death { at: now(), how: "has ended for an upgrade".into(), are_too_many: false };
+    give_up_blindly(&ended, &format!("{why}; program before: {error}"))
 }
 
 /// Why there is another daemon.
@@ -167,7 +172,8 @@ fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, cause: &Cau
     let noted = std::mem::ManuallyDrop::new(noted);
     let told = kept.clone();
     std::panic::set_hook(Box::new(move |info| fail(&told, &format!("it panicked: {info}"))));
-    let limit = Limit::start(kept.clone());
+    // Only where there is another program to go back to: it has the same work.
+    let limit = matches!(cause, Cause::Upgrade(None)).then(|| Limit::start(kept.clone()));
     let taken = match cause {
         Cause::Death(_) => TakenOver::revive(state, inherited, kept.clone()),
         Cause::Upgrade(because) => TakenOver::upgraded(state, inherited, kept.clone(), because.clone()),
@@ -186,6 +192,7 @@ fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, cause: &Cau
 fn fail(kept: &Kept, why: &str) -> ! {
     set_failure(kept, why);
     tell_stderr(why);
+    note_pending(kept);
     keeper::end(FAILED)
 }
 

@@ -131,6 +131,10 @@ impl Union {
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
             let Some(Remembered { of, rate, verify, targets }) = of(branch) else { continue };
             let subject = (self.id().map_or(NO_POOL, |id| id.0), branch.id.get());
+            if self.id().is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
+                tracing::warn!(branch = %branch.path.display(), "drain not resumed: no branch tells the pool's id now; the next mount tries again");
+                continue;
+            }
             if of.is_some_and(|of| of != subject) {
                 tracing::warn!(branch = %branch.path.display(), "drain not resumed: the drain mark is that of another branch or pool; start it with fsstack branch drain if it is meant");
                 let _reported = forget(branch);

@@ -193,8 +193,13 @@ impl Union {
 }
 
 impl Tree {
-    /// The file of `row`, by its number, or by a descriptor that is open if it has no name any more.
+    /// The file of `row`: by a descriptor that is open if it has no name any more, which on some branches only a walk would tell; else by
+    /// its number, and if that does not lead there now, by the descriptor all the same.
     fn reach(&self, pool: &Pool, row: &HandleRow, fds: &OpenFds, inherited: &Inherited) -> Result<Reached> {
+        let open = match self.reach_open(pool, row, fds, inherited) {
+            Some(removed) if removed.stat.nlink == 0 => return Ok(removed),
+            open => open,
+        };
         let failed = match self.resolve_number(pool, row.ino) {
             Ok(ResolvedNumber::File(file)) if file.id.generation == row.generation => {
                 let name = self.name_of(pool, &file);
@@ -203,17 +208,30 @@ impl Tree {
             Ok(_) => OpError::STALE,
             Err(error) => error,
         };
-        let branch = pool.live(BranchIx(row.branch)).ok_or(failed)?;
-        let at = branch.ix;
-        for number in fds.get(&row.object).into_iter().flatten() {
-            let Ok(fd) = inherited.copy(*number) else { continue };
-            let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
-            if number::generation(&stat) == row.object_generation {
-                let id = Identity { ino: row.ino, generation: row.generation };
-                return Ok(Reached { at, fd: branch.root().opened(fd), stat, id, name: None });
-            }
-        }
-        Err(failed)
+        open.ok_or(failed)
+    }
+
+    /// The file of `row` by a descriptor that is open.
+    fn reach_open(
+        &self,
+        pool: &Pool,
+        row: &HandleRow,
+        fds: &OpenFds,
+        inherited: &Inherited,
+    ) -> Option<Reached> {
+        let branch = pool.live(BranchIx(row.branch))?;
+        fds.get(&row.object)?.iter().find_map(|number| {
+            let fd = inherited.copy(*number).ok()?;
+            let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok()?;
+            let id = Identity { ino: row.ino, generation: row.generation };
+            (number::generation(&stat) == row.object_generation).then(|| Reached {
+                at: branch.ix,
+                fd: branch.root().opened(fd),
+                stat,
+                id,
+                name: None,
+            })
+        })
     }
 
     /// A descriptor of `reached` that is good for its handles: one that is open already, if there is one.

@@ -79,6 +79,9 @@ pub(crate) struct Noted<'a> {
     on_from: Option<Written>,
     /// The source branch has it in an attribute of its root, for want of room.
     in_root: bool,
+    /// Tells mounts of other hosts that an intent on the root is in use. None: there is none, or no such locks.
+    #[expect(dead_code, reason = "its descriptor is the lock")]
+    root_lock: Option<OwnedFd>,
     on_to: Written,
     /// Records that say that the new copy is the file, on source and target. None unless the file has several hard links.
     decisions: Option<(Successor, Successor)>,
@@ -181,8 +184,9 @@ impl<'a> Intent<'a> {
             }
         };
         let put = || root_attribute::put(from, &name, sort.format, &body);
+        let root_lock = if on_from.is_none() { from.ask(|| root_attribute::hold(from)).ok() } else { None };
         let in_root = on_from.is_none() && from.ask(put).is_ok();
-        let mut noted = Noted { from, to, sort, body, on_from, in_root, on_to, decisions: None };
+        let mut noted = Noted { from, to, sort, body, on_from, in_root, root_lock, on_to, decisions: None };
         if !is_group {
             return Ok(noted);
         }
@@ -310,6 +314,9 @@ fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, lacking: &[BranchId])
             Err(error) if error.errno == Errno::NOENT => root_attribute::remove(from, name),
             settled => settled,
         };
+    }
+    if root_attribute::is_held(from)? {
+        return Ok(());
     }
     match decide(from, &reported, &body)? {
         SettledMove::Whole => root_attribute::remove(from, name),

@@ -1,12 +1,14 @@
 //! Intents of moves in attributes of a branch's root: a full file system takes no file, but an attribute.
 //!
-//! They belong to the intent of the same name on the target (`intent.rs`): written after it, removed after it, and covered by its lock.
+//! They belong to the intent of the same name on the target (`intent.rs`): written after it, and removed after it. Who works on one has a
+//! shared lock (flock) on the root, so that another host's mount of the source alone leaves it.
 //! Value: the format of the body in 2 bytes, then the body.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_sys::locks::FlockKind;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
@@ -24,6 +26,20 @@ pub(crate) fn put(on: &Branch, name: &CStr, format: u16, body: &[u8]) -> Result<
     xattr::set(On::Fd(root.as_fd()), &attribute(name), &value, 0)?;
     let root = sys::at::reopen(root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
     sys::file::fsync(root.as_fd())
+}
+
+/// Keeps mounts of other hosts from deciding intents on this root until it is dropped.
+pub(crate) fn hold(on: &Branch) -> Result<OwnedFd, SysError> {
+    let root = sys::at::reopen(on.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    sys::locks::flock(root.as_fd(), FlockKind::Shared, true)?;
+    Ok(root)
+}
+
+/// Whether somebody holds an intent on this root. A file system without such locks tells of nobody.
+pub(crate) fn is_held(on: &Branch) -> Result<bool, SysError> {
+    let root = sys::at::reopen(on.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let locked = sys::locks::flock(root.as_fd(), FlockKind::Exclusive, true);
+    Ok(locked.is_err_and(|error| error.errno == Errno::AGAIN))
 }
 
 /// Returns the body of the intent `name`. None: there is none of that format.

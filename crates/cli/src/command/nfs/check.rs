@@ -16,7 +16,7 @@ use fsstack_sys::handle::ByNumber;
 use fsstack_sys::{OFlags, at, file};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
@@ -183,22 +183,33 @@ fn other_number(branch: &Path) -> io::Result<Option<CString>> {
         return Ok(None);
     }
     let root = at::open_root(branch).map_err(|error| error.errno)?;
-    let dev = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?.dev;
-    let list = at::reopen_quietly(root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
-    let mut entries = Dirents::new(list.map_err(|error| error.errno)?, 32 << 10);
+    let once = differing(root.as_fd())?;
+    if once.is_empty() {
+        return Ok(None);
+    }
+    // A name that was given to another file between listing and look differs once.
+    Ok(differing(root.as_fd())?.into_iter().find(|again| once.contains(again)).map(|(name, _)| name))
+}
+
+/// Entries whose inode number is not the listed one, with their own.
+fn differing(root: BorrowedFd<'_>) -> io::Result<Vec<(CString, u64)>> {
+    let dev = at::stat_fd(root).map_err(|error| error.errno)?.dev;
+    let list = at::reopen_quietly(root, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| error.errno)?;
+    let mut entries = Dirents::new(list, 32 << 10);
+    let mut found = Vec::new();
     for _ in 0..COMPARED {
         let Some(entry) = entries.next().map_err(|error| error.errno)? else { break };
         let is_dot = matches!(entry.name.to_bytes(), b"." | b"..");
         // One that was removed meanwhile, or a mount point, tells nothing.
-        if let Ok(stat) = at::stat(root.as_fd(), entry.name)
+        if let Ok(stat) = at::stat(root, entry.name)
             && !is_dot
             && stat.dev == dev
             && stat.ino != entry.ino
         {
-            return Ok(Some(entry.name.to_owned()));
+            found.push((entry.name.to_owned(), stat.ino));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// Checks exports of the pool by the kernel's server.
