@@ -1,6 +1,7 @@
 //! `fsstack log` and `fsstack profile`: which calls they show, and that nothing is measured without them.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use fsstack_lab::needs;
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
 use serde_json::Value;
 
 use super::*;
@@ -74,8 +76,15 @@ fn the_log_is_bounded_escapes_names_and_ends_when_it_is_off() {
     assert!(slow["lost"].as_u64().unwrap() > 0);
     let last = calls.last().unwrap()["number"].clone();
     pool.write("after", b"x");
+    // What was in it was told, and is freed.
     let slow = log(&pool, &[]);
-    assert_eq!(slow["calls"].as_array().unwrap().last().unwrap()["number"], last);
+    assert_eq!((slow["calls"].as_array().unwrap().len(), &slow["lost"]), (0, &0.into()));
+    log(&pool, &["--slow", "0us"]);
+    pool.write("again", b"x");
+    let slow = log(&pool, &[]);
+    assert_eq!(slow["lost"], 0, "{slow:#}");
+    assert!(last.as_u64() < slow["calls"][0]["number"].as_u64(), "{slow:#}");
+    log(&pool, &["--slow", "off"]);
     let (code, line) = refused(&["log", &at(&pool), "--follow"]);
     assert!(code == 2 && line.contains("--slow 100ms"), "{line}");
     let (code, line) = refused(&["log", &at(&pool), "--slow", "fast"]);
@@ -153,6 +162,84 @@ fn a_profile_shows_calls_and_bytes_by_process_user_and_directory() {
     busy.join().unwrap();
     let text = output_of(&["profile", &at(&pool), "--interval", "20ms"]);
     assert!(text.starts_with("PROCESS"), "{text}");
+}
+
+/// Directories in each other, by so long names that the last path has 375 KB.
+const DEEP: usize = 1500;
+
+fn long_name(depth: usize) -> String {
+    format!("{depth:0>250}")
+}
+
+/// Opens each directory down to the last one, and looks for a missing name in it. With `make`, makes them.
+fn walked_down(pool: &Pool, missing: &str, make: bool) -> OwnedFd {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY;
+    let mut at = open(pool.path(), flags, Mode::empty()).unwrap();
+    for depth in 0..DEEP {
+        let name = long_name(depth);
+        if make {
+            mkdirat(&at, &name, Mode::RWXU).unwrap();
+        }
+        at = openat(&at, &name, flags, Mode::empty()).unwrap();
+        assert!(statat(&at, missing, AtFlags::empty()).is_err());
+    }
+    at
+}
+
+/// A path of these directories has a bounded part: the last.
+fn is_last_part(path: &str) -> bool {
+    path.len() <= 4097 && path.starts_with("/.../0")
+}
+
+#[test]
+fn paths_without_a_bound_take_bounded_memory() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").no_others().mount();
+    drop(walked_down(&pool, "missing", true));
+    let before = pool.daemon().resident().unwrap();
+    let grown = |what: &str| {
+        let grown = pool.daemon().resident().unwrap().saturating_sub(before);
+        assert!(grown < 100 << 20, "{what}: the daemon grew by {grown} bytes");
+    };
+
+    log(&pool, &["--slow", "0us"]);
+    let last = walked_down(&pool, "not-there", false);
+    for n in 0..1000 {
+        assert!(statat(&last, format!("missing-{n}"), AtFlags::empty()).is_err());
+    }
+    grown("slow calls");
+    let slow = log(&pool, &["--slow", "off"]);
+    let deep: Vec<&str> = of(&slow, "lookup").iter().filter_map(|call| call["path"].as_str()).collect();
+    let ending = format!("/{}/missing-999", long_name(DEEP - 1));
+    assert!(deep.iter().any(|path| is_last_part(path) && path.ends_with(&ending)), "{slow:#}");
+    assert!(deep.iter().all(|path| path.len() <= 4097));
+
+    let done = AtomicBool::new(false);
+    let (profiles, tables) = thread::scope(|threads| {
+        let watcher = threads.spawn(|| {
+            let (mut profiles, mut tables) = (Vec::new(), Vec::new());
+            while !done.load(Relaxed) {
+                profiles.push(json("profile", &["profile", &at(&pool), "--dir", "--interval", "300ms"]));
+                tables.push(output_of(&["profile", &at(&pool), "--dir", "--interval", "300ms"]));
+            }
+            (profiles, tables)
+        });
+        for n in 0..2 {
+            drop(walked_down(&pool, &format!("none-{n}"), false));
+        }
+        done.store(true, Relaxed);
+        watcher.join().unwrap()
+    });
+    grown("totals by directory");
+    let rows = profiles.iter().flat_map(|profile| profile["rows"].as_array().unwrap());
+    let dirs = rows.filter_map(|row| row["of"].as_str());
+    let long: Vec<&str> = dirs.filter(|dir| dir.len() > 3800).collect();
+    assert!(!long.is_empty() && long.iter().all(|dir| is_last_part(dir) || dir.len() <= 4097), "{long:?}");
+    assert!(long.iter().any(|dir| is_last_part(dir)), "{long:?}");
+    assert!(tables.iter().any(|table| table.contains("...")), "{tables:?}");
+    drop(last);
+    assert_eq!(command("rm").arg("-rf").arg(pool.at(long_name(0))).output().unwrap().code, 0);
+    pool.unmount();
 }
 
 #[test]

@@ -24,6 +24,23 @@ enum By {
     Directory,
 }
 
+/// The subject itself. A directory is its inode number: its path may change, or become unknown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Process(u32),
+    User(u32),
+    Directory(Option<u64>),
+    Others,
+}
+
+/// What is shown of a subject.
+#[derive(Clone, Default)]
+struct Known {
+    of: String,
+    program: String,
+    sums: Sums,
+}
+
 /// Calls of one row: since the beginning, or in an interval.
 #[derive(Clone, Copy, Default)]
 struct Sums {
@@ -77,8 +94,8 @@ fn difference(by: By, before: &CallsByCaller, now: &CallsByCaller) -> ProfileSho
     let before = if begun_anew { &nothing } else { before };
     let earlier = sums(by, &before.callers);
     let seconds = (now.micros - before.micros) as f64 / 1e6;
-    let row = |(of, (program, now)): (String, (String, Sums))| {
-        let past = earlier.get(&of).map_or_else(Sums::default, |(_, past)| *past);
+    let row = |(subject, Known { of, program, sums: now }): (Subject, Known)| {
+        let past = earlier.get(&subject).map_or_else(Sums::default, |past| past.sums);
         let calls = now.calls.saturating_sub(past.calls);
         let micros = now.micros.saturating_sub(past.micros);
         ProfileRow {
@@ -104,17 +121,22 @@ fn difference(by: By, before: &CallsByCaller, now: &CallsByCaller) -> ProfileSho
 }
 
 /// Adds up callers that share a row.
-fn sums(by: By, callers: &[CallerCalls]) -> BTreeMap<String, (String, Sums)> {
-    let mut all: BTreeMap<String, (String, Sums)> = BTreeMap::new();
+fn sums(by: By, callers: &[CallerCalls]) -> BTreeMap<Subject, Known> {
+    let mut all: BTreeMap<Subject, Known> = BTreeMap::new();
     for caller in callers {
-        let of = match by {
-            _ if caller.pid == u32::MAX => "others".to_owned(),
-            By::Process => caller.pid.to_string(),
-            By::User => caller.uid.to_string(),
-            By::Directory => caller.directory.clone().unwrap_or_else(|| "?".to_owned()),
+        let (subject, of) = match by {
+            _ if caller.pid == u32::MAX => (Subject::Others, "others".to_owned()),
+            By::Process => (Subject::Process(caller.pid), caller.pid.to_string()),
+            By::User => (Subject::User(caller.uid), caller.uid.to_string()),
+            By::Directory => {
+                let of = caller.directory.clone().unwrap_or_else(|| "?".to_owned());
+                (Subject::Directory(caller.directory_number), of)
+            }
         };
-        let (program, sum) = all.entry(of).or_default();
-        program.clone_from(&caller.program);
+        let known = all.entry(subject).or_default();
+        known.of = of;
+        known.program.clone_from(&caller.program);
+        let sum = &mut known.sums;
         sum.calls += caller.calls;
         sum.errors += caller.errors;
         sum.micros += caller.micros;

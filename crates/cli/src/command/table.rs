@@ -1,8 +1,15 @@
 //! Tables and formatted figures.
 
 use fsstack_pool::Size;
+use std::borrow::Cow;
 
-/// A table with columns as wide as their widest cell; figures are right-aligned.
+/// Characters of a cell that are shown; of a longer one its beginning and its end.
+const WIDEST: usize = 200;
+/// Stands for what is left out of a cell.
+const LEFT_OUT: &str = "...";
+
+/// A table with columns as wide as their widest cell; figures are right-aligned. Cells of more than [`WIDEST`]
+/// characters are clipped.
 pub(crate) struct Table {
     head: Vec<(&'static str, Side)>,
     rows: Vec<Vec<String>>,
@@ -26,29 +33,43 @@ impl Table {
     }
 
     pub(crate) fn text(&self) -> String {
-        let head = self.head.iter().map(|(title, _)| (*title).to_owned()).collect();
-        let lines: Vec<&Vec<String>> = std::iter::once(&head).chain(&self.rows).collect();
+        let head = self.head.iter().map(|(title, _)| Cow::Borrowed(*title)).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(|cell| clipped(cell)).collect());
+        let lines: Vec<Vec<Cow<'_, str>>> = std::iter::once(head).chain(rows).collect();
         let width = |column: usize| {
-            lines
-                .iter()
-                .filter_map(|line| line.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
+            lines.iter().filter_map(|line| line.get(column)).map(|cell| length(cell)).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
         let mut text = String::new();
         for line in &lines {
-            let cells =
-                line.iter().zip(&widths).zip(&self.head).map(|((cell, width), (_, side))| match side {
-                    Side::Left => format!("{cell:width$}"),
-                    Side::Right => format!("{cell:>width$}"),
-                });
+            let cells = line.iter().zip(&widths).zip(&self.head).map(|((cell, width), (_, side))| {
+                let blanks = " ".repeat(width.saturating_sub(length(cell)));
+                match side {
+                    Side::Left => format!("{cell}{blanks}"),
+                    Side::Right => format!("{blanks}{cell}"),
+                }
+            });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');
         }
         text
     }
+}
+
+fn length(cell: &str) -> usize {
+    cell.chars().count()
+}
+
+/// The cell, or its beginning and its end: both tell paths apart.
+fn clipped(cell: &str) -> Cow<'_, str> {
+    let length = length(cell);
+    if length <= WIDEST {
+        return Cow::Borrowed(cell);
+    }
+    let kept = WIDEST - LEFT_OUT.len();
+    let begins: String = cell.chars().take(kept / 2).collect();
+    let ends: String = cell.chars().skip(length - (kept - kept / 2)).collect();
+    Cow::Owned(format!("{begins}{LEFT_OUT}{ends}"))
 }
 
 /// Formats a size; `-` if there is none.
@@ -92,6 +113,20 @@ mod tests {
             longer      -
         "#]]
         .assert_eq(&table.text());
+    }
+
+    #[test]
+    fn a_cell_of_any_length_is_clipped_to_its_beginning_and_end() {
+        let mut table = Table::new(&[("DIRECTORY", Side::Left), ("CALLS", Side::Right)]);
+        let long = format!("/first{}/last", "\u{e4}".repeat(70_000));
+        table.row([long.clone(), long]);
+        table.row(["/".to_owned(), "1".to_owned()]);
+        let text = table.text();
+        for line in text.lines() {
+            assert_eq!(line.chars().count(), 2 * WIDEST + 2, "{line}");
+        }
+        assert_eq!(text.matches("/first\u{e4}").count() + text.matches("\u{e4}/last").count(), 4, "{text}");
+        assert!(text.contains("\u{e4}...\u{e4}"), "{text}");
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub struct SlowCallShown {
     pub micros: u64,
     /// The operation, by the kernel's name.
     pub operation: String,
-    /// The path from the pool's root; null if it is not known.
+    /// The path from the pool's root; null if it is not known. Of one of more than 4096 bytes the last part, after
+    /// `...`.
     pub path: Option<String>,
     /// The branch in which it was longest; null if it was in none.
     pub branch: Option<String>,
@@ -94,8 +95,12 @@ pub struct CallerCalls {
     pub uid: u32,
     /// The program.
     pub program: String,
-    /// The directory from the pool's root; null if it is not known or not wanted.
+    /// The directory from the pool's root; null if it is not known or not wanted. Of a path of more than 4096 bytes
+    /// the last part, after `...`.
     pub directory: Option<String>,
+    /// The directory's inode number, by which calls are added up; null if it is not known or not wanted.
+    #[serde(default)]
+    pub directory_number: Option<u64>,
     /// Calls.
     pub calls: u64,
     /// Those that failed.

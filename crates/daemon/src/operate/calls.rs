@@ -5,8 +5,9 @@ use crate::log::utc;
 use fsstack_control::api::{
     CallerCalls, CallsByCaller, ProfileRequest, SlowCallShown, SlowCalls, SlowRequest, SlowThreshold,
 };
-use fsstack_fuse::SlowCall;
-use fsstack_pool::{BranchIx, Printable};
+use fsstack_fuse::{LONGEST_PATH, SlowCall};
+use fsstack_pool::{BranchIx, Ino, Printable};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Time for which totals are kept after somebody has asked for them.
@@ -19,12 +20,15 @@ fn micros(time: Duration) -> u64 {
 impl Served {
     pub(super) fn tell_slow_calls(&self, request: &SlowRequest) -> SlowCalls {
         let watch = self.adapter.calls();
-        match request.threshold {
-            None => {}
-            Some(SlowThreshold::Off) => watch.set_slow(None),
-            Some(SlowThreshold::Micros(micros)) => watch.set_slow(Some(Duration::from_micros(micros))),
-        }
-        let (calls, lost) = watch.slow_calls(request.after);
+        let (calls, lost) = match request.threshold {
+            Some(SlowThreshold::Off) => watch.end_slow(request.after),
+            threshold => {
+                if let Some(SlowThreshold::Micros(micros)) = threshold {
+                    watch.set_slow(Duration::from_micros(micros));
+                }
+                watch.slow_calls(request.after)
+            }
+        };
         SlowCalls {
             threshold: watch.slow().map_or(SlowThreshold::Off, |slow| SlowThreshold::Micros(micros(slow))),
             calls: calls.iter().map(|call| self.tell_slow_call(call)).collect(),
@@ -52,11 +56,17 @@ impl Served {
 
     pub(super) fn tell_profile(&self, request: &ProfileRequest) -> CallsByCaller {
         let totals = self.adapter.calls().profile(LEASE, request.directories);
+        // Several callers may work in a directory.
+        let dirs: HashSet<Ino> = totals.rows.keys().filter_map(|key| key.dir).collect();
+        let shown =
+            |dir: Ino| self.union.known_path(dir, LONGEST_PATH).map(|path| format!("/{}", Printable(&path)));
+        let paths: HashMap<Ino, Option<String>> = dirs.into_iter().map(|dir| (dir, shown(dir))).collect();
         let caller = |(key, calls): (&fsstack_fuse::CallerKey, &fsstack_fuse::CallTotals)| CallerCalls {
             pid: key.pid,
             uid: key.uid,
             program: Printable(&calls.program).to_string(),
-            directory: key.dir.as_ref().map(|dir| format!("/{}", Printable(dir))),
+            directory: key.dir.and_then(|dir| paths.get(&dir)?.clone()),
+            directory_number: key.dir.map(|dir| dir.0),
             calls: calls.calls,
             errors: calls.errors,
             micros: micros(calls.took),

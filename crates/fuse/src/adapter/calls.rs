@@ -3,6 +3,7 @@
 //! While nobody watches, a request costs one look at a flag. Totals are kept as long as somebody asks for them again and
 //! again; the log, bounded, as long as its threshold is set.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -20,8 +21,10 @@ use parking_lot::Mutex;
 const SLOW_CALLS: usize = 1000;
 /// Callers that have a row; calls of others are added up in one more.
 const CALLERS: usize = 4096;
-/// Longest part of a path that is kept, in bytes.
-const LONGEST_PATH: usize = 4096;
+/// Longest part of a path that is kept or shown, in bytes.
+pub const LONGEST_PATH: usize = 4096;
+/// The row of callers that have none.
+const OTHERS: CallerKey = CallerKey { pid: u32::MAX, uid: u32::MAX, dir: None };
 /// No threshold.
 const OFF: u64 = u64::MAX;
 
@@ -36,7 +39,8 @@ pub struct SlowCall {
     pub took: Duration,
     /// The operation's name.
     pub operation: String,
-    /// Path from the pool's root, if it is known.
+    /// Path from the pool's root, if it is known; at most [`LONGEST_PATH`] bytes: of a longer one the last part, after
+    /// `...`.
     pub path: Option<Vec<u8>>,
     /// The branch in which it was longest.
     pub branch: Option<BranchIx>,
@@ -57,8 +61,8 @@ pub struct CallerKey {
     pub pid: u32,
     /// The user.
     pub uid: u32,
-    /// The directory it works in, if that is wanted and known.
-    pub dir: Option<Vec<u8>>,
+    /// The directory it works in, if that is wanted and known. A number, since a path has no bound.
+    pub dir: Option<Ino>,
 }
 
 /// Calls of a caller.
@@ -105,6 +109,8 @@ pub struct CallWatch {
 struct SlowLog {
     calls: VecDeque<SlowCall>,
     last: u64,
+    /// The last number when the log was last ended.
+    ended: u64,
 }
 
 #[derive(Debug)]
@@ -112,6 +118,15 @@ struct Profiled {
     totals: CallProfile,
     /// When totals end unless somebody asks again.
     until: Instant,
+}
+
+impl SlowLog {
+    fn after(&self, number: u64) -> (Vec<SlowCall>, u64) {
+        let calls: Vec<_> = self.calls.iter().filter(|call| number < call.number).cloned().collect();
+        let all = self.last.saturating_sub(number.max(self.ended));
+        let lost = all.saturating_sub(calls.len() as u64);
+        (calls, lost)
+    }
 }
 
 impl Default for CallWatch {
@@ -128,11 +143,22 @@ impl Default for CallWatch {
 }
 
 impl CallWatch {
-    /// Sets the duration from which a call is slow; `None` ends the log and keeps what is in it.
-    pub fn set_slow(&self, threshold: Option<Duration>) {
-        let micros = threshold.map_or(OFF, |slow| u64::try_from(slow.as_micros()).unwrap_or(OFF - 1));
+    /// Sets the duration from which a call is slow.
+    pub fn set_slow(&self, threshold: Duration) {
+        let micros = u64::try_from(threshold.as_micros()).unwrap_or(OFF - 1);
         self.slow_us.store(micros, Relaxed);
         self.settle();
+    }
+
+    /// Ends the log and frees its memory. Returns the calls in it as [`slow_calls`](Self::slow_calls) does.
+    pub fn end_slow(&self, after: u64) -> (Vec<SlowCall>, u64) {
+        self.slow_us.store(OFF, Relaxed);
+        self.settle();
+        let mut log = self.log.lock();
+        let told = log.after(after);
+        log.calls = VecDeque::new();
+        log.ended = log.last;
+        told
     }
 
     /// Returns that duration; `None`: slow calls are not logged.
@@ -142,11 +168,7 @@ impl CallWatch {
 
     /// Slow calls with numbers above `after`, and how many of them were overwritten.
     pub fn slow_calls(&self, after: u64) -> (Vec<SlowCall>, u64) {
-        let log = self.log.lock();
-        let calls: Vec<_> = log.calls.iter().filter(|call| after < call.number).cloned().collect();
-        let all = log.last.saturating_sub(after);
-        let lost = all.saturating_sub(calls.len() as u64);
-        (calls, lost)
+        self.log.lock().after(after)
     }
 
     /// Totals since somebody began to look; begins them if nobody does. They go on for `lease`.
@@ -202,22 +224,12 @@ impl CallWatch {
 
     fn log_slow(&self, union: &Union, request: &Request<'_>, took: Duration, error: Option<Errno>) {
         let ino = Ino(request.header.nodeid);
-        let mut path = union.known_path(ino);
-        if let (Some(path), Some(name)) = (&mut path, name_in(&request.op)) {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-        }
-        if let Some(path) = &mut path {
-            path.truncate(LONGEST_PATH);
-        }
         let mut call = SlowCall {
             number: 0,
             ended: SystemTime::now(),
             took,
             operation: operation(request.header.opcode),
-            path,
+            path: path_of(union, ino, &request.op),
             branch: longest::branch().or_else(|| union.known_branch(ino)),
             error,
             pid: request.header.pid,
@@ -225,6 +237,10 @@ impl CallWatch {
             program: program_name(request.header.pid),
         };
         let mut log = self.log.lock();
+        if self.slow().is_none() {
+            // The log was ended meanwhile.
+            return;
+        }
         log.last += 1;
         call.number = log.last;
         if log.calls.len() == SLOW_CALLS {
@@ -242,8 +258,25 @@ impl CallWatch {
     ) {
         let header = &request.header;
         let by_dir = self.by_dir.load(Relaxed);
-        let dir = if by_dir { union.known_parent(Ino(header.nodeid)) } else { None };
-        let mut key = CallerKey { pid: header.pid, uid: header.uid, dir };
+        let dir = if by_dir { union.known_dir(Ino(header.nodeid)) } else { None };
+        let key = CallerKey { pid: header.pid, uid: header.uid, dir };
+        let mut call =
+            CallTotals { calls: 1, errors: u64::from(error.is_some()), took, ..CallTotals::default() };
+        match request.op {
+            Operation::Read { .. } if error.is_none() => call.read = sent as u64,
+            Operation::Write { data, .. } if error.is_none() => call.written = data.len() as u64,
+            _ => {}
+        }
+        if self.add_to_row(&key, &call) {
+            return;
+        }
+        // A new caller. Its program's name is read without the lock that each request takes.
+        call.program = program_name(header.pid);
+        self.add_row(key, call);
+    }
+
+    /// Adds a call to a caller's row. False: there is none yet.
+    fn add_to_row(&self, key: &CallerKey, call: &CallTotals) -> bool {
         let mut profile = self.profile.lock();
         let Some(profiled) = profile.as_mut().filter(|profiled| Instant::now() < profiled.until) else {
             // Nobody has asked for a while.
@@ -251,24 +284,54 @@ impl CallWatch {
             self.profiles.store(false, Relaxed);
             self.by_dir.store(false, Relaxed);
             drop(profile);
-            return self.settle();
+            self.settle();
+            return true;
         };
         let rows = &mut profiled.totals.rows;
-        if rows.len() >= CALLERS && !rows.contains_key(&key) {
-            key = CallerKey { pid: u32::MAX, uid: u32::MAX, dir: None };
-        }
-        let row = rows
-            .entry(key)
-            .or_insert_with_key(|key| CallTotals { program: program_name(key.pid), ..CallTotals::default() });
-        row.calls += 1;
-        row.errors += u64::from(error.is_some());
-        row.took += took;
-        match request.op {
-            Operation::Read { .. } if error.is_none() => row.read += sent as u64,
-            Operation::Write { data, .. } if error.is_none() => row.written += data.len() as u64,
-            _ => {}
+        let has_room = rows.len() < CALLERS;
+        let row = match rows.get_mut(key) {
+            Some(row) => row,
+            None if has_room => return false,
+            None => rows.entry(OTHERS).or_default(),
+        };
+        row.add(call);
+        true
+    }
+
+    /// Adds the row of a new caller.
+    fn add_row(&self, key: CallerKey, call: CallTotals) {
+        let mut profile = self.profile.lock();
+        let Some(profiled) = profile.as_mut() else { return };
+        let rows = &mut profiled.totals.rows;
+        // Another thread may have added it, or the last row, meanwhile.
+        let key = if rows.len() < CALLERS || rows.contains_key(&key) { key } else { OTHERS };
+        match rows.entry(key) {
+            Entry::Occupied(mut row) => row.get_mut().add(&call),
+            Entry::Vacant(row) => {
+                row.insert(call);
+            }
         }
     }
+}
+
+impl CallTotals {
+    /// Adds calls of the same caller.
+    fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.errors += more.errors;
+        self.took += more.took;
+        self.read += more.read;
+        self.written += more.written;
+    }
+}
+
+/// The path of the request's object or name, with at most [`LONGEST_PATH`] bytes.
+fn path_of(union: &Union, ino: Ino, op: &Operation<'_>) -> Option<Vec<u8>> {
+    let Some(name) = name_in(op) else { return union.known_path(ino, LONGEST_PATH) };
+    let name = &name[..name.len().min(LONGEST_PATH / 2)];
+    let dir = union.known_path(ino, LONGEST_PATH - name.len() - 1)?;
+    // Of exactly this size: the log keeps it.
+    Some(if dir.is_empty() { name.to_vec() } else { [&dir, name].join(&b'/') })
 }
 
 /// The operation's name in lower case, as the kernel has it.

@@ -27,7 +27,7 @@ use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
 pub(crate) use again::is_once;
-pub use calls::{CallProfile, CallTotals, CallWatch, CallerKey, SlowCall};
+pub use calls::{CallProfile, CallTotals, CallWatch, CallerKey, LONGEST_PATH, SlowCall};
 pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
