@@ -27,6 +27,8 @@ fn pool_of_secrets() -> Pool {
         .tmp_branch("secret-b")
         .option("create=ff")
         .option("log-level=debug")
+        .option("fsname=my-secret")
+        .option("subtype=secretfs")
         .no_others()
         .mount();
     let a = pool.branch("secret-a").path().to_owned();

@@ -1,5 +1,6 @@
 //! `fsstack support`: one text with what a bug report needs. Names are left out unless they are asked for.
 
+mod mount_options;
 mod names;
 
 use super::args::Support;
@@ -45,7 +46,7 @@ fn bundle(pool: &Pool, names: &Names) -> String {
     section(&mut text, "options");
     match client.keys() {
         Ok(keys) => keys.keys.iter().for_each(|key| {
-            let _ = writeln!(text, "{}={}", key.key, names.text(&key.value));
+            let _ = writeln!(text, "{}={}", key.key, names.option(&key.key, &key.value));
         }),
         Err(error) => text.push_str(&failure(names, &error)),
     }
@@ -119,8 +120,14 @@ fn mounts_of(pool: &Pool, names: &Names) -> String {
         let shown = names.text(&Printable::path(&path).to_string());
         let _ = match fsstack_control::local_locks::mount_of(&path, &table) {
             Some(mount) => {
-                let kind = Printable::os(&mount.fs_type);
-                writeln!(text, "{shown}: {kind}, {}, {}", mount.options, names.text(&mount.super_options))
+                let kind = Printable::os(&mount.fs_type).to_string();
+                let (kind, all) = if names.are_kept() {
+                    (kind, [mount.options.clone(), mount.super_options.clone()])
+                } else {
+                    let all = [&mount.options, &mount.super_options];
+                    (mount_options::kind(&kind), all.map(|options| mount_options::masked(options)))
+                };
+                writeln!(text, "{shown}: {kind}, {}", all.join(", "))
             }
             None => writeln!(text, "{shown}: not in the mount table"),
         };

@@ -23,6 +23,19 @@ const NAMED: &[&str] = &[
     "moving",
 ];
 
+/// Options whose values are free text.
+const FREE_TEXT: &[&str] = &["fsname", "subtype"];
+/// Options that name a file; some have words of their own too.
+const FILES: &[&str] = &["config", "state-dir", "log"];
+/// What `log=` takes that is no file.
+const LOG_WORDS: &[&str] = &["syslog", "stderr"];
+/// What may follow a known path; after anything else, it is the beginning of another name.
+const ENDS: &str = "/:,'\"";
+/// A branch's mode ends its path too.
+const MODES: &[&str] = &["=RW", "=RO", "=NC"];
+/// Units of a rate, which have a slash and are no path.
+const RATES: &[&str] = &["B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s", "kB/s", "MB/s", "GB/s", "files/s"];
+
 /// Names to leave out.
 pub(super) struct Names {
     /// Known texts and what stands for them, the longest first; `None` leaves nothing out.
@@ -53,16 +66,13 @@ impl Names {
     /// A text without names.
     pub(super) fn text(&self, text: &str) -> String {
         let Some(known) = &self.known else { return text.to_owned() };
-        let mut rest = text.to_owned();
-        for (name, instead) in known.iter().filter(|(name, _)| !name.is_empty() && name != "/") {
-            rest = rest.replace(name.as_str(), instead);
-        }
+        let rest = replaced(known, text);
         // A name may hold blanks: where a path ends is not known.
         let mut shown = String::new();
         for word in rest.split_inclusive(char::is_whitespace) {
             let bare = word.trim_matches(|c: char| c.is_whitespace() || "'\"`(),;:.".contains(c));
             let harmless = !bare.contains('/')
-                || bare.ends_with("/s")
+                || is_rate(bare)
                 || OF_THE_SYSTEM.iter().any(|beginning| bare.starts_with(beginning));
             if !harmless {
                 shown.push_str("<path>");
@@ -78,10 +88,24 @@ impl Names {
         if self.are_kept() || line.starts_with('#') {
             return line.to_owned();
         }
-        let parts = line.split('"').enumerate();
-        let parts: Vec<String> =
-            parts.map(|(at, part)| if at % 2 == 1 { self.text(part) } else { part.to_owned() }).collect();
-        parts.join("\"")
+        let mut shown = String::new();
+        let mut rest = line;
+        while let Some((before, value)) = rest.split_once('"') {
+            let (value, after) = label_value(value);
+            let value = self.text(&value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            shown.push_str(&format!("{before}\"{value}\""));
+            rest = after;
+        }
+        shown + rest
+    }
+
+    /// The value of a mount option.
+    pub(super) fn option(&self, key: &str, value: &str) -> String {
+        let is_file = FILES.contains(&key) && !value.starts_with('/') && !LOG_WORDS.contains(&value);
+        if !self.are_kept() && !value.is_empty() && (FREE_TEXT.contains(&key) || is_file) {
+            return "<name>".to_owned();
+        }
+        self.text(value)
     }
 
     /// JSON without names.
@@ -110,6 +134,63 @@ impl Names {
     }
 }
 
+/// Puts placeholders where known names are whole; cuts the text off at the word in which one is a part of a name.
+fn replaced(known: &[(String, String)], text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_here = |(name, _): &&(String, String)| {
+            !name.is_empty() && name != "/" && rest.starts_with(name.as_str())
+        };
+        let Some((name, instead)) = known.iter().find(is_here) else {
+            shown.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        };
+        // Names of pools have no slash; in the middle of a word a path is the end of another one.
+        let begins =
+            !name.starts_with('/') || !shown.ends_with(|c: char| c.is_alphanumeric() || "_-.~".contains(c));
+        rest = &rest[name.len()..];
+        if !begins || !ends_name(rest) {
+            let word = shown.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
+            shown.truncate(word);
+            return shown + "<path>";
+        }
+        shown.push_str(instead);
+    }
+    shown
+}
+
+fn ends_name(rest: &str) -> bool {
+    rest.chars().next().is_none_or(|next| next.is_whitespace() || ENDS.contains(next))
+        || MODES.iter().any(|mode| {
+            let after = rest.strip_prefix(mode);
+            after.is_some_and(|after| after.chars().next().is_none_or(|next| !next.is_alphanumeric()))
+        })
+}
+
+fn is_rate(word: &str) -> bool {
+    RATES.contains(&word.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
+/// The value of a label up to the quote that ends it, without its escapes, and what follows.
+fn label_value(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return (value, &text[at + 1..]),
+            '\\' => match characters.next() {
+                Some((_, 'n')) => value.push('\n'),
+                Some((_, escaped)) => value.push(escaped),
+                None => {}
+            },
+            plain => value.push(plain),
+        }
+    }
+    (value, "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +209,17 @@ mod tests {
             ("set /proc/sys/fs/fuse/max_pages_limit", "set /proc/sys/fs/fuse/max_pages_limit"),
             ("100 MiB/s", "100 MiB/s"),
             ("open 'my/own file': EIO", "open <path>"),
+            // A path that only begins like a known one.
+            ("/mnt/pool-secret.toml", "<path>"),
+            ("read /mnt/pool.secret now", "read <path>"),
+            ("x/srv/a", "<path>"),
+            ("secret/srv/a", "<path>"),
+            ("'/srv/a', \"/mnt/pool\"", "'<branch 1>', \"<pool>\""),
+            ("/srv/a=RW:/srv/pool/in/it=RO", "<branch 1>=RW:<branch 2>=RO"),
+            ("/srv/a=RWsecret", "<path>"),
+            // No rates.
+            ("docs/s", "<path>"),
+            ("12.5MiB/s secret/s", "12.5MiB/s <path>"),
         ] {
             assert_eq!(names.text(text), shown);
         }
@@ -135,6 +227,31 @@ mod tests {
             names.labels("calls{branch=\"/srv/a\",dir=\"/x y\"} 7"),
             "calls{branch=\"<branch 1>\",dir=\"<path>\"} 7"
         );
+    }
+
+    #[test]
+    fn escaped_quotes_do_not_end_a_label() {
+        assert_eq!(
+            names().labels(r#"calls{dir="/x\"secret y",branch="/srv/a",of="a\\b"} 7"#),
+            r#"calls{dir="<path>",branch="<branch 1>",of="a\\b"} 7"#
+        );
+    }
+
+    #[test]
+    fn free_text_of_options_is_left_out() {
+        let names = names();
+        for (key, value, shown) in [
+            ("fsname", "secret", "<name>"),
+            ("subtype", "secret", "<name>"),
+            ("config", "secret.toml", "<name>"),
+            ("config", "/mnt/pool-secret.toml", "<path>"),
+            ("config", "", ""),
+            ("log", "syslog", "syslog"),
+            ("create", "mfs", "mfs"),
+        ] {
+            assert_eq!(names.option(key, value), shown, "{key}={value}");
+        }
+        assert_eq!(Names { known: None }.option("fsname", "secret"), "secret");
     }
 
     #[test]
