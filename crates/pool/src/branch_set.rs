@@ -28,6 +28,12 @@ impl BranchSet {
         Self(self.0 | other.0)
     }
 
+    /// Branches that are in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Branches that are not in it.
     #[must_use]
     pub fn others(self) -> Self {

@@ -4,6 +4,9 @@
 //! then the branches after `then=`; then, unless the rule is strict, all others by the pool's policy and their own floors, and at last
 //! whatever the pool's policy takes, be it a target below the rule's floor. A last `any` of the rule's own policy is followed
 //! where it is strict.
+//!
+//! A file with several hard links obeys the strict rules of all its names: only branches that all of them name take it. Apart from
+//! that the rule for its first name ranks.
 
 use std::borrow::Cow;
 
@@ -53,6 +56,8 @@ pub struct DirPlacement<'a> {
     rule: Option<(&'a ResolvedRule, usize)>,
     /// In place of every policy.
     policy: Option<&'a Chain>,
+    /// Branches that no strict rule forbids.
+    only: BranchSet,
 }
 
 struct Step<'a> {
@@ -71,7 +76,15 @@ impl Step<'_> {
 impl<'a> DirPlacement<'a> {
     /// Placement by the pool's policy `create`, or by a rule and how many names below the rule's directory the directory is.
     pub fn new(create: &'a Chain, rule: Option<(&'a ResolvedRule, usize)>) -> Self {
-        Self { create, rule, policy: None }
+        let strict = rule.filter(|(rule, _)| rule.rule.strict);
+        let only = strict.map_or(BranchSet::ALL, |(rule, _)| rule.home());
+        Self { create, rule, policy: None, only }
+    }
+
+    /// The same for a file that has another name, placed as in `other`: the strict rule for that holds too.
+    #[must_use]
+    pub fn also(self, other: &DirPlacement<'_>) -> Self {
+        Self { only: self.only.and(other.only), ..self }
     }
 
     /// The same, with this policy in place of each: for moves, which have one of their own.
@@ -98,14 +111,25 @@ impl<'a> DirPlacement<'a> {
         }
     }
 
-    /// True if an object of the directory on `branch` lies against the rule.
-    pub fn is_against(&self, branch: BranchIx) -> bool {
-        self.rule().is_some_and(|rule| !rule.home().contains(branch))
+    /// Branches that objects of the directory belong on: those that the rule names, as far as no strict rule forbids them.
+    pub fn home(&self) -> BranchSet {
+        let named = self.rule().map_or(BranchSet::ALL, ResolvedRule::home).and(self.only);
+        if named.is_empty() { self.only } else { named }
     }
 
-    /// True if the rule is strict, and takes nothing on `branch`.
+    /// Branches that no strict rule forbids.
+    pub fn allowed(&self) -> BranchSet {
+        self.only
+    }
+
+    /// True if an object of the directory on `branch` lies against a rule.
+    pub fn is_against(&self, branch: BranchIx) -> bool {
+        !self.home().contains(branch)
+    }
+
+    /// True if a strict rule takes nothing on `branch`.
     pub fn forbids(&self, branch: BranchIx) -> bool {
-        self.is_against(branch) && self.rule().is_some_and(|rule| rule.rule.strict)
+        !self.only.contains(branch)
     }
 
     /// Floor of `branch` for objects of the directory, where it has `own` for others.
@@ -140,7 +164,9 @@ impl<'a> DirPlacement<'a> {
 
     fn steps(&self) -> SmallVec<[Step<'a>; 4]> {
         let mut steps = SmallVec::new();
-        let mut add = |stage, chain, branches, floor| steps.push(Step { stage, chain, branches, floor });
+        let mut add = |stage, chain, branches: BranchSet, floor| {
+            steps.push(Step { stage, chain, branches: branches.and(self.only), floor });
+        };
         let Some(rule) = self.rule() else {
             add(Stage::NoRule, Cow::Borrowed(self.chain()), BranchSet::ALL, None);
             return steps;
@@ -170,7 +196,7 @@ impl<'a> DirPlacement<'a> {
 
     /// Ranks `candidates`. `random` is called only for random policies.
     pub fn rank(&self, candidates: &[Candidate], random: &mut dyn FnMut() -> u64) -> Ranking {
-        if self.rule.is_none() {
+        if self.rule.is_none() && self.only == BranchSet::ALL {
             return rank(self.chain(), candidates, random);
         }
         let mut ranking = Ranking::default();
@@ -335,6 +361,29 @@ mod tests {
         check("/d=mspmfs@slow;depth=2", 1, free, expect!["2, 3, 4, 1, 0"]);
         // Together, unless there is no room.
         check("/d=mfs@slow;depth=1", 5, [10, 20, 30, 3, 50], expect!["2, 4, 1, 0, 3"]);
+    }
+
+    #[test]
+    fn the_strict_rules_for_all_names_hold_and_the_first_ranks() {
+        let create: Chain = "ff".parse().unwrap();
+        let tree = tree("/d=@fast+/s2:/e=@/f1+slow;strict:/g=@fast;strict:/h=@slow;strict", &create);
+        let of = |names: &[&str]| {
+            let at = |name: &&str| DirPlacement::new(&create, tree.find([name.as_bytes()].into_iter()));
+            let placement = names.iter().map(at).reduce(|all, other| all.also(&other)).unwrap();
+            let candidates: Vec<Candidate> = (0..5).map(|at| candidate(at, 90)).collect();
+            let order = placement.rank(&candidates, &mut || 7).order;
+            assert!(order.iter().all(|at| !placement.forbids(*at)));
+            let home = (0..5).filter(|at| !placement.is_against(BranchIx(*at))).collect::<Vec<u16>>();
+            (order.iter().map(|at| at.0).collect::<Vec<u16>>(), home)
+        };
+        let all = vec![0, 1, 2, 3, 4];
+        assert_eq!(of(&["x", "x"]), (all.clone(), all));
+        assert_eq!(of(&["x", "e"]), (vec![1, 2, 3], vec![1, 2, 3]));
+        assert_eq!(of(&["d", "e"]), (vec![1, 2, 3], vec![1, 2]));
+        assert_eq!(of(&["e", "g"]), (vec![1], vec![1]));
+        // The strict rule is followed where the other one names nothing that it allows.
+        assert_eq!(of(&["d", "h", "h"]), (vec![2, 3], vec![2]));
+        assert_eq!(of(&["g", "h"]), (vec![], vec![]));
     }
 
     proptest! {

@@ -165,8 +165,8 @@ fn what_lies_against_the_rules_is_told_and_moved() {
             (one["path"].as_str().unwrap().to_owned(), one["to"].as_str().unwrap().to_owned())
         })
         .collect();
-    // Seven in `in` and `in/below`, the link, and the one whose other name has no rule: its last name in the walk decides.
-    assert!(moves.len() == 7 || moves.len() == 8, "{plan}");
+    // Seven in `in` and `in/below`, one of which has another name without a rule, and the link.
+    assert_eq!(moves.len(), 8, "{plan}");
     assert_eq!(misplaced(&pool), moves.len() as u64, "counted by a walk");
     let done = json("job", &["balance", &at, "--rules"]);
     assert_eq!((&done["state"], &done["moved_files"]), (&"done".into(), &moves.len().into()), "{done}");
@@ -323,4 +323,43 @@ fn a_bad_rule_is_refused_in_one_line() {
     pool.mkdir("a");
     pool.write("a/file", b"x");
     assert_eq!(pool.holders("a/file"), ["slow1"]);
+}
+
+#[test]
+fn a_strict_rule_holds_for_a_file_by_any_of_its_names() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("fast1", MiB(300)).mode("RW,class=fast");
+    let pool = pool.xfs_branch("slow", MiB(400)).mode("RW,class=slow");
+    let pool = pool.xfs_branch("fast2", MiB(300)).mode("RW,class=fast").option("create=ff").mount();
+    let (at, slow, fast1) = (at(&pool), branch(&pool, "slow"), branch(&pool, "fast1"));
+    ["db", "free", "zz"].iter().for_each(|dir| pool.mkdir(*dir));
+    for name in ["db", "zz"] {
+        pool.write(format!("free/{name}"), &mib(1));
+        fs::hard_link(pool.at(format!("free/{name}")), pool.at(format!("{name}/f"))).unwrap();
+        set(&pool, &format!("/{name}"), "@fast;strict");
+    }
+    let on = |what: &str| ["db/f", "zz/f"].map(|path| pool.holders(path).concat()) == [what, what];
+    assert!(on("fast1"));
+    // Neither gathered elsewhere nor taken for a balance, whichever of its names a walk meets first.
+    for dir in ["free", "db", "zz"] {
+        let (code, why) = refused(&["consolidate", &at, dir, "--to", &slow]);
+        assert!(code == 1 && why.contains("objects that stay where they are"), "{dir}: {why}");
+    }
+    assert!(on("fast1"));
+    // Emptied where the rule's class has another branch: there, though the other one is roomier.
+    assert_eq!(json("job", &["branch", "drain", &at, &fast1])["state"], "done");
+    assert!(on("fast2"));
+    let (code, why) = refused(&["branch", "drain", &at, &branch(&pool, "fast2")]);
+    assert!(code == 1 && why.contains("strict placement rules keep 2 of its files"), "{why}");
+    // Two strict rules without a branch in common keep a file where it is.
+    set(&pool, "/free", "@slow;strict");
+    let (code, why) = refused(&["balance", &at, "--rules"]);
+    assert!(code == 1 && why.contains("objects that stay where they are: 2"), "{why}");
+    assert!(on("fast2"));
+    // Against the rule by one name alone, and with the other it may go anywhere: moved to where that rule says.
+    output_of(&["rule", "remove", &at, "/free"]);
+    ["/db", "/zz"].iter().for_each(|dir| _ = set(&pool, dir, "@slow;strict"));
+    let done = json("job", &["balance", &at, "--rules"]);
+    assert_eq!((&done["state"], &done["moved_files"]), (&"done".into(), &2.into()), "{done}");
+    assert!(on("slow"));
 }

@@ -16,7 +16,7 @@ use super::{BadJob, Job, JobState, JobView, RulesOrder, Work};
 use crate::pool::Pool;
 use crate::tree::inode::Inode;
 use crate::tree::place::{ancestors, random};
-use crate::tree::placement::placement_in;
+use crate::tree::placement::{placement_at, placement_of};
 use crate::union::Union;
 
 const NO_ROOM: &str = "no branch that its placement rule names takes it, with its floor";
@@ -120,9 +120,9 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         let pool = self.union.pool();
         for file in files {
-            let Some(name) = file.names.last() else { continue };
+            let Some(name) = file.names.first() else { continue };
             let dir = name.parent.clone();
-            let placement = placement_in(&pool, &dir);
+            let placement = placement_of(&pool, &file.names);
             if !placement.is_against(self.from) {
                 continue;
             }
@@ -142,11 +142,8 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {
         let pool = self.union.pool();
-        let mut names: Vec<&[u8]> =
-            path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        names.pop();
-        let rule = pool.rules.find(names.into_iter());
-        if DirPlacement::new(&pool.settings.create, rule).is_against(self.from) {
+        let dir = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
+        if placement_at(&pool, std::iter::once(dir)).is_against(self.from) {
             self.job.leaves_out(path, why);
         }
     }

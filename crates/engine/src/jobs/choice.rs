@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, BranchSet, Ino, Scope};
+use fsstack_pool::{BranchIx, BranchSet, Floor, Ino, Scope};
 
 use super::level::Quotas;
 use super::moving_list::MovingList;
@@ -12,7 +12,7 @@ use super::rearrange::{FoundFile, SETTLED_FOR};
 use super::walk::{MetFile, Visitor};
 use super::{BalanceOrder, Job};
 use crate::tree::inode::Inode;
-use crate::tree::placement::placement_in;
+use crate::tree::placement::placement_of;
 use crate::union::Union;
 
 /// Whole directories are enough if they bring this share of what is to move.
@@ -77,20 +77,27 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// Branches that may take `bytes` that lie in `dir`: those that its placement rule names, with the floor that it asks for.
-    fn allowed(&self, dir: &Arc<Inode>, bytes: u64) -> BranchSet {
+    /// Branches that may take `bytes` of a file or several: those on which none lies against its placement rules, with the floor that
+    /// these ask for.
+    fn allowed(&self, belongs: Belonging, bytes: u64) -> BranchSet {
+        let Belonging { home, floor: Some(floor) } = belongs else { return belongs.home };
         let pool = self.union.pool();
-        let placement = placement_in(&pool, dir);
-        let Some(rule) = placement.rule() else { return BranchSet::ALL };
-        let Some(floor) = rule.rule.floor else { return rule.home() };
         let has_room = |at: BranchIx| {
             let space = pool.branch(at).space().unwrap_or_default();
             let planned = self.planned.get(&at).copied().unwrap_or(0);
             let need = floor.bytes_of(space.total).saturating_add(bytes).saturating_add(planned);
-            rule.home().contains(at) && need <= space.available
+            home.contains(at) && need <= space.available
         };
         pool.branches.iter().map(|branch| branch.ix).filter(|at| has_room(*at)).collect()
     }
+}
+
+/// Where a file belongs by its placement rules.
+#[derive(Clone, Copy, Debug)]
+struct Belonging {
+    home: BranchSet,
+    /// Floor of the rule that ranks.
+    floor: Option<Floor>,
 }
 
 /// A walk over a branch that gives files.
@@ -101,26 +108,31 @@ struct Collect<'c, 'a> {
     /// The directory whose files come.
     dir: Option<Arc<Inode>>,
     /// Those that may be chosen.
-    found: Vec<FoundFile>,
+    found: Vec<(FoundFile, Belonging)>,
 }
 
 impl Collect<'_, '_> {
     /// Chooses among the files of the last directory.
     fn flush(&mut self) {
         let found = std::mem::take(&mut self.found);
-        let Some(dir) = self.dir.clone() else { return };
         match self.unit {
             Unit::Directory => {
-                let bytes: u64 = found.iter().map(|file| file.bytes).sum();
+                let bytes: u64 = found.iter().map(|(file, _)| file.bytes).sum();
+                let each = found.iter().map(|(_, belongs)| *belongs);
+                // Only one with further names in other directories may belong elsewhere than the rest.
+                let all = each.reduce(|all, one| Belonging {
+                    home: all.home.and(one.home),
+                    floor: all.floor.or(one.floor),
+                });
                 if bytes > 0
-                    && let Some(to) = self.choose(&dir, bytes)
+                    && let Some(to) = all.and_then(|all| self.choose(all, bytes))
                 {
-                    found.into_iter().for_each(|file| self.take(file, to));
+                    found.into_iter().for_each(|(file, _)| self.take(file, to));
                 }
             }
             Unit::File => {
-                for file in found {
-                    if let Some(to) = self.choose(&dir, file.bytes) {
+                for (file, belongs) in found {
+                    if let Some(to) = self.choose(belongs, file.bytes) {
                         self.take(file, to);
                     }
                 }
@@ -128,9 +140,9 @@ impl Collect<'_, '_> {
         }
     }
 
-    /// The branch that takes `bytes` of `dir` together.
-    fn choose(&mut self, dir: &Arc<Inode>, bytes: u64) -> Option<BranchIx> {
-        let allowed = self.choice.allowed(dir, bytes);
+    /// The branch that takes `bytes` together, of what belongs there.
+    fn choose(&mut self, belongs: Belonging, bytes: u64) -> Option<BranchIx> {
+        let allowed = self.choice.allowed(belongs, bytes);
         self.choice.quotas.choose(self.from, bytes, allowed)
     }
 
@@ -159,7 +171,10 @@ impl<'a> Visitor<'a> for Collect<'_, '_> {
                 self.dir = dir;
             }
             if self.is_free(&file) {
-                self.found.push(FoundFile::of(&file));
+                let pool = self.choice.union.pool();
+                let placement = placement_of(&pool, &file.names);
+                let floor = placement.rule().and_then(|rule| rule.rule.floor);
+                self.found.push((FoundFile::of(&file), Belonging { home: placement.home(), floor }));
             }
         }
         let counted = self.choice.list.amount();

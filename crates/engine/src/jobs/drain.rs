@@ -15,9 +15,8 @@ use super::plan::{Plan, Room};
 use super::remembered;
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, Job, JobState, Work};
-use crate::pool::Pool;
 use crate::tree::inode::Inode;
-use crate::tree::placement::placement_in;
+use crate::tree::placement::placement_of;
 use crate::union::Union;
 
 /// Walks without any move after which what fails stays.
@@ -186,12 +185,6 @@ struct Count<'a> {
     ruled: u64,
 }
 
-/// Branches that the rule for the file's directory names, if it names some, and whether it is strict.
-fn rule_of(pool: &Pool, file: &MetFile<'_>) -> Option<(BranchSet, bool)> {
-    let placement = placement_in(pool, &file.names.last()?.parent);
-    placement.rule().map(|rule| (rule.home(), rule.rule.strict))
-}
-
 impl<'a> Visitor<'a> for Count<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         let mut found = Amount::default();
@@ -202,13 +195,11 @@ impl<'a> Visitor<'a> for Count<'_> {
                 self.stays(file.path, why);
                 continue;
             }
-            let home = rule_of(&pool, &file);
-            let sets = match home {
-                None => vec![BranchSet::ALL],
-                Some((home, true)) => vec![home],
-                Some((home, false)) => vec![home, BranchSet::ALL],
-            };
-            if self.plan.place(file.bytes, &sets).is_none() && sets.len() == 1 && home.is_some() {
+            let placement = placement_of(&pool, &file.names);
+            let allowed = placement.allowed();
+            if self.plan.place(file.bytes, &[placement.home(), allowed]).is_none()
+                && allowed != BranchSet::ALL
+            {
                 self.ruled += 1;
             }
             found.add(file.bytes);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
-use fsstack_pool::{BranchIx, BranchMode, DirPlacement, EntryName, Ino, Printable, Size};
+use fsstack_pool::{BranchIx, BranchMode, EntryName, Ino, Printable, Size};
 use smallvec::SmallVec;
 
 use super::level::Load;
@@ -20,6 +20,7 @@ use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::RULED;
 use crate::tree::inode::{Inode, InodeName};
+use crate::tree::placement::placement_at;
 use crate::union::Union;
 
 /// Passes over the list, and the pause between two.
@@ -135,12 +136,9 @@ impl Union {
         Ok(list)
     }
 
-    /// Whether the strict placement rule for the file's directory keeps it from the branch `to`.
+    /// Whether a strict placement rule keeps the file from the branch `to`.
     fn is_forbidden(&self, file: &FoundFile, to: BranchIx) -> bool {
-        let pool = self.pool();
-        let Some((dir, _)) = file.names.last() else { return false };
-        let names: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        DirPlacement::new(&pool.settings.create, pool.rules.find(names.into_iter())).forbids(to)
+        placement_at(&self.pool(), file.names.iter().map(|(dir, _)| &**dir)).forbids(to)
     }
 
     pub(super) fn walk_dir<'a>(

@@ -42,7 +42,7 @@ use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
-use crate::tree::placement::placement_in;
+use crate::tree::placement::placement_of;
 use crate::union::Union;
 use fsstack_identity::index::birth;
 use fsstack_identity::number;
@@ -262,7 +262,7 @@ impl Tree {
     fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
         let parent = &moving.name().parent;
-        let placement = placement_in(pool, parent).by_policy(&pool.settings.relocation.policy);
+        let placement = placement_of(pool, &moving.names).by_policy(&pool.settings.relocation.policy);
         self.ranking(pool, parent, &placement, |branch, space| {
             let own = branch.floor().unwrap_or(pool.settings.floor);
             let floor = placement.floor(branch.ix, own).bytes_of(space.total);
@@ -284,9 +284,9 @@ impl Tree {
         }
     }
 
-    /// Counts the file if only its new branch is against the rule for its directory.
+    /// Counts the file if only its new branch is against the rules for its names.
     fn note_rule_of_move(&self, pool: &Pool, moving: &Move<'_>, to: BranchIx) {
-        let placement = placement_in(pool, &moving.name().parent);
+        let placement = placement_of(pool, &moving.names);
         if placement.is_against(to) && !placement.is_against(moving.from.ix) {
             self.note_misplaced();
         }

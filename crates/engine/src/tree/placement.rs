@@ -24,6 +24,23 @@ pub(crate) fn placement_in<'a>(pool: &'a Pool, dir: &Arc<Inode>) -> DirPlacement
     DirPlacement::new(create, rule)
 }
 
+/// How a file with all these names is placed: by the rule for the first, within the strict rules for all of them.
+pub(crate) fn placement_of<'a>(pool: &'a Pool, names: &[InodeName]) -> DirPlacement<'a> {
+    let mut placements = names.iter().map(|name| placement_in(pool, &name.parent));
+    let first = placements.next().unwrap_or_else(|| DirPlacement::new(&pool.settings.create, None));
+    placements.fold(first, |placement, other| placement.also(&other))
+}
+
+/// How a file with names in the directories at these paths is placed, as by [`placement_of`].
+pub(crate) fn placement_at<'a, 'p>(pool: &'a Pool, dirs: impl Iterator<Item = &'p [u8]>) -> DirPlacement<'a> {
+    let mut placements = dirs.map(|dir| {
+        let names: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        DirPlacement::new(&pool.settings.create, pool.rules.find(names.into_iter()))
+    });
+    let first = placements.next().unwrap_or_else(|| DirPlacement::new(&pool.settings.create, None));
+    placements.fold(first, |placement, other| placement.also(&other))
+}
+
 /// The names that lead to `dir`, the last one first; None: it has none any more.
 fn names_to(dir: &Arc<Inode>) -> Option<SmallVec<[InodeName; 8]>> {
     let mut names: SmallVec<[InodeName; 8]> = SmallVec::new();
