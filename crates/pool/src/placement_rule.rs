@@ -21,6 +21,8 @@ use crate::size::{Floor, SizeError};
 
 /// Word for the pool's own policy.
 const POOL: &str = "pool";
+/// Bytes of the longest rule, without its directory.
+const LONGEST: usize = 4096;
 /// Words after `;`.
 const WORDS: [&str; 4] = ["then=", "floor=", "depth=", "strict"];
 
@@ -63,6 +65,9 @@ pub enum BadPlacementRule {
     /// Not UTF-8 where it must be.
     #[error("`{0}` is not UTF-8")]
     NotText(String),
+    /// Longer than a rule can be.
+    #[error("a rule of {0} bytes: it can have {LONGEST} at most: give its branches a class")]
+    TooLong(usize),
     /// The directory.
     #[error(transparent)]
     Dir(#[from] BadRuleDir),
@@ -107,6 +112,9 @@ impl PlacementRule {
     }
 
     fn of_symbols(dir: RuleDir, symbols: &[Symbol]) -> Result<Self, BadPlacementRule> {
+        if symbols.len() > LONGEST {
+            return Err(BadPlacementRule::TooLong(symbols.len()));
+        }
         let mut words = escape::split(symbols, b';');
         let (policy, targets) = escape::cut(words.next().unwrap_or_default(), b"@");
         let policy = match text_of(policy)?.as_str() {
@@ -357,6 +365,20 @@ mod tests {
             expect![[
                 r#"`\b=f` is not an escape: write `\\` for a backslash, `\:` `\=` for separators, `\040` for a byte"#
             ]],
+        );
+    }
+
+    #[test]
+    fn a_rule_has_a_bounded_length() {
+        let of = |bytes: usize| {
+            let branch = "x".repeat(bytes - "@/".len());
+            PlacementRule::parse(RuleDir::new(b"/a").unwrap(), &format!("@/{branch}"))
+        };
+        assert!(of(LONGEST).is_ok());
+        assert_eq!(of(LONGEST + 1), Err(BadPlacementRule::TooLong(LONGEST + 1)));
+        check(
+            &format!("/{}=ff", "x".repeat(5000)),
+            expect!["a directory's path of 5001 bytes: it can have 4096 at most"],
         );
     }
 

@@ -12,21 +12,33 @@ use crate::printable::Printable;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleDir(Box<[u8]>);
 
+/// Bytes of the longest path, as the kernel takes one.
+const PATH_MAX: usize = 4096;
+
 /// A path that no rule can be for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no directory of the pool: write its path from the pool's root, without . and ..")]
-pub struct BadRuleDir(String);
+pub enum BadRuleDir {
+    /// It is not a path from the root.
+    #[error("`{0}` is no directory of the pool: write its path from the pool's root, without . and ..")]
+    NoPath(String),
+    /// It is longer than any path.
+    #[error("a directory's path of {0} bytes: it can have {PATH_MAX} at most")]
+    TooLong(usize),
+}
 
 impl RuleDir {
     /// The directory at `path`; superfluous slashes are left out.
     ///
     /// # Errors
-    /// The path is empty, or has `.`, `..` or a NUL byte in it.
+    /// The path is empty or longer than 4096 bytes, or has `.`, `..` or a NUL byte in it.
     pub fn new(path: &[u8]) -> Result<Self, BadRuleDir> {
+        if path.len() > PATH_MAX {
+            return Err(BadRuleDir::TooLong(path.len()));
+        }
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         let bad = |name: &&[u8]| matches!(*name, b"." | b"..") || name.contains(&0);
         if path.is_empty() || names.iter().any(bad) {
-            return Err(BadRuleDir(Printable(path).to_string()));
+            return Err(BadRuleDir::NoPath(Printable(path).to_string()));
         }
         Ok(Self(names.join(&b'/').into()))
     }
@@ -68,5 +80,7 @@ mod tests {
         for bad in ["", "a/../b", "./a", "a\0b"] {
             assert!(RuleDir::new(bad.as_bytes()).is_err(), "{bad:?}");
         }
+        assert!(RuleDir::new(&[b'a'; PATH_MAX]).is_ok());
+        assert_eq!(RuleDir::new(&[b'a'; PATH_MAX + 1]), Err(BadRuleDir::TooLong(PATH_MAX + 1)));
     }
 }
