@@ -60,7 +60,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand set" -l dry-run -d 'Only
 complete -c fsstack -n "__fish_fsstack_using_subcommand set" -l persist -d 'Also write the changes to the pool\'s config file'
 complete -c fsstack -n "__fish_fsstack_using_subcommand set" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand set" -s h -l help -d 'Print help'
-complete -c fsstack -n "__fish_fsstack_using_subcommand write-path" -l subtree -d 'Only for files below this directory of the pool' -r -f -a "(__fish_complete_directories)"
+complete -c fsstack -n "__fish_fsstack_using_subcommand write-path" -l subtree -d 'Only for files below this directory of the pool, which need not exist: a path below the mount point, one from the working directory in the pool, or an absolute one from the pool\'s root' -r -f -a "(__fish_complete_directories)"
 complete -c fsstack -n "__fish_fsstack_using_subcommand write-path" -l wait -d 'Wait until no file is open by the other path'
 complete -c fsstack -n "__fish_fsstack_using_subcommand write-path" -l persist -d 'Also write it to the pool\'s config file'
 complete -c fsstack -n "__fish_fsstack_using_subcommand write-path" -l json -d 'Print JSON (schemas: docs/schema)'

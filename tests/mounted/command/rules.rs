@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
 
 use fsstack_lab::{self as lab, MiB, needs};
 
@@ -256,7 +257,7 @@ fn rules_and_classes_outlive_the_mount_and_the_daemon() {
         assert_eq!(output_of(&["get", &at, "place-rules"]), format!("{text}\n"));
         let status = json("status", &["status", &at]);
         let first = &status["pools"][0]["placement_rules"][0];
-        assert_eq!((&first["dir"], &first["rule"]), (&"/a:b".into(), &rule.into()), "{status}");
+        assert_eq!((&first["dir"], &first["rule"]), (&r"/a\:b".into(), &rule.into()), "{status}");
         assert_eq!(first["branches"].as_array().unwrap().len(), 4, "{status}");
         let classes: Vec<&Value> = status["pools"][0]["branches"]
             .as_array()
@@ -282,7 +283,7 @@ fn rules_and_classes_outlive_the_mount_and_the_daemon() {
     let rules = json("rules", &["rule", "list", &at]);
     assert_eq!(rules["rules"][0]["branches"].as_array().unwrap().len(), 5, "{rules}");
     let listed = output_of(&["rule", "list", &at]);
-    assert!(listed.contains("/a:b") && listed.contains(more.path().to_str().unwrap()), "{listed}");
+    assert!(listed.contains(r"/a\:b ") && listed.contains(more.path().to_str().unwrap()), "{listed}");
     output_of(&["rule", "remove", &at, "/a:b", "--persist"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "# ours\nplace-rules = \"/media=@slow\" # by class\n");
 }
@@ -362,4 +363,70 @@ fn a_strict_rule_holds_for_a_file_by_any_of_its_names() {
     let done = json("job", &["balance", &at, "--rules"]);
     assert_eq!((&done["state"], &done["moved_files"]), (&"done".into(), &2.into()), "{done}");
     assert!(on("slow"));
+}
+
+/// The directories of the rules that `fsstack rule set` makes for `dir`, typed in the directory `from`.
+fn made_in(pool: &Pool, from: &Path, dir: &str) -> Vec<String> {
+    let typed = ["rule", "set", &at(pool), dir, "@fast"];
+    let made = command(binary()).dir(from).args(typed).output().unwrap();
+    assert_eq!(made.code, 0, "{dir}: {}", made.stderr);
+    let rules = json("rules", &["rule", "list", &at(pool)]);
+    let dirs: Vec<String> = rules["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| rule["dir"].as_str().unwrap().to_owned())
+        .collect();
+    // What is printed reads back as the same directory.
+    dirs.iter().for_each(|dir| _ = output_of(&["rule", "remove", &at(pool), dir]));
+    dirs
+}
+
+#[test]
+fn a_rule_is_for_the_directory_that_was_typed() {
+    needs!(mounting());
+    let pool = builder().mount();
+    pool.mkdir("inbox/below");
+    pool.mkdir("tab\tand\\");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("lnk");
+    std::os::unix::fs::symlink(pool.path(), &link).unwrap();
+    std::os::unix::fs::symlink("inbox", pool.at("short")).unwrap();
+    let (inbox, link) = (pool.at("inbox"), link.to_str().unwrap());
+    for (from, dir, made) in [
+        (&*inbox, "newdir", "/inbox/newdir"),
+        (&*inbox, "newdir/deep/", "/inbox/newdir/deep"),
+        (&*inbox, ".", "/inbox"),
+        (&*inbox, "../new", "/new"),
+        (&*inbox, "../short/new", "/inbox/new"),
+        (&*inbox, "/inbox/new", "/inbox/new"),
+        (elsewhere.path(), "lnk/notyet", "/notyet"),
+        (elsewhere.path(), &format!("{link}/notyet/deep"), "/notyet/deep"),
+        (elsewhere.path(), &format!("{link}/short"), "/inbox"),
+        (elsewhere.path(), "/", "/"),
+        (elsewhere.path(), link, "/"),
+        (&*inbox, r"../tab\011and\\", r"/tab\011and\134"),
+        (elsewhere.path(), r"/a\:b\377,", r"/a\:b\377\054"),
+    ] {
+        assert_eq!(made_in(&pool, from, dir), [made], "{dir} in {}", from.display());
+    }
+    let said = |from: &Path, arguments: &[&str]| {
+        let said = command(binary()).dir(from).args(arguments).output().unwrap();
+        assert_eq!((said.code, said.stderr.lines().count()), (2, 1), "{arguments:?}: {}", said.stderr);
+        said.stderr
+    };
+    let at = at(&pool);
+    for dir in ["inbox", "../x", "newdir/../lnk"] {
+        let line = said(elsewhere.path(), &["rule", "set", &at, dir, "@fast"]);
+        assert!(line.contains("a relative path is taken from the working directory"), "{line}");
+        let line = said(elsewhere.path(), &["write-path", &at, "stacked", "--subtree", dir]);
+        assert!(line.contains("--subtree") && line.contains("the working directory"), "{line}");
+    }
+    assert!(said(&inbox, &["rule", "set", &at, "/new/../other", "@fast"]).contains("without . and .."));
+    assert!(said(&inbox, &["rule", "remove", &at, r"\x"]).contains("not an escape"));
+    // Nothing is cut or filled without a bound.
+    let long = "x".repeat(5000);
+    assert!(said(&inbox, &["rule", "set", &at, &format!("/{long}"), "@fast"]).contains("4096 at most"));
+    assert!(said(&inbox, &["rule", "set", &at, "/a", &format!("@/{long}")]).contains("4096 at most"));
+    assert_eq!(json("rules", &["rule", "list", &at])["rules"].as_array().unwrap().len(), 0);
 }

@@ -143,7 +143,8 @@ pub struct WritePathArguments {
     /// auto, passthrough or stacked; with --subtree also inherit, which removes the directory's rule.
     #[arg(value_name = "WAY")]
     pub path: String,
-    /// Only for files below this directory of the pool.
+    /// Only for files below this directory of the pool, which need not exist: a path below the mount point, one from the working
+    /// directory in the pool, or an absolute one from the pool's root.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub subtree: Option<PathBuf>,
     /// Wait until no file is open by the other path.

@@ -3,14 +3,13 @@
 use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
-use super::write_path::inside;
-use super::{Failed, pool};
+use super::{Failed, pool, typed_dir};
 use fsstack_control::Client;
 use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, Jobs};
 use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often a job is looked at.
@@ -34,7 +33,7 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
 /// Begins to balance the branches of a pool, and shows how far it is until it ends.
 pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
-    let dir = wish.dir.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
+    let dir = wish.dir.as_deref().map(|dir| dir_of(&pool, dir)).transpose()?;
     let dir = dir.unwrap_or_default();
     if wish.rules {
         let Manner { verify, dry_run, .. } = wish.manner;
@@ -56,13 +55,17 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
 pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let request = JobRequest::Consolidate {
-        dir: inside(&pool, &wish.dir)?,
+        dir: dir_of(&pool, &wish.dir)?,
         to: wish.to.as_ref().map(|to| to.to_string_lossy().into_owned()),
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
         dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
+}
+
+fn dir_of(pool: &pool::Pool, typed: &Path) -> Result<String, Failed> {
+    typed_dir::text(&typed_dir::existing(pool, typed)?)
 }
 
 fn rate(manner: &Manner) -> Result<Option<u64>, Failed> {

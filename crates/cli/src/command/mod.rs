@@ -26,6 +26,7 @@ mod support;
 mod table;
 mod time_limit;
 mod top;
+mod typed_dir;
 mod upgrade;
 mod whereis;
 mod write_path;

@@ -3,25 +3,36 @@
 use super::args::{Rule, RuleAction};
 use super::show::{self, Style};
 use super::table::{Side, Table};
-use super::write_path::inside;
-use super::{Failed, pool};
+use super::{Failed, pool, typed_dir};
 use fsstack_control::api::{RuleRequest, Rules};
+use fsstack_pool::escape;
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(wish: &Rule, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
         RuleAction::List { pool } => (pool, RuleRequest::List),
         RuleAction::Set { pool, dir, rule, persist } => {
-            let dir = inside(&pool::find(pool)?, dir)?;
+            let dir = dir_of(pool, dir)?;
             (pool, RuleRequest::Set { dir, rule: rule.clone(), persist: *persist })
         }
         RuleAction::Remove { pool, dir, persist } => {
-            let dir = inside(&pool::find(pool)?, dir)?;
+            let dir = dir_of(pool, dir)?;
             (pool, RuleRequest::Remove { dir, persist: *persist })
         }
     };
     let rules = pool::find(word)?.client().rules(&request)?;
     show::answer(style, &rules, human)
+}
+
+/// The directory that `typed` is in the pool `word`, as rules are written.
+fn dir_of(word: &str, typed: &Path) -> Result<String, Failed> {
+    let symbols =
+        escape::unescape(typed.as_os_str().as_bytes()).map_err(|error| Failed::Usage(error.to_string()))?;
+    let dir = PathBuf::from(OsString::from_vec(escape::bytes_of(&symbols)));
+    Ok(typed_dir::inside(&pool::find(word)?, &dir)?.to_string())
 }
 
 fn human(answer: &Rules) -> String {

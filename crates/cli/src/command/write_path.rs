@@ -2,10 +2,8 @@
 
 use super::args::WritePathArguments;
 use super::show::{self, Style};
-use super::{Failed, pool};
+use super::{Failed, pool, typed_dir};
 use fsstack_control::api::{WritePathChanged, WritePathRequest};
-use fsstack_pool::Printable;
-use std::path::Path;
 use std::time::Duration;
 
 /// Interval of counting open files with `--wait`.
@@ -13,7 +11,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
-    let subtree = wish.subtree.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
+    let subtree = wish.subtree.as_deref().map(|dir| {
+        let dir = typed_dir::inside(&pool, dir).and_then(|dir| typed_dir::text(&dir));
+        dir.map_err(|why| Failed::Usage(format!("--subtree: {why}")))
+    });
+    let subtree = subtree.transpose()?;
     let client = pool.client();
     let request =
         WritePathRequest { write_path: wish.path.clone(), subtree, only_count: false, persist: wish.persist };
@@ -24,16 +26,6 @@ pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed>
         changed.other_way = counted.other_way;
     }
     show::answer(style, &changed, human)
-}
-
-/// Path of a directory from the pool's root; unchanged if it is not below the mount point.
-pub(super) fn inside(pool: &pool::Pool, dir: &Path) -> Result<String, Failed> {
-    let full = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
-    let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(dir);
-    match inside.to_str() {
-        Some(text) => Ok(format!("/{}", text.trim_start_matches('/'))),
-        None => Err(Failed::Usage(format!("{}: not valid UTF-8, as it must be here", Printable::path(dir)))),
-    }
 }
 
 fn human(changed: &WritePathChanged) -> String {

@@ -11,7 +11,7 @@ pub enum RuleRequest {
     List,
     /// Makes a rule for a directory, in place of the one that it has.
     Set {
-        /// The directory, from the pool's root.
+        /// The directory, from the pool's root, as `place-rules` has it: `\:` for a `:` in a name.
         dir: String,
         /// The rule without its directory: `mspmfs@slow;floor=50G`.
         rule: String,
@@ -21,7 +21,7 @@ pub enum RuleRequest {
     },
     /// Removes the rule for a directory.
     Remove {
-        /// The directory, from the pool's root.
+        /// The directory, from the pool's root, as `place-rules` has it: `\:` for a `:` in a name.
         dir: String,
         /// Remove it from the pool's config file too.
         #[serde(default)]
@@ -45,7 +45,7 @@ pub struct Rules {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlacementRule {
-    /// The directory, from the pool's root.
+    /// The directory, from the pool's root, as `place-rules` has it: `\:` for a `:` in a name.
     pub dir: String,
     /// The rule without its directory, as it is written.
     pub rule: String,

@@ -6,15 +6,16 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{PlacementRule as RuleShown, RuleRequest, Rules};
 use fsstack_engine::admin::status::RuleStatus;
 use fsstack_engine::pool::Pool;
-use fsstack_pool::{Class, PlacementRule, Printable, RuleDir, Target, suggestion};
+use fsstack_pool::{Class, PlacementRule, Printable, RuleDir, Target, escape, suggestion};
 
 impl Served {
     pub(super) fn obey_rule(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
         let persisted = match request {
             RuleRequest::List => None,
             RuleRequest::Set { dir, rule, persist } => {
-                let rule = PlacementRule::parse(dir_of(dir)?, rule)
-                    .map_err(|error| Refusal::usage(format!("{}: {error}", Printable(dir.as_bytes()))))?;
+                let dir = dir_of(dir)?;
+                let rule = PlacementRule::parse(dir.clone(), rule)
+                    .map_err(|error| Refusal::usage(format!("{dir}: {error}")))?;
                 for target in rule.targets.iter().chain(&rule.then) {
                     check_target(&self.union.pool(), target)?;
                 }
@@ -51,7 +52,8 @@ impl Served {
 }
 
 fn dir_of(text: &str) -> Result<RuleDir, Refusal> {
-    RuleDir::new(text.as_bytes()).map_err(|error| Refusal::usage(error.to_string()))
+    let symbols = escape::unescape(text.as_bytes()).map_err(|error| Refusal::usage(error.to_string()))?;
+    RuleDir::new(&escape::bytes_of(&symbols)).map_err(|error| Refusal::usage(error.to_string()))
 }
 
 /// Refuses a target that no branch of the pool is, as a mistyped one would take nothing.
@@ -94,7 +96,7 @@ pub(super) fn shown(status: &RuleStatus) -> RuleShown {
     let RuleStatus { rule, branches } = status;
     let named = |targets: &[Target]| targets.iter().map(Target::to_string).collect();
     RuleShown {
-        dir: format!("/{}", Printable(rule.dir.path())),
+        dir: rule.dir.to_string(),
         rule: rule.text().to_string(),
         policy: rule.policy.as_ref().map(ToString::to_string),
         targets: named(&rule.targets),

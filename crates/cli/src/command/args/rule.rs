@@ -33,7 +33,8 @@ Example: fsstack rule set /mnt/pool /media 'mspmfs@slow;floor=50G'"
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// The directory, which need not exist.
+        /// The directory, which need not exist: a path below the mount point, one from the working directory in the pool, or an
+        /// absolute one from the pool's root; with the escapes of place-rules, as `\:`.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// The rule.
@@ -47,7 +48,7 @@ Example: fsstack rule set /mnt/pool /media 'mspmfs@slow;floor=50G'"
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// The directory.
+        /// The directory, as in `rule set` or as `rule list` prints it.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Also remove it from the pool's config file.

@@ -17,8 +17,7 @@ use super::args::Check;
 use super::pool::{self, Pool};
 use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
-use super::write_path::inside;
-use super::{Failed, doctor};
+use super::{Failed, doctor, typed_dir};
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -54,7 +53,8 @@ struct OpenBranch {
 /// Compares the branches of a pool.
 pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
-    let dir = wish.dir.as_deref().map(|dir| inside(&pool, dir)).transpose()?.unwrap_or_default();
+    let dir = wish.dir.as_deref().map(|dir| typed_dir::existing(&pool, dir)).transpose()?;
+    let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
     let from = wish.from.as_deref().map(components).transpose()?.unwrap_or_default();
     let start = components(Path::new(&dir))?;
     let stale_after = places::age(&wish.older_than)?;
