@@ -430,3 +430,25 @@ fn a_rule_is_for_the_directory_that_was_typed() {
     assert!(said(&inbox, &["rule", "set", &at, "/a", &format!("@/{long}")]).contains("4096 at most"));
     assert_eq!(json("rules", &["rule", "list", &at])["rules"].as_array().unwrap().len(), 0);
 }
+
+#[test]
+fn the_last_branch_of_a_strict_rule_does_not_go_silently() {
+    needs!(mounting());
+    let pool = builder().option("place-rules=/db=@fast;strict:/soft=@fast").mount();
+    let (at, fast1, fast2) = (at(&pool), branch(&pool, "fast1"), branch(&pool, "fast2"));
+    let note = "placement rule /db=@fast;strict: no branch is left that takes anything new there: ENOSPC";
+    let notes = |action: &[&str]| json("branch", &[&["branch"], action].concat())["notes"].clone();
+    let warns = || {
+        let found = json("doctor", &["doctor", &at]);
+        let all = found["findings"].as_array().unwrap().iter();
+        all.filter(|one| one["level"] == "warn" && one["text"] == note).count()
+    };
+    let none = Value::Array(Vec::new());
+    assert_eq!((notes(&["mode", &at, &fast1, "NC"]), warns()), (none.clone(), 0));
+    assert_eq!((notes(&["mode", &at, &fast2, "NC"]), warns()), (vec![note].into(), 1));
+    assert_eq!((notes(&["mode", &at, &fast2, "RW"]), warns()), (none.clone(), 0));
+    assert_eq!((notes(&["remove", &at, &fast1]), warns()), (none, 0));
+    let said = output_of(&["branch", "remove", &at, &fast2]);
+    assert!(said.ends_with(&format!("\nnote: {note}\n")), "{said}");
+    assert_eq!(warns(), 1);
+}

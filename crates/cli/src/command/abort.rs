@@ -53,6 +53,7 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
         from: mount.fs_type.to_string_lossy().into_owned(),
         to: "aborted".to_owned(),
         waits_for: 0,
+        notes: Vec::new(),
     };
     show::answer(style, &changed, |changed| {
         format!(

@@ -50,12 +50,14 @@ fn shown(path: &Path) -> String {
 }
 
 fn human(changed: &BranchChanged) -> String {
-    match (changed.from.as_str(), changed.to.as_str()) {
+    let mut text = match (changed.from.as_str(), changed.to.as_str()) {
         ("", to) => format!("{} is a branch now: {to}\n", changed.branch),
         (_, "forgotten") => {
             format!("branch {} is forgotten: handles of what was there are stale\n", changed.branch)
         }
         (_, "") => format!("{} is no branch any more; its files stay on it\n", changed.branch),
         (from, to) => format!("{}: {from} -> {to}\n", changed.branch),
-    }
+    };
+    changed.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
+    text
 }

@@ -328,6 +328,9 @@ pub struct BranchChanged {
     pub to: String,
     /// Number of open files whose close it waits for.
     pub waits_for: u64,
+    /// Notes on the change: strict placement rules that no branch is left for.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! it begins, so that a branch has at most one thread and one flag that cancels it.
 
 use super::Served;
+use super::rules::left_without;
 use crate::branches::{self, Demand};
 use crate::keeper;
 use crate::problem::Problems;
@@ -110,13 +111,15 @@ impl Served {
             from: String::new(),
             to: branch.spec.to_string(),
             waits_for: 0,
+            notes: Vec::new(),
         })
     }
 
     fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
         self.check_no_job(&branch)?;
-        let gone = |waits_for| gone(&branch, waits_for);
+        let notes = left_without(&self.union, &branch);
+        let gone = |waits_for| BranchChanged { notes: notes.clone(), ..gone(&branch, waits_for) };
         if !when_idle {
             return self.union.remove_branch(branch.ix, Removal::IfIdle).map(|()| gone(0)).map_err(refused);
         }
@@ -177,7 +180,11 @@ impl Served {
         let from = branch.given_mode();
         self.union.set_branch_mode(branch.ix, to).map_err(refused)?;
         self.union.forget_drain(branch.ix);
-        Ok(changed(&branch, from.name(), to.name()))
+        let notes = match to {
+            BranchMode::ReadWrite => Vec::new(),
+            BranchMode::NoCreate | BranchMode::ReadOnly => left_without(&self.union, &branch),
+        };
+        Ok(BranchChanged { notes, ..changed(&branch, from.name(), to.name()) })
     }
 
     fn set_floor(&self, text: &str, floor: &str) -> Result<BranchChanged, Refusal> {
@@ -239,6 +246,7 @@ fn changed(branch: &Member, from: &str, to: &str) -> BranchChanged {
         from: from.to_owned(),
         to: to.to_owned(),
         waits_for: 0,
+        notes: Vec::new(),
     }
 }
 
@@ -267,6 +275,7 @@ fn gone(branch: &Member, waits_for: usize) -> BranchChanged {
         from: branch.given_mode().name().to_owned(),
         to: if waits_for == 0 { String::new() } else { "leaving".to_owned() },
         waits_for: values::count(waits_for),
+        notes: Vec::new(),
     }
 }
 

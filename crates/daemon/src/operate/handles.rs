@@ -56,6 +56,7 @@ impl Served {
             from: "away".to_owned(),
             to: "forgotten".to_owned(),
             waits_for: 0,
+            notes: Vec::new(),
         })
     }
 

@@ -5,8 +5,12 @@ use crate::options;
 use fsstack_control::Refusal;
 use fsstack_control::api::{PlacementRule as RuleShown, RuleRequest, Rules};
 use fsstack_engine::admin::status::RuleStatus;
+use fsstack_engine::member::Member;
 use fsstack_engine::pool::Pool;
-use fsstack_pool::{Class, PlacementRule, Printable, RuleDir, Target, escape, suggestion};
+use fsstack_engine::union::Union;
+use fsstack_pool::{BranchMode, Class, PlacementRule, Printable, RuleDir, Target, escape, suggestion};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 impl Served {
     pub(super) fn obey_rule(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
@@ -54,6 +58,22 @@ impl Served {
 fn dir_of(text: &str) -> Result<RuleDir, Refusal> {
     let symbols = escape::unescape(text.as_bytes()).map_err(|error| Refusal::usage(error.to_string()))?;
     RuleDir::new(&escape::bytes_of(&symbols)).map_err(|error| Refusal::usage(error.to_string()))
+}
+
+/// Notes on the strict rules that no other branch is left for when `branch` takes nothing new any more.
+pub(super) fn left_without(union: &Union, branch: &Member) -> Vec<String> {
+    let takes = |at: &&Arc<Member>| at.ix != branch.ix && at.mode() == BranchMode::ReadWrite;
+    let pool = union.pool();
+    let others: Vec<&PathBuf> = pool.branches.iter().filter(takes).map(|at| &at.path).collect();
+    let is_left = |rule: &&RuleStatus| {
+        rule.rule.strict
+            && rule.branches.contains(&branch.path)
+            && !rule.branches.iter().any(|named| others.contains(&named))
+    };
+    let text = |rule: &RuleStatus| {
+        format!("placement rule {}: no branch is left that takes anything new there: ENOSPC", rule.rule)
+    };
+    union.rules().iter().filter(is_left).map(text).collect()
 }
 
 /// Refuses a target that no branch of the pool is, as a mistyped one would take nothing.

@@ -36,9 +36,22 @@ pub(super) fn advise(status: &Status, keys: &Keys, report: &mut DoctorReport) {
     if value("relocate") == "off" && value("write-path") == "stacked" {
         report.warn(shown, "relocate=off: a file that outgrows its branch gets ENOSPC, though it could be moved: relocate=on");
     }
+    strict_rules(status, report);
     let headroom: u64 = value("passthrough-headroom").parse().map_or(0, |Size(bytes)| bytes);
     for branch in &status.branches {
         floor(branch, headroom, report);
+    }
+}
+
+/// Warns of strict placement rules that no branch obeys: nothing can be made there.
+fn strict_rules(status: &Status, report: &mut DoctorReport) {
+    let takes = |path: &String| status.branches.iter().any(|at| at.path == *path && at.mode == "RW");
+    for rule in status.placement_rules.iter().filter(|rule| rule.strict && !rule.branches.iter().any(takes)) {
+        let text = format!(
+            "placement rule {}={}: no branch is left that takes anything new there: ENOSPC",
+            rule.dir, rule.rule
+        );
+        report.warn(&status.mount_point, text);
     }
 }
 
