@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fsstack_lab::cleanup::Entry;
+use fsstack_lab::daemon::Process;
 use fsstack_lab::{self as lab, needs};
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use serde_json::Value;
 
 use super::*;
-use crate::hung_branches::{FrozenDaemon, described, until};
+use crate::hung_branches::{FrozenDaemon, described, lasting_a_second, until};
 
 fn roots(pool: &Pool) -> (PathBuf, PathBuf) {
     (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned())
@@ -317,4 +318,174 @@ fn only_the_daemons_user_may_fix() {
         assert_eq!((code, stderr.lines().count()), (5, 1), "{stderr}");
     }
     assert!(roots(&pool).1.join("file").exists());
+}
+
+/// Waits until the pool's status says that a branch is leaving.
+fn until_leaving(pool: &Pool) {
+    until("the branch is leaving", || output_of(&["status", &at(pool)]).contains("leaving"));
+}
+
+#[test]
+fn fix_leaves_a_pair_whose_shown_copy_is_on_a_branch_that_leaves() {
+    needs!(mounting());
+    let pool = pool();
+    let (_, b) = roots(&pool);
+    pool.write("held", b"x");
+    both(&pool, "f", "equal", "equal");
+    let open = File::open(pool.at("held")).unwrap();
+    let (of, a) = (at(&pool), branch(&pool, "a"));
+    let removal = std::thread::spawn(move || output_of(&["branch", "remove", &of, &a, "--when-idle"]));
+    until_leaving(&pool);
+    let answer = check(&pool, &["--fix"]);
+    assert_eq!(ends(&answer), [("hidden", "/f", None)], "{answer:#}");
+    assert!(answer["findings"][0]["remedy"].as_str().unwrap().contains("leaving the pool"), "{answer:#}");
+    drop(open);
+    removal.join().unwrap();
+    assert_eq!((pool.read("f"), kept(&b).len()), (b"equal".to_vec(), 0));
+}
+
+#[test]
+fn fix_stops_when_the_branches_change_while_it_runs() {
+    needs!(mounting());
+    let pool = pool();
+    let (a, b) = roots(&pool);
+    both(&pool, "1", "one", "two");
+    for root in [&a, &b] {
+        // Long enough to compare that the command is stopped meanwhile.
+        File::create(root.join("2")).unwrap().set_len(2 << 30).unwrap();
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (printed, number) = (home.path().join("printed"), home.path().join("pid"));
+    let scenario = format!(
+        "echo $$ > {}; exec {} check {} --fix --json > {}",
+        number.display(),
+        binary().display(),
+        at(&pool),
+        printed.display()
+    );
+    let running = std::thread::spawn(move || {
+        command("sh").args(["-c", &scenario]).limit(Duration::from_secs(100)).output().unwrap()
+    });
+    until("the first finding", || fs::read_to_string(&printed).is_ok_and(|text| text.contains("/1")));
+    let pid = fs::read_to_string(&number).unwrap().trim().parse().unwrap();
+    let stopped = FrozenDaemon::new(Process::of(pid).unwrap());
+    assert!(b.join("2").exists(), "it was stopped too late");
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    drop(stopped);
+    assert_eq!(running.join().unwrap().code, 1);
+    let answer = checked("check", &fs::read_to_string(&printed).unwrap());
+    assert_eq!(ends(&answer), [("hidden", "/1", None), ("hidden", "/2", Some(false))], "{answer:#}");
+    let why = answer["findings"][1]["remedy"].as_str().unwrap();
+    assert!(why.contains("the branches have changed"), "{answer:#}");
+    assert!(pool.at("2").exists() && kept(&b).is_empty());
+}
+
+#[test]
+fn prune_leaves_the_only_copy() {
+    needs!(mounting());
+    let pool = pool();
+    let (_, b) = roots(&pool);
+    both(&pool, "f", "equal", "equal");
+    assert_eq!(ends(&check(&pool, &["--fix"])), [("hidden", "/f", Some(true))]);
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    let Finished { code, stdout, .. } = run(&["check", &at(&pool), "--prune"]);
+    assert!(code == 1 && stdout.contains("the pool has no copy of it any more"), "{stdout}");
+    assert_eq!(fs::read(kept(&b)[0].join("object")).unwrap(), b"equal");
+}
+
+#[test]
+fn what_the_pool_removes_while_it_is_set_aside_does_not_come_back() {
+    needs!(mounting());
+    let pool = pool();
+    let (_, b) = roots(&pool);
+    let names: Vec<String> = (0..200).map(|number| format!("{number:03}")).collect();
+    names.iter().for_each(|name| both(&pool, name, "equal", "equal"));
+    let removing = {
+        let (names, pool, b) = (names.clone(), pool.path().to_owned(), b.clone());
+        std::thread::spawn(move || {
+            for name in names {
+                while b.join(&name).exists() {
+                    std::hint::spin_loop();
+                }
+                fs::remove_file(pool.join(name)).unwrap();
+            }
+        })
+    };
+    let answer = check(&pool, &["--fix"]);
+    removing.join().unwrap();
+    let there: Vec<_> = names.iter().filter(|name| pool.at(name).exists()).collect();
+    assert!(there.is_empty(), "{there:?} {answer:#}");
+    assert_eq!(kept(&b).len(), names.len(), "{answer:#}");
+}
+
+#[test]
+fn leftovers_of_another_pool_or_of_a_folder_that_others_may_write_to_are_only_reported() {
+    needs!(mounting());
+    let pool = pool();
+    let (a, b) = roots(&pool);
+    let (of_others, open_to_all) = (a.join(".fsstack.moving.1"), b.join(".fsstack.moving"));
+    for (folder, mode) in [(&of_others, 0o700), (&open_to_all, 0o777)] {
+        fs::create_dir(folder).unwrap();
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(folder.join("free.part"), "x").unwrap();
+    }
+    let answer = check(&pool, &["--fix", "--older-than", "0s"]);
+    let ends: Vec<_> = ends(&answer).into_iter().map(|(kind, _, fixed)| (kind, fixed)).collect();
+    assert_eq!(ends, [("leftover", None), ("leftover", None)], "{answer:#}");
+    assert!(of_others.join("free.part").exists() && open_to_all.join("free.part").exists());
+    // The pool's own mounts are not to meet them.
+    fs::remove_dir_all(&of_others).unwrap();
+    fs::remove_dir_all(&open_to_all).unwrap();
+}
+
+#[test]
+fn roots_are_left_and_copies_of_directories_while_a_branch_hangs() {
+    needs!(mounting());
+    let mut pool = lasting_a_second(lab::pool().tmp_branch("b").tmp_branch("c").served_branch("a"))
+        .no_others()
+        .unmounted();
+    for (name, mode) in [("a", 0o700), ("b", 0o755), ("c", 0o711)] {
+        let root = pool.branch(name).path().to_owned();
+        fs::create_dir(root.join("dir")).unwrap();
+        for dir in [root.join("dir"), root] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    pool.remount();
+    let c = pool.branch("c").path().to_owned();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let answer = check(&pool, &["--fix"]);
+    let differs = |answer: &Value| {
+        let of = ends(answer).into_iter().filter(|(kind, ..)| *kind == "differs");
+        of.map(|(_, path, fixed)| (path.to_owned(), fixed)).collect::<Vec<_>>()
+    };
+    assert_eq!(differs(&answer), [("/".to_owned(), None), ("/dir".to_owned(), None)], "{answer:#}");
+    drop(frozen);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!((mode(&c), mode(&c.join("dir"))), (0o711, 0o711));
+}
+
+#[test]
+fn prune_takes_a_directory_of_any_name_and_leaves_what_is_open() {
+    needs!(mounting());
+    let pool = pool();
+    let (a, b) = roots(&pool);
+    for root in [&a, &b] {
+        fs::create_dir(root.join("new\nline")).unwrap();
+    }
+    both(&pool, "new\nline/f", "equal", "equal");
+    both(&pool, "g", "equal", "equal");
+    let outside = File::open(b.join("new\nline/f")).unwrap();
+    check(&pool, &["--fix"]);
+    assert_eq!(kept(&b).len(), 2);
+    let below = pool.at("new\nline");
+    let prune = ["check", &at(&pool), below.to_str().unwrap(), "--prune"];
+    let Finished { code, stdout, .. } = run(&prune);
+    assert!(code == 1 && stdout.lines().count() == 1 && stdout.contains(": open"), "{stdout}");
+    drop(outside);
+    assert!(output_of(&prune).ends_with(": removed\n"));
+    // As an interrupted run leaves it.
+    fs::create_dir(b.join(".fsstack.moving/kept/empty")).unwrap();
+    output_of(&["check", &at(&pool), "--prune"]);
+    assert!(!b.join(".fsstack.moving").exists());
 }

@@ -102,6 +102,12 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Bytes of their hexadecimal form.
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    text.as_bytes().chunks(2).map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?)).collect()
+}
+
 /// Users' attributes, capabilities and access lists: not those of file systems, of fsstack, or of the machine's policy.
 fn attributes_of(dir: BorrowedFd<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let list = xattr::list_vec(On::Fd(dir))?;

@@ -5,9 +5,13 @@
 //!   is gone; and a file with a hidden copy is not moved. So a pair that is there before and after a look that finds no
 //!   record is no move's.
 //! - The daemon may have the hidden file open: it was the first when it was opened. Then it stays.
+//! - The pool may lose the branch of the copy that it shows. So the daemon is asked for its branches before the rename and
+//!   after it.
+//! - The pool may remove or rename the name. So what was set aside goes back only while the first copy is there.
 //! - Whatever a program writes to a file that was just set aside is not lost: it is kept, and `--prune` leaves it.
 
 use super::OpenBranch;
+use super::beside::BesideDaemon;
 use super::compare::{self, Compared, DirTraits};
 use super::kept::{KeptDir, Origin};
 use super::watch::WalkWatch;
@@ -18,7 +22,6 @@ use fsstack_sys::{Errno, OFlags, Result, Stat};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 /// Names of records in the hidden folder end so: moves, renames on several branches.
@@ -97,7 +100,12 @@ impl HiddenPair<'_> {
     }
 
     /// Moves the hidden one out of the way, where it is kept.
-    pub(super) fn set_aside(&self, branches: &[Arc<OpenBranch>], daemon: u32, watch: &WalkWatch) -> Fixed {
+    pub(super) fn set_aside(
+        &self,
+        branches: &[Arc<OpenBranch>],
+        daemon: &BesideDaemon,
+        watch: &WalkWatch,
+    ) -> Fixed {
         let Some(branch) = branches.get(self.hides.branch) else { return Err("no such branch".to_owned()) };
         self.may_go(branches, daemon, watch)?;
         if !self.is_duplicate(watch).map_err(said)? {
@@ -112,8 +120,9 @@ impl HiddenPair<'_> {
             kept.forget().map_err(said)?;
             return Err(why);
         }
-        let moved = match kept.take(self.hides.dir, self.name) {
-            Ok(moved) => moved,
+        watch.calls(self.hides.branch);
+        match kept.take(self.hides.dir, self.name) {
+            Ok(moved) => self.settle(kept, &moved, daemon, watch),
             Err(error) => {
                 let why = match error.errno {
                     Errno::XDEV => "another file system is mounted there".to_owned(),
@@ -121,25 +130,42 @@ impl HiddenPair<'_> {
                 };
                 // After an error that came behind the rename, the object is in it: then it stays.
                 let _ = kept.forget();
-                return Err(why);
-            }
-        };
-        let is_it = moved.ino == self.hides.stat.ino;
-        let still = self.shows_as_before().and_then(|()| not_open(daemon, self.hides.stat));
-        match still {
-            Ok(()) if is_it => Ok(()),
-            still => {
-                let why = still.err().unwrap_or_else(|| "another file took its name meanwhile".to_owned());
-                kept.put_back(self.hides.dir, self.name).map_err(|error| {
-                    format!("{why}; and it cannot be moved back out of the hidden folder: {error}")
-                })?;
                 Err(why)
             }
         }
     }
 
-    /// Whether both are as they were, nobody moves them, and the daemon has the hidden one not open.
-    fn may_go(&self, branches: &[Arc<OpenBranch>], daemon: u32, watch: &WalkWatch) -> Fixed {
+    /// Looks again after the rename. The object goes back if it is still wanted there.
+    fn settle(&self, kept: KeptDir, moved: &Stat, daemon: &BesideDaemon, watch: &WalkWatch) -> Fixed {
+        watch.rests();
+        let wanted = if moved.ino == self.hides.stat.ino {
+            daemon.has_the_branches_of_the_start().and_then(|()| daemon.has_not_open(self.hides.stat))
+        } else {
+            Err("another file took its name meanwhile".to_owned())
+        };
+        watch.calls(self.shows.branch);
+        let wanted = match self.still_shows() {
+            Ok(true) => wanted,
+            // A program has removed or renamed the file in the pool: if it went back, it would be there again.
+            Ok(false) => {
+                let at = kept.shown();
+                return Err(format!("its first copy was removed or renamed meanwhile; kept in {at}"));
+            }
+            Err(error) => Err(said(error)),
+        };
+        let Err(why) = wanted else { return Ok(()) };
+        watch.calls(self.hides.branch);
+        kept.put_back(self.hides.dir, self.name).map_err(|error| {
+            format!("{why}; and it cannot be moved back out of the hidden folder: {error}")
+        })?;
+        Err(why)
+    }
+
+    /// Whether both are as they were, nobody moves them, the pool has the same branches, and the daemon has the hidden
+    /// one not open.
+    fn may_go(&self, branches: &[Arc<OpenBranch>], daemon: &BesideDaemon, watch: &WalkWatch) -> Fixed {
+        watch.rests();
+        daemon.has_the_branches_of_the_start()?;
         for (index, branch) in branches.iter().enumerate() {
             watch.calls(index);
             if has_record(branch).map_err(said)? {
@@ -149,12 +175,17 @@ impl HiddenPair<'_> {
         watch.calls(self.hides.branch);
         is_as_before(&self.hides, self.name)?;
         watch.calls(self.shows.branch);
-        self.shows_as_before()?;
-        not_open(daemon, self.hides.stat)
+        is_as_before(&self.shows, self.name)?;
+        daemon.has_not_open(self.hides.stat)
     }
 
-    fn shows_as_before(&self) -> Fixed {
-        is_as_before(&self.shows, self.name)
+    /// Whether the name of the shown one is still there and leads to it. What is written to it now is of no account.
+    fn still_shows(&self) -> Result<bool> {
+        match at::stat_by_name_now(self.shows.dir, self.name) {
+            Ok(stat) => Ok((stat.dev, stat.ino) == (self.shows.stat.dev, self.shows.stat.ino)),
+            Err(error) if error.errno == Errno::NOENT => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -182,18 +213,4 @@ fn has_record(branch: &OpenBranch) -> Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Whether the daemon has no descriptor of the object. Files that programs write by passthrough have one too.
-fn not_open(daemon: u32, object: &Stat) -> Fixed {
-    let unknown = |error| format!("cannot tell whether it is open: /proc/{daemon}/fd: {error}");
-    for descriptor in std::fs::read_dir(format!("/proc/{daemon}/fd")).map_err(unknown)? {
-        let path = descriptor.map_err(unknown)?.path();
-        // Closed meanwhile.
-        let Ok(metadata) = std::fs::metadata(path) else { continue };
-        if (metadata.dev(), metadata.ino()) == (object.dev, object.ino) {
-            return Err("a program has it open; run it again when it is closed".to_owned());
-        }
-    }
-    Ok(())
 }

@@ -4,10 +4,11 @@
 //! attributes were replaced, `object`. Mounts leave these directories alone.
 
 use super::OpenBranch;
-use super::compare::hex;
+use super::beside::BesideDaemon;
+use super::compare::{hex, unhex};
+use super::fix::Fixed;
 use super::watch::shown;
 use crate::command::Failed;
-use crate::command::pool::Pool;
 use crate::command::show::{self, Style};
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{KeptObject, Pruned};
@@ -59,6 +60,23 @@ impl Origin {
         Self { size: stat.size, written: (stat.mtime.sec, stat.mtime.nsec), ..self }
     }
 
+    fn unknown() -> Self {
+        Self::new(b"", "not known", BTreeMap::new())
+    }
+
+    /// Reads that of a directory.
+    fn read(dir: BorrowedFd<'_>) -> Result<Self> {
+        let from = File::from(at::open(dir, ORIGIN, OFlags::RDONLY | OFlags::NONBLOCK, 0, Mounts::Stay)?);
+        let mut text = Vec::new();
+        from.take(LONGEST).read_to_end(&mut text).map_err(|_| SysError::new(Call::Read, Errno::IO))?;
+        serde_json::from_slice(&text).map_err(|_| SysError::new(Call::Read, Errno::INVAL))
+    }
+
+    /// Its path from the pool's root.
+    fn path_bytes(&self) -> Result<Vec<u8>> {
+        unhex(&self.path_bytes).ok_or_else(|| SysError::new(Call::Read, Errno::INVAL))
+    }
+
     fn is_as_written(&self, stat: &Stat) -> bool {
         (self.size, self.written) == (stat.size, (stat.mtime.sec, stat.mtime.nsec))
     }
@@ -69,6 +87,8 @@ pub(super) struct KeptDir {
     above: OwnedFd,
     name: CString,
     dir: OwnedFd,
+    /// Its path in printable form.
+    shown: String,
 }
 
 impl KeptDir {
@@ -83,7 +103,7 @@ impl KeptDir {
             }
         };
         let dir = at::open_dir(above.as_fd(), &name, Mounts::Stay)?;
-        let kept = Self { above, name, dir };
+        let kept = Self { above, shown: shown_at(branch, &name), name, dir };
         let text = serde_json::to_vec(origin).map_err(|_| SysError::new(Call::Write, Errno::INVAL))?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
         let mut into = File::from(at::open(kept.dir.as_fd(), ORIGIN, how, 0o600, Mounts::Stay)?);
@@ -92,6 +112,11 @@ impl KeptDir {
         sync(kept.dir.as_fd())?;
         sync(kept.above.as_fd())?;
         Ok(kept)
+    }
+
+    /// Its path in printable form.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// Moves `name` of `from` here.
@@ -109,11 +134,20 @@ impl KeptDir {
         self.forget()
     }
 
-    /// Removes the directory; nothing was replaced.
+    /// Removes the directory, if nothing was replaced.
     pub(super) fn forget(self) -> Result<()> {
+        if at::stat(self.dir.as_fd(), OBJECT).is_ok() {
+            return Ok(());
+        }
         at::unlink(self.dir.as_fd(), ORIGIN)?;
         at::rmdir(self.above.as_fd(), &self.name)
     }
+}
+
+/// Path of a directory of kept objects, in printable form.
+fn shown_at(branch: &OpenBranch, name: &CStr) -> String {
+    let (folder, kept) = (branch.folder.to_string_lossy(), KEPT.to_string_lossy());
+    format!("{}/{folder}/{kept}/{}", branch.shown, fsstack_pool::Printable(name.to_bytes()))
 }
 
 /// Makes a directory for a kept object.
@@ -135,7 +169,8 @@ fn made(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     own(dir, name)
 }
 
-fn own(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+/// Opens a directory, which must be this user's own; nobody else may write to it.
+pub(super) fn own(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let opened = at::open_dir(dir, name, Mounts::Stay)?;
     let stat = at::stat_fd(opened.as_fd())?;
     let strange = identity::is_root() && stat.uid != 0;
@@ -179,21 +214,28 @@ pub(super) fn count(branches: &[Arc<OpenBranch>]) -> u64 {
 
 /// Removes what is kept of objects below the directory `below` of the pool.
 pub(super) fn prune(
-    pool: &Pool,
+    daemon: &Arc<BesideDaemon>,
     branches: &[Arc<OpenBranch>],
     below: &str,
     style: Style,
 ) -> std::result::Result<(), Failed> {
-    super::beside_daemon(pool)?;
     let mut all = Pruned { kept: Vec::new() };
     for branch in branches {
-        let (of, below) = (branch.clone(), below.to_owned());
-        match unless_it_hangs(HANGS_AFTER, move || prune_on(&of, &below)) {
+        let pruning = Pruning {
+            branch: branch.clone(),
+            all: branches.to_vec(),
+            below: below.trim_end_matches('/').as_bytes().to_vec(),
+            daemon: daemon.clone(),
+        };
+        match unless_it_hangs(HANGS_AFTER, move || pruning.run()) {
             Some(Ok(pruned)) => all.kept.extend(pruned),
             Some(Err(error)) => {
                 return Err(Failed::Refused(format!("check: branch {}: {error}", branch.shown)));
             }
-            None => return Err(Failed::Refused(format!("check: branch {}: it hangs", branch.shown))),
+            None => {
+                let text = format!("check: branch {}: it hangs, or one with a copy does", branch.shown);
+                return Err(Failed::Refused(text));
+            }
         }
     }
     show::answer(style, &all, human)?;
@@ -211,49 +253,116 @@ fn human(all: &Pruned) -> String {
     if all.kept.is_empty() { "nothing is kept\n".to_owned() } else { all.kept.iter().map(line).collect() }
 }
 
-fn prune_on(branch: &OpenBranch, below: &str) -> Result<Vec<KeptObject>> {
-    let Some((above, names)) = names(branch)? else { return Ok(Vec::new()) };
-    let mut all = Vec::new();
-    for name in names {
-        let (folder, shown_name) =
-            (branch.folder.to_string_lossy(), fsstack_pool::Printable(name.to_bytes()));
-        let at = format!("{}/{folder}/{}/{shown_name}", branch.shown, KEPT.to_string_lossy());
-        let (origin, stays) = match prune_one(above.as_fd(), &name, below) {
-            Ok(None) => continue,
-            Ok(Some((origin, stays))) => (origin, stays),
-            Err(error) => (Origin::new(b"", "not known", BTreeMap::new()), Some(error.to_string())),
-        };
-        all.push(KeptObject { path: origin.path, at, text: origin.text, stays });
-    }
-    // Not empty: for the next time.
-    let _ = at::open_dir(branch.root.as_fd(), branch.folder, Mounts::Stay)
-        .and_then(|folder| at::rmdir(folder.as_fd(), KEPT))
-        .and_then(|()| at::rmdir(branch.root.as_fd(), branch.folder));
-    Ok(all)
+/// Removal of what is kept on a branch.
+struct Pruning {
+    branch: Arc<OpenBranch>,
+    /// All branches of the pool.
+    all: Vec<Arc<OpenBranch>>,
+    /// Path of a directory; what was above it stays.
+    below: Vec<u8>,
+    daemon: Arc<BesideDaemon>,
 }
 
-/// Removes a kept object, or returns why it stays. None: it is not of an object below `below`.
-fn prune_one(above: BorrowedFd<'_>, name: &CStr, below: &str) -> Result<Option<(Origin, Option<String>)>> {
-    let dir = at::open_dir(above, name, Mounts::Stay)?;
-    let unreadable = |_| SysError::new(Call::Read, Errno::INVAL);
-    let from = File::from(at::open(dir.as_fd(), ORIGIN, OFlags::RDONLY | OFlags::NONBLOCK, 0, Mounts::Stay)?);
-    let mut text = Vec::new();
-    from.take(LONGEST).read_to_end(&mut text).map_err(|_| SysError::new(Call::Read, Errno::IO))?;
-    let origin: Origin = serde_json::from_slice(&text).map_err(unreadable)?;
-    let rest = origin.path.strip_prefix(below.trim_end_matches('/'));
-    if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-        return Ok(None);
-    }
-    match at::stat(dir.as_fd(), OBJECT) {
-        Ok(stat) if !origin.is_as_written(&stat) => {
-            let why = "a program has written to it since it was set aside: look at it, and move or remove it";
-            return Ok(Some((origin, Some(why.to_owned()))));
+impl Pruning {
+    fn run(&self) -> Result<Vec<KeptObject>> {
+        let Some((above, names)) = names(&self.branch)? else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        for name in names {
+            let at = shown_at(&self.branch, &name);
+            let (origin, stays) = match self.one(above.as_fd(), &name) {
+                Ok(None) => continue,
+                Ok(Some((origin, stays))) => (origin, stays),
+                Err(error) => (Origin::unknown(), Some(error.to_string())),
+            };
+            all.push(KeptObject { path: origin.path, at, text: origin.text, stays });
         }
-        Ok(_) => at::unlink(dir.as_fd(), OBJECT)?,
-        Err(error) if error.errno == Errno::NOENT => {}
-        Err(error) => return Err(error),
+        // Not empty: for the next time.
+        let root = self.branch.root.as_fd();
+        let _ = at::open_dir(root, self.branch.folder, Mounts::Stay)
+            .and_then(|folder| at::rmdir(folder.as_fd(), KEPT))
+            .and_then(|()| at::rmdir(root, self.branch.folder));
+        Ok(all)
     }
-    at::unlink(dir.as_fd(), ORIGIN)?;
-    at::rmdir(above, name)?;
-    Ok(Some((origin, None)))
+
+    /// Removes a kept object, or returns why it stays. None: there is none, or it is not of an object below the directory.
+    fn one(&self, above: BorrowedFd<'_>, name: &CStr) -> Result<Option<(Origin, Option<String>)>> {
+        let dir = at::open_dir(above, name, Mounts::Stay)?;
+        let origin = match Origin::read(dir.as_fd()) {
+            // Left by an interrupted fix or prune.
+            Err(error) if error.errno == Errno::NOENT => {
+                return match at::rmdir(above, name) {
+                    Err(error) if matches!(error.errno, Errno::NOTEMPTY | Errno::EXIST) => {
+                        let why = "its `origin` is missing: look at it, and move or remove it";
+                        Ok(Some((Origin::unknown(), Some(why.to_owned()))))
+                    }
+                    removed => removed.map(|()| None),
+                };
+            }
+            origin => origin?,
+        };
+        let path = origin.path_bytes()?;
+        let rest = path.strip_prefix(self.below.as_slice());
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
+            return Ok(None);
+        }
+        match at::stat(dir.as_fd(), OBJECT) {
+            Ok(stat) => {
+                if let Err(why) = self.may_go(&origin, &path, dir.as_fd(), &stat) {
+                    return Ok(Some((origin, Some(why))));
+                }
+                at::unlink(dir.as_fd(), OBJECT)?;
+            }
+            Err(error) if error.errno == Errno::NOENT => {}
+            Err(error) => return Err(error),
+        }
+        at::unlink(dir.as_fd(), ORIGIN)?;
+        at::rmdir(above, name)?;
+        Ok(Some((origin, None)))
+    }
+
+    /// Whether nobody misses the kept object: it was not written to, nobody has it open, and the pool has another copy.
+    fn may_go(&self, origin: &Origin, path: &[u8], dir: BorrowedFd<'_>, object: &Stat) -> Fixed {
+        let is_as_written = || {
+            let written = at::stat_by_name_now(dir, OBJECT).map(|stat| !origin.is_as_written(&stat));
+            if written.map_err(|error| error.to_string())? {
+                let why =
+                    "a program has written to it since it was set aside: look at it, and move or remove it";
+                return Err(why.to_owned());
+            }
+            Ok(())
+        };
+        is_as_written()?;
+        self.is_closed(dir, object)?;
+        // Before it was closed.
+        is_as_written()?;
+        self.daemon.has_the_branches_of_the_start()?;
+        if self.all.iter().any(|branch| !branch.leaving && has_copy(branch, path, object)) {
+            return Ok(());
+        }
+        Err("the pool has no copy of it any more: look at it, and move or remove it".to_owned())
+    }
+
+    /// Whether no process of this machine, or, where the file system cannot tell, not the daemon, has the object open.
+    fn is_closed(&self, dir: BorrowedFd<'_>, object: &Stat) -> Fixed {
+        if !object.is_file() {
+            return Ok(());
+        }
+        let opened = at::open(dir, OBJECT, OFlags::RDONLY | OFlags::NONBLOCK, 0, Mounts::Stay);
+        match opened.and_then(|file| file::is_open_elsewhere(file.as_fd())) {
+            Ok(true) => Err("open: prune it again when it is closed".to_owned()),
+            Ok(false) => Ok(()),
+            Err(_) => self.daemon.has_not_open(object),
+        }
+    }
+}
+
+/// Whether the branch has, at that path, an object of the type and size of `object`.
+fn has_copy(branch: &OpenBranch, path: &[u8], object: &Stat) -> bool {
+    let names: Vec<CString> =
+        path.split(|byte| *byte == b'/').skip(1).map(|name| CString::new(name).unwrap_or_default()).collect();
+    let Some((last, above)) = names.split_last() else { return false };
+    let root = at::open_dir(branch.root.as_fd(), c".", branch.mounts);
+    let dir = above.iter().fold(root, |dir, name| at::open_dir(dir?.as_fd(), name, branch.mounts));
+    dir.and_then(|dir| at::stat_by_name_now(dir.as_fd(), last))
+        .is_ok_and(|stat| (stat.kind(), stat.size) == (object.kind(), object.size))
 }

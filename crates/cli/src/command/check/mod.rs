@@ -4,6 +4,7 @@
 //! whether it finds marked objects by their numbers.
 //! Names that move or change meanwhile may be found twice or not at all: a second run tells.
 
+mod beside;
 mod compare;
 mod fix;
 mod kept;
@@ -18,6 +19,8 @@ use super::pool::{self, Pool};
 use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
 use super::{Failed, doctor, typed_dir};
+use beside::BesideDaemon;
+use fsstack_control::api::Status;
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -46,6 +49,8 @@ struct OpenBranch {
     mounts: Mounts,
     /// Whether the pool changes it.
     writable: bool,
+    /// Whether its removal from the pool waits for open files.
+    leaving: bool,
     /// Its hidden folder.
     folder: &'static CStr,
 }
@@ -60,17 +65,23 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let stale_after = places::age(&wish.older_than)?;
     // A deep tree takes a descriptor for each level and branch.
     thread::raise_nofile_limit();
+    let status = pool.client().status()?;
     if wish.prune {
-        let (branches, lacking) = open_branches(&pool)?;
+        let daemon = Arc::new(BesideDaemon::new(daemon_of_this_user(&pool)?, pool.client(), &status));
+        let (branches, lacking) = open_branches(&pool, &status);
         return match lacking.first() {
             Some(reason) => Err(Failed::Refused(format!("check: {reason}; nothing was removed"))),
-            None => kept::prune(&pool, &branches, &dir, style),
+            None => kept::prune(&daemon, &branches, &dir, style),
         };
     }
-    let fixes_beside = if wish.fix { Some(beside_daemon(&pool)?) } else { None };
+    let fixes_beside = if wish.fix {
+        Some(Arc::new(BesideDaemon::new(daemon_of_this_user(&pool)?, pool.client(), &status)))
+    } else {
+        None
+    };
     let stop = stop_at_signals().map_err(|error| Failed::system("signals", &error))?;
     let mut output = CheckOutput::begin(style)?;
-    let (mut branches, lacking) = open_branches(&pool)?;
+    let (mut branches, lacking) = open_branches(&pool, &status);
     for reason in lacking {
         output.not_checked("/", &reason)?;
     }
@@ -78,7 +89,8 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
         let places = places::Places { pool: &pool, stale_after, fixes: wish.fix };
         places.check(&mut branches, &mut output)?;
     }
-    let scope = Scope { start, from, fixes_beside };
+    let complete = branches.len() == status.branches.len();
+    let scope = Scope { start, from, fixes_beside, complete };
     let next = watch::walk(branches.clone(), scope, &pool.client(), &mut output, &stop)?;
     output.end(next.as_deref(), kept::count(&branches))?;
     match (next, output.found()) {
@@ -92,7 +104,7 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
 }
 
 /// The daemon's process; this must be the user that the daemon runs as, whose hidden folders the branches have.
-fn beside_daemon(pool: &Pool) -> Result<u32, Failed> {
+fn daemon_of_this_user(pool: &Pool) -> Result<u32, Failed> {
     let pid = pool.entry.pid;
     let of = std::fs::metadata(format!("/proc/{pid}"))
         .map_err(|error| Failed::system(format!("the daemon's process {pid}"), &error))?;
@@ -134,9 +146,9 @@ fn components(path: &Path) -> Result<Vec<Vec<u8>>, Failed> {
 }
 
 /// Opens the roots of the branches that answer, and says of the others why not.
-fn open_branches(pool: &Pool) -> Result<(Vec<Arc<OpenBranch>>, Vec<String>), Failed> {
+fn open_branches(pool: &Pool, status: &Status) -> (Vec<Arc<OpenBranch>>, Vec<String>) {
     let (mut open, mut lacking) = (Vec::new(), Vec::new());
-    for branch in &pool.client().status()?.branches {
+    for branch in &status.branches {
         let shown = branch.path.clone();
         if !matches!(branch.state.as_str(), "up" | "read-only" | "leaving") {
             lacking.push(format!("branch {shown}: it is {}", branch.state));
@@ -154,13 +166,14 @@ fn open_branches(pool: &Pool) -> Result<(Vec<Arc<OpenBranch>>, Vec<String>), Fai
                 root,
                 mounts: if branch.cross_mounts { Mounts::Cross } else { Mounts::Stay },
                 writable: branch.mode != "RO" && branch.state != "read-only",
+                leaving: branch.state == "leaving",
                 folder: HIDDEN_FOLDERS[level.min(HIDDEN_FOLDERS.len() - 1)],
             })),
             Some(Err(error)) => lacking.push(format!("branch {shown}: {error}")),
             None => lacking.push(format!("branch {shown}: it hangs")),
         }
     }
-    Ok((open, lacking))
+    (open, lacking)
 }
 
 /// Number of pools stacked below the directory, if it is the root of one.

@@ -2,7 +2,7 @@
 
 use super::fix::Fixed;
 use super::output::CheckOutput;
-use super::{OpenBranch, Pool};
+use super::{OpenBranch, Pool, kept};
 use crate::command::Failed;
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{CheckFinding, CheckKind};
@@ -92,6 +92,15 @@ impl Places<'_> {
     }
 }
 
+/// Owner of a hidden folder.
+#[derive(Clone, Copy)]
+enum FolderOf {
+    ThisPool,
+    /// A pool that is stacked on this one. Its locks are not seen here.
+    AnotherPool,
+    AnotherUser,
+}
+
 /// Names in the hidden folders of a branch that are old enough to be leftovers.
 fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<Vec<CheckFinding>> {
     let mut found = Vec::new();
@@ -100,6 +109,13 @@ fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<
         let place = match opened {
             Err(error) if error.errno == Errno::NOENT => continue,
             opened => opened?,
+        };
+        let of = if folder != branch.folder {
+            FolderOf::AnotherPool
+        } else if kept::own(branch.root.as_fd(), folder).is_err() {
+            FolderOf::AnotherUser
+        } else {
+            FolderOf::ThisPool
         };
         let mut entries = Dirents::new(at::reopen(place.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?, 4096);
         while let Some(entry) = entries.next()? {
@@ -115,7 +131,18 @@ fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<
             }
             let path =
                 format!("{}/{}/{}", branch.shown, folder.to_string_lossy(), Printable(entry.name.to_bytes()));
-            found.push(leftover(path, (place.as_fd(), entry.name), &stat, branch, fixes));
+            let mut finding = leftover_at(path);
+            match of {
+                FolderOf::AnotherPool => {
+                    "it is of a pool stacked on this one: unmount and mount that"
+                        .clone_into(&mut finding.remedy);
+                }
+                FolderOf::AnotherUser => {
+                    "its folder is another user's, or others may write to it".clone_into(&mut finding.remedy);
+                }
+                FolderOf::ThisPool => settle(&mut finding, (place.as_fd(), entry.name), &stat, branch, fixes),
+            }
+            found.push(finding);
         }
     }
     Ok(found)
@@ -127,26 +154,30 @@ fn is_old(stat: &Stat, stale_after: Duration) -> bool {
     changed.saturating_add(stale_after.as_secs()) <= now
 }
 
-/// A finding about a leftover, which is removed if that is wanted and possible.
-fn leftover(
-    path: String,
-    (folder, name): (BorrowedFd<'_>, &CStr),
-    stat: &Stat,
-    branch: &OpenBranch,
-    fixes: bool,
-) -> CheckFinding {
-    let mut finding = CheckFinding {
+/// A finding about a leftover.
+fn leftover_at(path: String) -> CheckFinding {
+    CheckFinding {
         path,
         kind: CheckKind::Leftover,
         text: "left by an interrupted move, rename or copy".to_owned(),
         remedy: "unmount and mount the pool: the mount settles it".to_owned(),
         fix: None,
         fixed: None,
-    };
+    }
+}
+
+/// Removes a leftover if that is wanted and possible.
+fn settle(
+    finding: &mut CheckFinding,
+    (folder, name): (BorrowedFd<'_>, &CStr),
+    stat: &Stat,
+    branch: &OpenBranch,
+    fixes: bool,
+) {
     // A record says what a mount is to finish or undo: it is not removed.
     let unfinished = [&b".part"[..], b".dir", b".copy"].iter().any(|end| name.to_bytes().ends_with(end));
     if !unfinished || !branch.writable {
-        return finding;
+        return;
     }
     finding.fix = Some("removed; its original is where it was".to_owned());
     if fixes {
@@ -156,7 +187,6 @@ fn leftover(
             finding.remedy = why;
         }
     }
-    finding
 }
 
 /// Removes an unfinished copy or skeleton that no living process of any host has locked.

@@ -3,11 +3,12 @@
 //! A directory that is on several branches is read on all of them at once. Names of one directory a level are held in
 //! memory, nothing else: the order of names is also the cursor with which an interrupted walk goes on.
 
+use super::beside::BesideDaemon;
 use super::compare::{self, Compared, DirTraits};
 use super::fix::{self, Fixed, HiddenPair};
 use super::marks::{MarkOf, Marks};
 use super::output;
-use super::watch::{Reporter, shown};
+use super::watch::{Reporter, Scope, shown};
 use super::{OpenBranch, cursor};
 use crate::command::Failed;
 use fsstack_control::Client;
@@ -55,8 +56,10 @@ struct Level {
 pub(super) struct Walk {
     branches: Vec<Arc<OpenBranch>>,
     reporter: Reporter,
-    /// The daemon's process, where findings are fixed.
-    fixes_beside: Option<u32>,
+    /// The daemon, where findings are fixed.
+    fixes_beside: Option<Arc<BesideDaemon>>,
+    /// Whether all branches of the pool are walked.
+    complete: bool,
     marks: Marks,
     /// Path in the pool of the name at hand.
     path: Vec<u8>,
@@ -67,11 +70,12 @@ impl Walk {
     pub(super) fn new(
         branches: Vec<Arc<OpenBranch>>,
         reporter: Reporter,
-        fixes_beside: Option<u32>,
+        scope: &Scope,
         client: Client,
     ) -> Self {
         let marks = Marks::new(client);
-        Self { branches, reporter, fixes_beside, marks, path: Vec::new(), levels: Vec::new() }
+        let (fixes_beside, complete) = (scope.fixes_beside.clone(), scope.complete);
+        Self { branches, reporter, fixes_beside, complete, marks, path: Vec::new(), levels: Vec::new() }
     }
 
     /// Walks the directory `start`, from the path `from` on. Returns where it was interrupted.
@@ -194,8 +198,16 @@ impl Walk {
             format!("its copy on {behind} differs from that on {on}: {difference}"),
             "set it anew through the pool (chown, chmod, setfacl, setfattr): all copies get it",
         );
+        // Roots are made by whoever sets up the branches, and a branch that is not looked at may have the copy that is shown.
+        if self.path.is_empty() {
+            return self.reporter.add(finding);
+        }
+        if !self.complete {
+            let remedy = "check again when all branches answer: another one may have the copy that is shown";
+            return self.reporter.add(CheckFinding { remedy: remedy.to_owned(), ..finding });
+        }
         let offer = format!("made like that on {on}, which the pool shows");
-        self.fix(finding, other.branch, offer, |branch| {
+        self.fix(finding, other.branch, offer, |branch, _| {
             fix::make_equal(first.dir.as_fd(), other.dir.as_fd(), branch, &self.path)
         })
     }
@@ -281,12 +293,14 @@ impl Walk {
         if !same || !traits.is_empty() || pair.is_one_file() {
             return self.reporter.add(finding);
         }
+        if self.branches.get(shows.branch).is_some_and(|branch| branch.leaving) {
+            let remedy = format!("{on} is leaving the pool: {behind} has the copy that stays");
+            return self.reporter.add(CheckFinding { remedy, ..finding });
+        }
         let folder =
             self.branches.get(hides.branch).map_or("".into(), |branch| branch.folder.to_string_lossy());
         let offer = format!("set aside in {behind}/{folder}/kept, until --prune");
-        self.fix(finding, hides.branch, offer, |_| {
-            pair.set_aside(&self.branches, self.fixes_beside.unwrap_or(0), watch)
-        })
+        self.fix(finding, hides.branch, offer, |_, daemon| pair.set_aside(&self.branches, daemon, watch))
     }
 
     /// Tells of a mark that means nothing, and removes it.
@@ -310,7 +324,7 @@ impl Walk {
                     "it means nothing; setfattr -x removes it",
                 );
                 let on = On::Name(dir.as_fd(), name);
-                self.fix(finding, branch, "removed; its value is kept".to_owned(), |branch| {
+                self.fix(finding, branch, "removed; its value is kept".to_owned(), |branch, _| {
                     fix::remove_mark(on, which, branch, &self.path)
                 })
             }
@@ -371,7 +385,7 @@ impl Walk {
         mut finding: CheckFinding,
         branch: usize,
         offer: String,
-        fix: impl FnOnce(&OpenBranch) -> Fixed,
+        fix: impl FnOnce(&OpenBranch, &BesideDaemon) -> Fixed,
     ) -> Result<(), Failed> {
         let Some(branch) = self.branches.get(branch) else { return self.reporter.add(finding) };
         if branch.writable {
@@ -379,8 +393,11 @@ impl Walk {
         } else {
             finding.remedy = format!("{}; its branch takes no changes", finding.remedy);
         }
-        if self.fixes_beside.is_some() && branch.writable && !self.reporter.is_over() {
-            let fixed = fix(branch);
+        if let Some(daemon) =
+            self.fixes_beside.as_deref().filter(|_| branch.writable && !self.reporter.is_over())
+        {
+            self.reporter.watch.rests();
+            let fixed = daemon.has_the_branches_of_the_start().and_then(|()| fix(branch, daemon));
             finding.fixed = Some(fixed.is_ok());
             if let Err(why) = fixed {
                 finding.remedy = why;

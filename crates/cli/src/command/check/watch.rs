@@ -1,6 +1,7 @@
 //! Supervision of the walk: branches are read and changed on a thread of their own, so that one that hangs does not hang the
 //! command. The walk goes on without it, at the path where it hung.
 
+use super::beside::BesideDaemon;
 use super::output::CheckOutput;
 use super::walk::Walk;
 use super::{OpenBranch, cursor};
@@ -92,11 +93,14 @@ impl Reporter {
 }
 
 /// Task of a walk.
+#[derive(Clone)]
 pub(super) struct Scope {
     pub(super) start: Vec<Vec<u8>>,
     pub(super) from: Vec<Vec<u8>>,
-    /// The daemon's process, where findings are fixed.
-    pub(super) fixes_beside: Option<u32>,
+    /// The daemon, where findings are fixed.
+    pub(super) fixes_beside: Option<Arc<BesideDaemon>>,
+    /// Whether all branches of the pool are walked.
+    pub(super) complete: bool,
 }
 
 /// Walks the branches and prints what is found. Returns where it was interrupted.
@@ -112,10 +116,9 @@ pub(super) fn walk(
         let watch = Arc::new(WalkWatch::default());
         watch.rests();
         let reporter = Reporter { watch: watch.clone(), sender: sender.clone(), stop: stop.clone() };
-        let (own, start, from) = (branches.clone(), scope.start.clone(), scope.from.clone());
-        let (fixes_beside, client) = (scope.fixes_beside, client.clone());
+        let (own, scope_of, client) = (branches.clone(), scope.clone(), client.clone());
         std::thread::spawn(move || {
-            let ended = Walk::new(own, reporter, fixes_beside, client).run(&start, &from);
+            let ended = Walk::new(own, reporter, &scope_of, client).run(&scope_of.start, &scope_of.from);
             // The supervisor may have given up.
             let _ = sender.send(Report::Ended(ended));
         });
@@ -125,6 +128,7 @@ pub(super) fn walk(
             Attended::Hangs(branch) => {
                 watch.over.store(true, Relaxed);
                 let hung = branches.remove(branch);
+                scope.complete = false;
                 let path = watch.path.lock().clone();
                 let reason = format!("branch {}: it hangs; the rest is checked without it", hung.shown);
                 output.not_checked(&shown(&path), &reason)?;
