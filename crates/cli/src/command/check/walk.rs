@@ -198,7 +198,7 @@ impl Walk {
             format!("its copy on {behind} differs from that on {on}: {difference}"),
             "set it anew through the pool (chown, chmod, setfacl, setfattr): all copies get it",
         );
-        // Roots are made by whoever sets up the branches, and a branch that is not looked at may have the copy that is shown.
+        // The administrator makes the roots.
         if self.path.is_empty() {
             return self.reporter.add(finding);
         }
