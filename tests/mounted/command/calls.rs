@@ -76,7 +76,7 @@ fn the_log_is_bounded_escapes_names_and_ends_when_it_is_off() {
     assert!(slow["lost"].as_u64().unwrap() > 0);
     let last = calls.last().unwrap()["number"].clone();
     pool.write("after", b"x");
-    // What was in it was told, and is freed.
+    // The last answer had the calls; then they are freed.
     let slow = log(&pool, &[]);
     assert_eq!((slow["calls"].as_array().unwrap().len(), &slow["lost"]), (0, &0.into()));
     log(&pool, &["--slow", "0us"]);

@@ -33,7 +33,7 @@ enum Subject {
     Others,
 }
 
-/// What is shown of a subject.
+/// Text and sums of a subject.
 #[derive(Clone, Default)]
 struct Known {
     of: String,

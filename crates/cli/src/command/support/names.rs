@@ -27,9 +27,9 @@ const NAMED: &[&str] = &[
 const FREE_TEXT: &[&str] = &["fsname", "subtype"];
 /// Options that name a file; some have words of their own too.
 const FILES: &[&str] = &["config", "state-dir", "log"];
-/// What `log=` takes that is no file.
+/// Values of `log=` that are no file.
 const LOG_WORDS: &[&str] = &["syslog", "stderr"];
-/// What may follow a known path; after anything else, it is the beginning of another name.
+/// Characters that may follow a known path; before any other, it is the beginning of another name.
 const ENDS: &str = "/:,'\"";
 /// A branch's mode ends its path too.
 const MODES: &[&str] = &["=RW", "=RO", "=NC"];
