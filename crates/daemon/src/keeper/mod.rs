@@ -98,17 +98,16 @@ pub(crate) fn begin(settings: &Settings) -> Result<Option<Arc<Kept>>, LaunchErro
     if settings.options.restart == Restart::Off {
         return Ok(None);
     }
-    let begun = Kept::new().and_then(|kept| stay_behind(kept).map_err(|(_, error)| error));
+    let begun = Kept::new().and_then(|kept| stay_behind(&kept).map(|()| Arc::new(kept)));
     begun.map(Some).map_err(|error| LaunchError::system(format!("restart=keep: no keeper: {error}")))
 }
 
 /// Becomes the keeper; returns in a child of it.
-fn stay_behind(kept: Kept) -> Result<Arc<Kept>, (Kept, io::Error)> {
-    word(&kept, SharedWord::Keeper).store(std::process::id().into(), SeqCst);
-    match fork_with_same_descriptors() {
-        Ok(Fork::Child) => Ok(Arc::new(kept)),
-        Ok(Fork::Parent(daemon)) => keep(&kept, daemon),
-        Err(error) => Err((kept, error)),
+fn stay_behind(kept: &Kept) -> io::Result<()> {
+    word(kept, SharedWord::Keeper).store(std::process::id().into(), SeqCst);
+    match fork_with_same_descriptors()? {
+        Fork::Child => Ok(()),
+        Fork::Parent(daemon) => keep(kept, daemon),
     }
 }
 

@@ -53,11 +53,11 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
         return give_up(&state, &died, "it died three times within a minute");
     }
     let started = start(&kept, &state, inherited).and_then(|inherited| {
-        let kept = stay_behind(kept).map_err(|(_, error)| format!("no process: {error}"))?;
-        Ok((kept, inherited))
+        stay_behind(&kept).map_err(|error| format!("no process: {error}"))?;
+        Ok(inherited)
     });
     match started {
-        Ok((kept, inherited)) => serve(kept, &state, inherited, &Cause::Death(died)),
+        Ok(inherited) => serve(Arc::new(kept), &state, inherited, &Cause::Death(died)),
         Err(why) => give_up(&state, &died, &why),
     }
 }
@@ -81,9 +81,9 @@ fn upgrade(kept: Kept, inherited: Inherited) -> Result<(), String> {
             return go_back(&kept, &why);
         }
     };
-    match stay_behind(kept) {
-        Ok(kept) => serve(kept, &state, inherited, &Cause::Upgrade(because)),
-        Err((kept, error)) => go_back(&kept, &format!("no process: {error}")),
+    match stay_behind(&kept) {
+        Ok(()) => serve(Arc::new(kept), &state, inherited, &Cause::Upgrade(because)),
+        Err(error) => go_back(&kept, &format!("no process: {error}")),
     }
 }
 
