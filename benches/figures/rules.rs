@@ -25,7 +25,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     let option: &'static str = Box::leak(format!("place-rules={}", rules.join(":")).into_boxed_str());
     let mut pools = Vec::new();
     for (name, options) in [("no-rule", &[][..]), ("1000-rules", &[option])] {
-        let contender = Contender::new(name, Server::Fsstack, &[&["create=mfs"], options]);
+        let contender = Contender::new(name, Server::Fsstack, &[&["create=mfs", "minfreespace=4M"], options]);
         let at = test_bed.stand(&contender, 2)?;
         DIRS.iter().try_for_each(|(_, dir)| fs::create_dir_all(at.path().join(dir)))?;
         pools.push((name, at));
