@@ -36,7 +36,7 @@ const BACKGROUND: &[&str] = &["RELEASE", "RELEASEDIR", "FORGET", "BATCH_FORGET",
 
 fn contenders() -> Vec<Contender> {
     let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
-    // As docs/configure.md recommends for trees that nothing else touches.
+    // The options that docs/configure.md recommends for trees that nothing else changes.
     let never = &["out-of-band=never"][..];
     let bare = &["xattr=off"][..];
     let (dev, ring) = (&["transport=dev"][..], &["transport=ring"][..]);
@@ -119,7 +119,7 @@ fn measure(
         let mut said = vec![Vec::new(); standing.len()];
         for turn in 0..standing.len() {
             let n = (turn + round) % standing.len();
-            // What a contender has not yet written must not be written in another one's time.
+            // Data that one contender has not written yet must not be written while another one is measured.
             rustix::fs::sync();
             let ran = archive.run(*program, &dirs[n])?;
             each.put(program.name, standing[n].0.name, ran.seconds);

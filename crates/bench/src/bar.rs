@@ -144,7 +144,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::Latency;
     use crate::stack::Used;
 
     fn measurement(target: &str, round: u32, rate: f64, cpu: &[(&str, f64)]) -> Measurement {
@@ -155,22 +154,8 @@ mod tests {
             voluntary_switches: 0,
             involuntary_switches: 0,
         };
-        Measurement {
-            case: "write".into(),
-            target: target.into(),
-            round,
-            rate,
-            bytes: 1,
-            ops: 1,
-            seconds: 2.0,
-            passes: 1,
-            start_skew_us: 0.0,
-            latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
-            used: cpu.iter().map(used).collect(),
-            machine_cpu_seconds: 0.0,
-            sampled_seconds: 2.0,
-            cold: None,
-        }
+        let example = Measurement::example(cpu.iter().map(used).collect());
+        Measurement { target: target.into(), round, rate, ..example }
     }
 
     fn bar(limit: Limit) -> Promise {

@@ -106,7 +106,7 @@ fn of_check(check: Check, work: &Path, given: &CrossCheck, stop: &AtomicBool) ->
             if stop.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
-            // Who is first changes, so that neither always follows the other.
+            // The two take turns to be first, so that neither always follows the other.
             let (one, other) = if round % 2 == 0 {
                 let one = ours()?;
                 (one, theirs()?)

@@ -168,6 +168,29 @@ pub(crate) struct Measurement {
     pub(crate) cold: Option<Cold>,
 }
 
+#[cfg(test)]
+impl Measurement {
+    /// One of a cell of two seconds, in which these programs ran.
+    pub(crate) fn example(used: Vec<Used>) -> Self {
+        Self {
+            case: "write".into(),
+            target: "t".into(),
+            round: 0,
+            rate: 1.0,
+            bytes: 1,
+            ops: 1,
+            seconds: 2.0,
+            passes: 1,
+            start_skew_us: 0.0,
+            latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
+            used,
+            machine_cpu_seconds: 0.0,
+            sampled_seconds: 2.0,
+            cold: None,
+        }
+    }
+}
+
 fn once() -> u32 {
     1
 }

@@ -151,20 +151,8 @@ mod tests {
             involuntary_switches: 1,
         };
         let round = |own, other| Measurement {
-            case: "c".into(),
-            target: "t".into(),
-            round: 0,
-            rate: 1.0,
-            bytes: 1,
-            ops: 1,
-            seconds: 2.0,
-            passes: 1,
-            start_skew_us: 0.0,
-            latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
-            used: vec![used("own", own), used("other", other)],
             machine_cpu_seconds: own + other + 1.0,
-            sampled_seconds: 2.0,
-            cold: None,
+            ..Measurement::example(vec![used("own", own), used("other", other)])
         };
         let rounds = [round(1.0, 1.0), round(1.0, 3.0), round(1.0, 1.0)];
         let shares = cpu(&rounds.iter().collect::<Vec<_>>());

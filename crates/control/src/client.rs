@@ -66,7 +66,7 @@ impl Client {
     /// The pool as it is now.
     ///
     /// # Errors
-    /// As [`ClientError`] says; so for all that follow.
+    /// See [`ClientError`].
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get(&Route::Status)
     }
@@ -74,7 +74,7 @@ impl Client {
     /// Every key with its value.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn keys(&self) -> Result<Keys, ClientError> {
         self.get(&Route::Keys)
     }
@@ -82,7 +82,7 @@ impl Client {
     /// Changes keys.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn change(&self, request: &SettingsRequest) -> Result<Changed, ClientError> {
         self.post(&Route::Keys, request)
     }
@@ -90,7 +90,7 @@ impl Client {
     /// Switches the write path.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, ClientError> {
         self.post(&Route::WritePath, request)
     }
@@ -98,7 +98,7 @@ impl Client {
     /// Changes the branches.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, ClientError> {
         self.post(&Route::Branches, request)
     }
@@ -106,7 +106,7 @@ impl Client {
     /// Where handles lead, as for a kernel that has forgotten what they are of.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn handles(&self, request: &HandlesRequest) -> Result<HandlesTried, ClientError> {
         self.post(&Route::Handles, request)
     }
@@ -138,7 +138,7 @@ impl Client {
     /// Slow calls; sets from when a call is slow.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn slow_calls(&self, request: &SlowRequest) -> Result<SlowCalls, ClientError> {
         self.post(&Route::SlowCalls, request)
     }
@@ -146,7 +146,7 @@ impl Client {
     /// The last lines of the log.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn log_lines(&self) -> Result<RecentLines, ClientError> {
         self.get(&Route::LogLines)
     }
@@ -154,7 +154,7 @@ impl Client {
     /// Totals of calls by caller.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn profile(&self, request: &ProfileRequest) -> Result<CallsByCaller, ClientError> {
         self.post(&Route::Profile, request)
     }
@@ -162,7 +162,7 @@ impl Client {
     /// Why what is at `path` is where it is.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn explain(&self, path: &[u8]) -> Result<Explained, ClientError> {
         self.get(&Route::Explain { path: path.to_vec() })
     }
@@ -170,7 +170,7 @@ impl Client {
     /// Where a new file of `size` bytes would be put.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, ClientError> {
         self.get(&Route::ExplainCreate { path: path.to_vec(), size })
     }
@@ -178,7 +178,7 @@ impl Client {
     /// A connection for a bulk copy.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn copy(&self) -> Result<CopyClient, ClientError> {
         let address = self.address()?;
         let stream = std::os::unix::net::UnixStream::connect(address.path())
@@ -189,7 +189,7 @@ impl Client {
     /// The figures, as text.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn metrics(&self) -> Result<String, ClientError> {
         let (status, body) = self.ask(Method::GET, &Route::Metrics, Vec::new())?;
         if status != StatusCode::OK {

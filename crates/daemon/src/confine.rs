@@ -3,11 +3,11 @@
 
 use std::io;
 
+use fsstack_pool::settings::Seccomp;
 use fsstack_sys::seccomp::{self, Violation};
 use fsstack_sys::{capabilities, identity};
 
 use crate::settings::Settings;
-use fsstack_pool::settings::Seccomp;
 
 /// Drops the capabilities that the daemon does not need. Called at the start, while there is one thread.
 ///

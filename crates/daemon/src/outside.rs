@@ -7,9 +7,9 @@ use std::time::Duration;
 use fsstack_engine::Union;
 use fsstack_fuse::notify::Kernel;
 use fsstack_fuse::{Mounted, Timeouts};
+use fsstack_pool::settings::OutOfBand;
 
 use crate::settings::Options;
-use fsstack_pool::settings::OutOfBand;
 
 /// Timeout of names while every change is watched. A change concurrent with a lookup is notified twice.
 pub(crate) const WATCHED: Duration = Duration::from_secs(60);

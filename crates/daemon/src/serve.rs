@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use fsstack_control::local_locks;
+use fsstack_control::registry::Registration;
 use fsstack_control::{ListenAt, Listeners, Server};
 use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::files::noatime::NoatimeScope;
@@ -38,8 +40,6 @@ use crate::restrictions;
 use crate::settings::{AccessTimes, MountFlags, Privilege, Settings};
 use crate::signals::{End, Taker, listen};
 use crate::world::World;
-use fsstack_control::local_locks;
-use fsstack_control::registry::Registration;
 
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
 const LISTING_ENTRIES: usize = 4 << 20;

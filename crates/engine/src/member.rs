@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use fsstack_branch::branch::{Branch, BranchOptions};
 use fsstack_branch::mount_root::Proof;
+use fsstack_identity::marked_branch::MarkedBranch;
 use fsstack_pool::{BranchId, BranchIx, BranchSpec};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, SysError};
@@ -17,7 +18,6 @@ use crate::recovery::branch_recovery::PoolEvents;
 use crate::recovery::recover::StagedNames;
 use crate::settings::Settings;
 use crate::tree::unsynced_dirs::UnsyncedDirs;
-use fsstack_identity::marked_branch::MarkedBranch;
 
 /// A branch of this pool.
 #[derive(Debug)]

@@ -7,6 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fsstack_branch::mount_root::Proof;
+use fsstack_identity::index::Index;
+use fsstack_identity::marked_branch::MarkedBranch;
+use fsstack_identity::number::{self, hash_name, mix};
+use fsstack_identity::poolid::sync_root;
 use fsstack_pool::BranchSpec;
 use fsstack_pool::{BranchId, BranchIx, Chain, Ino, NamedBranch, PlacementRules, RuleTree};
 use fsstack_sys::xattr::{self, On};
@@ -16,10 +20,6 @@ use crate::member::Member;
 use crate::recovery::intent::TakenBack;
 use crate::root_mark::{self, Origin, StoredId};
 use crate::settings::Settings;
-use fsstack_identity::index::Index;
-use fsstack_identity::marked_branch::MarkedBranch;
-use fsstack_identity::number::{self, hash_name, mix};
-use fsstack_identity::poolid::sync_root;
 
 pub use crate::settings::MAX_BRANCHES;
 
@@ -98,7 +98,7 @@ impl Pool {
         let mut branches: Vec<Arc<Member>> = Vec::with_capacity(specs.len());
         for (at, (spec, (root, claim))) in specs.iter().zip(claims).enumerate() {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
-            // Of two that have one id it is that of the branch that it was surely put on, else of the first.
+            // If two branches have one id, it belongs to the one whose mark names its directory, else to the first.
             let surer = sure[at..].iter().flatten().filter(|_| claim.value.is_some() && sure[at].is_none());
             let taken = branches.iter().map(|branch| branch.id).chain(surer.copied());
             let taken: Vec<BranchId> = taken.collect();

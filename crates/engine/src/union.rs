@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use fsstack_branch::metrics::PoolMetrics;
+use fsstack_identity::index::{Index, IndexHealth};
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
 use parking_lot::Mutex;
 
@@ -21,14 +22,11 @@ use crate::pool::Pool;
 use crate::recovery::branch_recovery::PoolEvents;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use fsstack_identity::index::{Index, IndexHealth};
-use fsstack_identity::poolid::PoolId;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
 #[derive(Debug)]
 pub struct Union {
-    pub(crate) pool: Arc<ArcSwap<Pool>>,
     pub(crate) tree: Tree,
     pub(crate) files: Files,
     pub(crate) moves: Moves,
@@ -76,9 +74,8 @@ impl Union {
         pool.branches.iter().for_each(|branch| index.join(branch.marked()));
         index.admit(pool.marked());
         let may_hang = !pool.is_local();
-        let pool = Arc::new(ArcSwap::from_pointee(pool));
-        let tree = Tree::new(root, pool.clone(), index);
-        let now = pool.load();
+        let tree = Tree::new(root, pool, index);
+        let now = tree.pool.load_full();
         tree.parallel_lookup.start_threads(&now);
         let events = Arc::new(PoolEvents::new(&tree.inodes));
         now.branches.iter().for_each(|branch| branch.reports_to(&events));
@@ -96,13 +93,12 @@ impl Union {
             events,
             kept: OnceLock::new(),
             owes_sync: Mutex::new(false),
-            pool,
         }
     }
 
     /// The pool as it is now.
     pub fn pool(&self) -> Arc<Pool> {
-        self.pool.load_full()
+        self.tree.pool.load_full()
     }
 
     /// Whether some branch is served by others, and a call there may not return.
@@ -112,7 +108,7 @@ impl Union {
 
     /// Whether NFS servers may export the pool (`nfs-export`).
     pub fn is_for_export(&self) -> bool {
-        self.pool.load().settings.nfs_export
+        self.tree.pool.load().settings.nfs_export
     }
 
     /// Sets the transport's name: shown by `user.fsstack.transport` on the root, and without effect.
@@ -140,7 +136,7 @@ impl Union {
 
     /// How the index of moved files and directories does.
     pub fn index_health(&self) -> IndexHealth {
-        self.tree.index.health(self.pool.load().marked())
+        self.tree.index.health(self.tree.pool.load().marked())
     }
 
     /// Returns the sizes of the tables.

@@ -85,9 +85,10 @@ pub fn attend(pid: i32, is_ending: impl Fn() -> bool) -> io::Result<Ended> {
     let set = unsafe { set.assume_init() };
     // SAFETY: the set is initialized and outlives the call; the old mask is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    let mut options = WaitOptions::NOHANG;
     loop {
         // It may have ended before its signal was blocked.
-        if let Some((_, status)) = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::NOHANG))? {
+        if let Some((_, status)) = rustix::io::retry_on_intr(|| waitpid(Some(child), options))? {
             match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => return Ok(Ended::Exit(code)),
                 (None, Some(signal)) => return Ok(Ended::Killed(signal)),
@@ -103,16 +104,12 @@ pub fn attend(pid: i32, is_ending: impl Fn() -> bool) -> io::Result<Ended> {
             rustix::process::WaitId::Pid(child),
             WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT,
         );
-        let to = if is_ending() || matches!(has_ended, Ok(Some(_))) { own_number() } else { pid };
         // SAFETY: takes integers; the child is waited for by nobody else, so its number is still its own.
-        unsafe { libc::kill(to, signal) };
-        if to != pid {
-            let (_, status) = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?
-                .ok_or(Errno::CHILD)?;
-            return Ok(match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Ended::Exit(code),
-                (None, signal) => Ended::Killed(signal.unwrap_or_default()),
-            });
+        unsafe { libc::kill(pid, signal) };
+        // Asked after the signal was sent: a child that is about to end tells that first, and then looks for signals.
+        if is_ending() || matches!(has_ended, Ok(Some(_))) {
+            raise(1 << (signal - 1));
+            options = WaitOptions::empty();
         }
     }
 }

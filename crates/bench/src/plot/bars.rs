@@ -67,7 +67,7 @@ impl Bars<'_> {
     fn draw(&self, bar: &Bar, y: f64, x: &Scale) -> String {
         let (zero, end, middle) = (x.place(0.0), x.place(bar.value), y + ROW / 2.0);
         let class = if bar.published { "published" } else { "measured" };
-        // Of a published range only its ends are known.
+        // Only the ends of a published range are known.
         let range = bar.published && bar.low < bar.high;
         let (zero, words) = if range {
             (x.place(bar.low), format!("{} to {}", (self.words)(bar.low), (self.words)(bar.high)))

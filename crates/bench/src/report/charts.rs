@@ -118,7 +118,7 @@ fn lines(results: &Results, figure: &Figure) -> Chart {
         }
     }
     for (colour, series) in published(results, figure, false) {
-        // Of a range the two ends were published, and nothing between them.
+        // Only the two ends of the range were published.
         for end in ends(series) {
             let points = series.points.iter().zip(end).map(|(p, y)| (p.x, y, y, y)).collect();
             lines.push(Line { colour, mark: Mark::Published, points });

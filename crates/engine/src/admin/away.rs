@@ -1,16 +1,16 @@
 //! Branches that were part of the pool and are not now, and giving one up (`crates/identity/src/index/away.rs`).
 
+use fsstack_identity::index::AwayBranch;
 use fsstack_pool::BranchId;
 
 use crate::bad_change::BadChange;
 use crate::recovery::give_up::give_up;
 use crate::union::Union;
-use fsstack_identity::index::AwayBranch;
 
 impl Union {
     /// Returns the branches that were part of the pool while it was exported, and are not now.
     pub fn away(&self) -> Vec<AwayBranch> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         self.tree.index.away(|id| pool.has(id))
     }
 
@@ -23,7 +23,7 @@ impl Union {
     pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
         // No branch comes or goes meanwhile.
         let _membership = self.change_branches()?;
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));
         }

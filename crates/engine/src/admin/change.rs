@@ -31,7 +31,7 @@ impl Union {
     /// Something was changed that cannot change: nothing is changed then.
     pub fn change(&self, edit: impl FnOnce(&mut Settings)) -> Result<(), BadSettings> {
         let mut changes = self.admin.changes.lock();
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let mut settings = pool.settings.clone();
         edit(&mut settings);
         check_fixed(&pool.settings, &settings)?;

@@ -115,7 +115,7 @@ impl Union {
     /// # Errors
     /// ENOENT if there is none; EIO if that cannot be known.
     pub fn where_is(&self, path: &[u8]) -> Result<Whereabouts> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let Some((parent, name)) = self.tree.lead(&pool, path)? else { return Ok(roots(&pool)) };
         self.tree.whereabouts(&pool, &parent, &name)
     }
@@ -125,7 +125,7 @@ impl Union {
     /// # Errors
     /// ENOENT if nothing is there; what a branch answered.
     pub fn explain(&self, path: &[u8]) -> Result<Explained> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let Some((parent, name)) = self.tree.lead(&pool, path)? else {
             return Ok(Explained { at: roots(&pool), rule: None, way: None });
         };
@@ -162,7 +162,7 @@ impl Union {
     /// # Errors
     /// EEXIST if something is there; ENOTDIR if a file is on the way; EIO if that cannot be known.
     pub fn explain_create(&self, path: &[u8], size: u64) -> Result<Placement> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let names = names_of(path)?;
         let (parent, done) = self.tree.walk_down(&pool, &names)?;
         self.tree.check_free(&pool, &parent, &names[done..])?;
@@ -201,7 +201,7 @@ impl Union {
     /// Why nothing can be made in the pool's root now, as no branch has room above its floor: a reason for each branch. None:
     /// something can be made, or it is not for want of room.
     pub fn nothing_fits(&self) -> Option<Vec<String>> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let (root, _) = self.tree.walk_down(&pool, &[]).ok()?;
         let placement = placement_in(&pool, &root);
         let facts = self.tree.candidates(&pool, &root, &placement, |_, _| true);

@@ -4,6 +4,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 
@@ -12,7 +13,6 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::union::Union;
-use fsstack_identity::number::{self, Identity};
 
 /// Result of following a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum HandleEnd {
 impl Union {
     /// Where the handle of the object `id` leads.
     pub fn try_handle(&self, id: Identity) -> HandleEnd {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         if id.ino == Ino::ROOT {
             return if id.generation == 0 { HandleEnd::Found } else { HandleEnd::Stale };
         }

@@ -87,7 +87,7 @@ impl Union {
     /// The pool stays as it is then.
     pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
         let _membership = self.change_branches()?;
-        let pool = self.pool.load_full();
+        let pool = self.tree.pool.load_full();
         let before = index_of(&pool, position)?;
         if pool.branches.len() >= MAX_BRANCHES {
             return Err(BadChange::TooMany);
@@ -175,12 +175,12 @@ impl Union {
     fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
         let _membership = self.change_branches()?;
         let mut changes = self.admin.changes.lock();
-        let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
+        let branch = self.tree.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
         if branch.is_leaving() {
             return Err(BadChange::Leaving(branch.path.display().to_string()));
         }
         branch.set_leaving(true);
-        check_not_last(&self.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
+        check_not_last(&self.tree.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
         // Requests that ranked it before put their objects there.
         self.settle(&mut changes);
         Ok(branch)
@@ -196,7 +196,7 @@ impl Union {
         let _membership = self.change_branches()?;
         let index = {
             let mut changes = self.admin.changes.lock();
-            let pool = self.pool.load();
+            let pool = self.tree.pool.load();
             check_not_last(&pool)?; // another may have gone meanwhile
             let index = pool.branches.iter().position(|known| known.ix == ix);
             self.publish(&mut changes, pool.without(ix));
@@ -242,24 +242,24 @@ impl Union {
         }
         {
             let mut changes = self.admin.changes.lock();
-            let pool = self.pool.load().with_branch(branch.clone(), index);
+            let pool = self.tree.pool.load().with_branch(branch.clone(), index);
             // They may have changed while its disk was asked.
             branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
             self.publish(&mut changes, pool);
-            let pool = self.pool.load_full();
+            let pool = self.tree.pool.load_full();
             let root = self.tree.inodes.root();
             root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
             drop(pool);
             self.settle(&mut changes);
         }
         // With nothing held that a change of the settings waits for: the kernel and the tree are.
-        self.tree.learn(&self.pool.load(), branch);
+        self.tree.learn(&self.tree.pool.load(), branch);
         self.branches_changed(Some(branch), None);
     }
 
     fn leave_listings(&self, ix: BranchIx) {
         let open: Vec<_> = self.files.dirs.iter().map(|dir| dir.clone()).collect();
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         for dir in open {
             // One that hangs on the branch has no next entry.
             if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
@@ -270,7 +270,7 @@ impl Union {
 
     /// Makes `pool` the snapshot of later requests.
     pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
-        let past = self.pool.swap(Arc::new(pool));
+        let past = self.tree.pool.swap(Arc::new(pool));
         self.moves.refusals.forget_all();
         changes.past.push(Arc::downgrade(&past));
     }
@@ -282,7 +282,7 @@ impl Union {
 
     /// Waits for all requests that began before. False: some have not ended, and may be hanging.
     fn settle(&self, changes: &mut MembershipChanges) -> bool {
-        let same = Pool::clone(&self.pool.load());
+        let same = Pool::clone(&self.tree.pool.load());
         self.publish(changes, same);
         let began = Instant::now();
         loop {
@@ -373,7 +373,7 @@ impl Union {
     /// # Errors
     /// There is no such branch.
     pub fn set_branch_mode(&self, ix: BranchIx, mode: BranchMode) -> Result<(), BadChange> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
         branch.set_mode(mode);
         tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
@@ -390,7 +390,7 @@ impl Union {
         floor: Option<Floor>,
         min_inodes: Option<u64>,
     ) -> Result<(), BadChange> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
         branch.set_limits(floor, min_inodes);
         tracing::info!(branch = %branch.path.display(), "branch floor changed");

@@ -166,7 +166,7 @@ impl Union {
     /// # Errors
     /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
     pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(dir)?;
         let placement = placement_in(&pool, &parent);
         let known = || self.tree.candidates(&pool, &parent, &placement, |_, _| true);
@@ -266,7 +266,7 @@ impl Union {
     /// Of a file: EEXIST if the name is taken by now, ENOENT if the directory is gone, or there is no such reservation.
     /// The file is removed then.
     pub fn commit(&self, copy: CopyId, ids: &[u64]) -> Vec<Result<()>> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let mut reported: Vec<(Ino, CString)> = Vec::with_capacity(ids.len());
         let mut answers = Vec::with_capacity(ids.len());
         for id in ids {

@@ -105,7 +105,7 @@ pub struct OtherWritePath {
 impl Union {
     /// The pool as it is now. Asks branches for their space at most once a second.
     pub fn status(&self) -> Status {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         Status {
             branches: pool.branches.iter().map(|branch| branch_status(&pool, branch)).collect(),
             open: self.open_by_write_path(),
@@ -119,7 +119,7 @@ impl Union {
 
     /// The placement rules, by path.
     pub fn rules(&self) -> Vec<RuleStatus> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let named = |rule: &ResolvedRule| {
             let named = pool.branches.iter().filter(|branch| rule.home().contains(branch.ix));
             RuleStatus {
@@ -132,7 +132,7 @@ impl Union {
 
     /// Open files by write path.
     pub fn open_by_write_path(&self) -> OpenByWritePath {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let mut ways = OpenByWritePath::default();
         for (inode, file, because) in self.open_regular() {
             if because.is_passthrough() {
@@ -149,7 +149,7 @@ impl Union {
 
     /// The open files that would go another way, were they opened now: `most` of them at most.
     pub fn other_way(&self, most: usize) -> Vec<OtherWritePath> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let differing = self.open_regular().into_iter().filter_map(|(inode, file, is)| {
             let would = self.choose_again(&pool, &inode, &file);
             let differs = would.is_passthrough() != is.is_passthrough();

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
+use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::fanotify::{Event, EventMask, Group, events};
 use fsstack_sys::handle::{FileHandle, open_handle};
@@ -31,7 +32,6 @@ use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::Found;
 use crate::union::Union;
-use fsstack_identity::number;
 
 /// Pause between two polls while events come.
 const READ_PAUSE: Duration = Duration::from_millis(5);
@@ -168,7 +168,7 @@ impl BranchWatch {
         if event.pid == std::process::id() {
             return;
         }
-        let pool = union.pool.load();
+        let pool = union.tree.pool.load();
         // Several branches may be on one file system.
         for root in roots.iter().filter(|root| root.fsid == event.fsid) {
             let mut find = |handle: &FileHandle| {
@@ -219,7 +219,7 @@ impl Union {
             roots: Mutex::default(),
             complete: AtomicBool::new(true),
         });
-        for branch in &self.pool.load().branches {
+        for branch in &self.tree.pool.load().branches {
             watch.add(branch);
         }
         Ok(self.admin.watch.get_or_init(|| watch).clone())
@@ -240,7 +240,7 @@ impl Union {
                 watch.leave(at);
             }
         }
-        self.tree.parallel_lookup.start_threads(&self.pool.load());
+        self.tree.parallel_lookup.start_threads(&self.tree.pool.load());
         self.invalidate_all();
     }
 

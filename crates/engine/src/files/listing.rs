@@ -19,6 +19,7 @@ use fsstack_branch::branch::{Branch, FsKind};
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
@@ -29,7 +30,6 @@ use crate::settings::Degraded;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::is_private;
 use crate::union::Union;
-use fsstack_identity::number::{hash_name, mix};
 
 /// Cookies of "." and "..", which the pool makes itself.
 pub(crate) const DOT: u64 = 1;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use fsstack_identity::number::NumberMap;
 use fsstack_pool::Handle;
 
 use super::listing_memory::ListingMemory;
 use super::route::Backings;
 use super::{DirHandle, FileHandle};
-use fsstack_identity::number::NumberMap;
 
 /// State of what is open: handles, and what they share.
 #[derive(Debug)]

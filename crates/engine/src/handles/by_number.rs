@@ -16,6 +16,8 @@ use std::sync::Arc;
 use fsstack_branch::entries::Entries;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_identity::index::IndexEntry;
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
@@ -25,8 +27,6 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{DirStats, Found};
-use fsstack_identity::index::IndexEntry;
-use fsstack_identity::number::{self, Identity};
 
 /// Tries for a path that changes under renames while it is read.
 const ATTEMPTS: usize = 8;

@@ -12,6 +12,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::mark;
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::BranchIx;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Time};
@@ -24,8 +26,6 @@ use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::DirStats;
 use crate::tree::tree_lock::TreeLock;
 use crate::tree::walk::is_astray;
-use fsstack_identity::mark;
-use fsstack_identity::number::{self, Identity};
 
 /// Copies of a directory: its identity by each, its branch, and the branch's inode number.
 type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;

@@ -8,6 +8,9 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::index::{IndexEntry, birth};
+use fsstack_identity::mark;
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
@@ -16,9 +19,6 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
-use fsstack_identity::index::{IndexEntry, birth};
-use fsstack_identity::mark;
-use fsstack_identity::number::{self, Identity};
 
 impl Tree {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_identity::index::IndexEntry;
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use parking_lot::RwLockWriteGuard;
@@ -19,8 +21,6 @@ use smallvec::SmallVec;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use fsstack_identity::index::IndexEntry;
-use fsstack_identity::number::{self, Identity};
 
 /// Timeout of waiting for threads that link something: the index may have too much.
 const LINK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);

@@ -23,6 +23,8 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_branch::ranked::{Ranked, RankedGuard, WALK};
+use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
+use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -32,8 +34,6 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
-use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
-use fsstack_identity::number;
 
 /// The root of a branch, as the parent of a name.
 const ROOT: Ino = Ino(0);

@@ -65,7 +65,7 @@ impl Union {
     /// # Errors
     /// A file is in use, or no descriptor is left.
     pub fn gather(&self) -> io::Result<Gathered> {
-        let pool = self.pool.load_full();
+        let pool = self.tree.pool.load_full();
         let mut descriptors = Descriptors::default();
         let branches = branch_rows(&pool, &mut descriptors)?;
         let inodes = self.inode_list();
@@ -88,7 +88,7 @@ impl Union {
     /// # Errors
     /// No descriptor is left.
     pub fn outline(&self) -> io::Result<PoolState> {
-        let pool = self.pool.load_full();
+        let pool = self.tree.pool.load_full();
         Ok(PoolState {
             branches: branch_rows(&pool, &mut Descriptors::default())?,
             line: pool.line().iter().map(|id| id.get()).collect(),

@@ -92,7 +92,7 @@ impl Union {
     /// # Errors
     /// What stands against it.
     pub fn check_handover(&self) -> Result<(), NotNow> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let shown = |path: &std::path::Path| Printable::path(path).to_string();
         for branch in &pool.branches {
             let path = shown(&branch.path);
@@ -129,7 +129,7 @@ impl Union {
         self.check_handover()?;
         let idle = || {
             self.moves.movers.are_idle()
-                && self.pool.load().branches.iter().all(|branch| branch.closing() == 0)
+                && self.tree.pool.load().branches.iter().all(|branch| branch.closing() == 0)
         };
         while !idle() {
             if deadline <= Instant::now() {

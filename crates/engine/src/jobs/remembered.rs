@@ -19,13 +19,13 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_pool::{BranchIx, BranchMode};
 use fsstack_sys::Errno;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 
 use super::{DrainOrder, Manner};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::union::Union;
-use fsstack_sys::file::sync_dir;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_branch::ranked::Ranked;
+use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::handover::Inherited;
 use fsstack_sys::{self as sys, Kind, OFlags, Stat};
@@ -28,7 +29,6 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::{Copies, Inode};
 use crate::union::Union;
-use fsstack_identity::number::{self, Identity};
 
 /// Handles that a dead daemon has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Union {
         let Some(kept) = self.kept().cloned() else { return Revived::default() };
         self.tree.inodes.is_of_a_later_daemon();
         *self.owes_sync.lock() = true;
-        let pool = self.pool.load_full();
+        let pool = self.tree.pool.load_full();
         let mut fds = OpenFds::new();
         for number in inherited.numbers() {
             if let Ok(stat) = sys::keeper::stat_of(number) {
@@ -138,7 +138,7 @@ impl Union {
     /// opened as, and without a name nothing else leads there.
     pub(crate) fn note_moved(&self, file: &Arc<OpenFile>, held: &SharedFile<'_>) {
         let Some(kept) = self.kept() else { return };
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let branch = pool.branch(held.branch.ix);
         let Ok(stat) = branch.ask(|| branch.stat_fd(held.fd.as_fd())) else { return };
         if (stat.dev, stat.ino) == file.object() {

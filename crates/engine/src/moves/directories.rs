@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::mark;
 use fsstack_pool::{BranchIx, BranchMode};
 use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
@@ -24,8 +26,6 @@ use crate::tree::placement::placement_in;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-use fsstack_identity::mark;
-use fsstack_sys::file::sync_dir;
 
 /// Name and value.
 type Attribute = (Vec<u8>, Vec<u8>);

@@ -128,7 +128,7 @@ impl Union {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn hold_for_move(&self, inode: &Arc<Inode>, from: BranchIx) -> Result<HeldFile> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let is_content = inode.kind == Kind::File;
         let open = || match is_content {
             true => self.open_on_branch(&pool, inode, false, OFlags::RDONLY),

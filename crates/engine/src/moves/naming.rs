@@ -16,6 +16,7 @@ use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_sys::at::Times;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;
 
@@ -31,7 +32,6 @@ use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::place::ancestors;
 use crate::union::Union;
-use fsstack_sys::file::sync_dir;
 
 /// Reason that a file was not moved to a branch.
 pub(crate) enum Unmoved {

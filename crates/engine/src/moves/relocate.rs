@@ -25,6 +25,8 @@ use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::metrics::BranchCounter;
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_identity::index::birth;
+use fsstack_identity::number;
 use fsstack_pool::{BranchIx, BranchMode, Ranking, Rejection};
 use fsstack_sys::{self as sys, Errno};
 
@@ -44,8 +46,6 @@ use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::placement::placement_of;
 use crate::union::Union;
-use fsstack_identity::index::birth;
-use fsstack_identity::number;
 
 impl Union {
     /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.
@@ -108,7 +108,7 @@ impl Union {
         if !self.moves.movers.has_one_left_since(order) {
             return false;
         }
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let branch = pool.branch(order.full);
         branch.distrust_space();
         branch.space().is_ok_and(|space| space.available >= more)
@@ -116,7 +116,7 @@ impl Union {
 
     fn try_to_move(&self, order: &OrderedMove) -> Result<()> {
         let OrderedMove { inode, file, departure, cause, .. } = order;
-        let pool = &*self.pool.load_full();
+        let pool = &*self.tree.pool.load_full();
         let (was, from, source) = file.source()?;
         let moving = self.tree.begin(pool, order, from, source.as_fd())?;
         let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());

@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use fsstack_sys::file::Whence;
+use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::write_all::write_all;
-use fsstack_sys::{self as sys, Errno, SysError};
 
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;

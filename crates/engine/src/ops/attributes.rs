@@ -19,7 +19,7 @@ impl Union {
     /// # Errors
     /// ESTALE if the object is gone; what the branch answered.
     pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
             return Ok(Attr { ino, validity: open.inode.validity(), stat: open.file.stat()? });
         }
@@ -49,7 +49,7 @@ impl Union {
     /// # Errors
     /// EINVAL if it is none; what the branch answered.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if inode.kind != sys::Kind::Symlink {
             return Err(Errno::INVAL.into());

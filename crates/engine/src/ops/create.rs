@@ -45,7 +45,7 @@ impl Union {
         flags: OFlags,
         caller: Caller,
     ) -> Result<Created> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let missing = self.tree.must_be_missing(&pool, &parent, name.as_cstr());
         let made = missing.and_then(|create_guard| {
@@ -78,7 +78,7 @@ impl Union {
     /// # Errors
     /// EOPNOTSUPP where the branch cannot; the most telling reason if no branch takes it.
     pub fn tmpfile(&self, parent: Ino, mode: u32, flags: OFlags, caller: Caller) -> Result<Created> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let made = self.tree.place(&pool, &parent, |at| {
             let dir = self.tree.skeleton(&pool, &parent, at)?;

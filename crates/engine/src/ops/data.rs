@@ -141,7 +141,7 @@ impl Union {
         }
         let sync = terms.sync.max(open.sync);
         if sync.is_some() {
-            self.tree.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
+            self.tree.sync_way(&self.tree.pool.load(), &open.inode, open.inode.branch())?;
         }
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
@@ -180,10 +180,10 @@ impl Union {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 // A quota may be exceeded on every branch: not round and round.
-                Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
+                Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
                     moves += 1;
                     let moved = self.relocate(
-                        &self.pool.load(),
+                        &self.tree.pool.load(),
                         &open.inode,
                         &open.file,
                         branch.ix,
@@ -234,9 +234,9 @@ impl Union {
             };
             match done {
                 // A quota may be exceeded on every branch: not round and round.
-                Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
+                Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
                     moves += 1;
-                    let moved = self.relocate(&self.pool.load(), inode, file, branch.ix, more);
+                    let moved = self.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
                     moved.map_err(|why| unmoved(why, error))?;
                 }
                 done => return done,
@@ -254,7 +254,7 @@ impl Union {
         if i64::try_from(offset).is_err() {
             return Err(Errno::NXIO.into());
         }
-        if self.pool.load().settings.page_cache == PageCache::WriteBack {
+        if self.tree.pool.load().settings.page_cache == PageCache::WriteBack {
             return Err(Errno::NOSYS.into());
         }
         match open.file.route() {

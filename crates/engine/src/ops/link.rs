@@ -20,7 +20,7 @@ impl Union {
     /// EEXIST if any branch has the name; EROFS, ENOSPC and the like from the file's branch, which is the only
     /// one that can have the link.
     pub fn link(&self, ino: Ino, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();

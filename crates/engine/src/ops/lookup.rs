@@ -22,7 +22,7 @@ impl Union {
     /// # Errors
     /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
     pub fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name) {

@@ -20,7 +20,7 @@ impl Union {
     /// # Errors
     /// ESTALE if nothing has the number any more; EIO if that cannot be known.
     pub fn lookup_self(&self, ino: Ino) -> Result<Entry> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         if let Ok(inode) = self.tree.inode(ino) {
             match self.getattr(ino, None) {
                 Ok(attr) if attr.stat.nlink > 0 || inode.open_file().is_some() => {
@@ -43,7 +43,7 @@ impl Union {
     /// # Errors
     /// ENOENT for the root; ESTALE if the directory is gone; EIO if that cannot be known.
     pub fn lookup_parent(&self, ino: Ino) -> Result<Entry> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let dir = self.tree.dir(ino)?;
         if dir.is_root() {
             return Err(OpError::MISSING);

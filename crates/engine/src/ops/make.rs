@@ -51,7 +51,7 @@ impl Union {
     /// # Errors
     /// EEXIST if any branch has the name; the most telling reason if no branch takes it.
     pub fn make(&self, parent: Ino, name: EntryName<'_>, new: New<'_>, caller: Caller) -> Result<Entry> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         let _create_guard = self.tree.must_be_missing(&pool, &parent, name)?;

@@ -28,7 +28,7 @@ impl Union {
     /// # Errors
     /// ESTALE if the file is gone; what the branch answered.
     pub fn open(&self, ino: Ino, flags: OFlags, caller: Caller) -> Result<Opened> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         match inode.kind {
             Kind::Dir => return Err(Errno::ISDIR.into()),

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::ranked::Ranked;
+use fsstack_identity::number::number;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
@@ -20,8 +22,6 @@ use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::resolve::Found;
 use crate::union::Union;
-use fsstack_branch::ranked::Ranked;
-use fsstack_identity::number::number;
 
 /// How long another reader of the same handle is waited for.
 const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
@@ -72,7 +72,7 @@ impl Union {
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
     /// out-of-band changes are seen at the next one.
     pub fn kept_listing(&self, ino: Ino) -> KeptListing {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
         let stamp = self.tree.listing_stamp(&pool, &dir);
         match (dir.keeps_listing(stamp), stamp) {
@@ -104,7 +104,7 @@ impl Union {
         sink: &mut dyn Sink,
     ) -> Result<()> {
         let open = self.files.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         // Another thread may be stuck in a branch with it.
         let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;

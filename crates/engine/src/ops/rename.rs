@@ -45,7 +45,7 @@ impl Union {
         to: (Ino, EntryName<'_>),
         flags: RenameFlags,
     ) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let (from_dir, to_dir) = (self.tree.dir(from.0)?, self.tree.dir(to.0)?);
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
             crate::tree::resolve::check_public(&pool, dir, name.as_cstr())?;

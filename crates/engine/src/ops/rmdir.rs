@@ -33,7 +33,7 @@ impl Union {
     /// # Errors
     /// ENOTEMPTY if it has an entry on any branch, EROFS if a copy cannot be removed: then nothing is.
     pub fn rmdir(&self, parent: Ino, name: EntryName<'_>) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         self.tree.check_whole(&pool, &parent)?;

@@ -83,7 +83,7 @@ impl Union {
     /// # Errors
     /// ETXTBSY for a set-id bit on a file that a stranger is writing past the daemon; the branch's error.
     pub fn setattr(&self, ino: Ino, handle: Option<Handle>, change: Change, caller: Caller) -> Result<Attr> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if inode.is_dir() {
             return self.tree.change_dir(&pool, &inode, change);

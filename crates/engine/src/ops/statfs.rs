@@ -13,7 +13,7 @@ impl Union {
     /// # Errors
     /// What the last branch answered, if none can be asked.
     pub fn statfs(&self) -> Result<Statfs> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let mut seen: Vec<u64> = Vec::new();
         let mut sum = Statfs { name_max: 255, ..Statfs::default() };
         let mut last = None;

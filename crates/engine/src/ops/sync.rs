@@ -23,7 +23,7 @@ impl Union {
         self.sync_what_was_left()?;
         let open = self.file(handle)?;
         let own = open.inode.branch();
-        self.tree.sync_way(&self.pool.load(), &open.inode, own)?;
+        self.tree.sync_way(&self.tree.pool.load(), &open.inode, own)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
         open.file.sync(open.write_back_errors, sync)
     }
@@ -35,7 +35,7 @@ impl Union {
     /// not count; ESTALE if none is. EIO once for each `handle` if names were changed on a mount of a branch that is gone.
     pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         self.sync_what_was_left()?;
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let dir = self.tree.dir(ino)?;
         self.tree.sync_way(&pool, &dir, None)?;
         let (mut all, mut there) = (Ok(()), false);
@@ -81,7 +81,7 @@ impl Union {
     /// # Errors
     /// What the first branch that failed answered; the others were asked all the same.
     pub fn syncfs(&self) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let mut all = Ok(());
         for branch in &pool.branches {
             let then = branch.unsynced.now();

@@ -31,7 +31,7 @@ impl Union {
     /// ENOENT if no branch has it; EROFS if a copy is on a branch that cannot be written, and then nothing
     /// is removed; EIO if a branch that might have a copy cannot be asked.
     pub fn unlink(&self, parent: Ino, name: EntryName<'_>) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let parent = self.tree.dir(parent)?;
         let name = name.as_cstr();
         // A copy that stays behind would show later, so all must be removable before one is removed.

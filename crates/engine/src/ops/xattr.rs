@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fsstack_branch::branch::LEVEL;
 use fsstack_branch::caller::Caller;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::mark;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
@@ -17,7 +18,6 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::union::Union;
-use fsstack_identity::mark;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
 /// show.
@@ -45,7 +45,7 @@ impl Union {
     /// # Errors
     /// ENODATA if there is none; ERANGE if `into` is too small; the branch's error.
     pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if is_ours(name.to_bytes()) {
             let value = self.about(&pool, &inode, name.to_bytes())?.ok_or(Errno::NODATA)?;
@@ -63,7 +63,7 @@ impl Union {
     /// # Errors
     /// ERANGE if `into` is too small; the branch's error.
     pub fn access_acl(&self, ino: Ino, into: &mut [u8]) -> Result<Option<usize>> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if inode.lacks_acl() {
             return Ok(None);
@@ -87,7 +87,7 @@ impl Union {
     /// # Errors
     /// ERANGE if `into` is too small; the branch's error.
     pub fn listxattr(&self, ino: Ino, caller: Caller, into: &mut [u8]) -> Result<usize> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         let mut names = self.tree.with_one(&pool, &inode, xattr::list_vec)?;
         // The daemon sees `trusted.` attributes, which only root may.
@@ -117,7 +117,7 @@ impl Union {
         kill_sgid: bool,
         caller: Caller,
     ) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         self.tree.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
@@ -159,7 +159,7 @@ impl Union {
     /// # Errors
     /// ENODATA if there is none; EPERM as for [`Self::setxattr`]; the branch's error.
     pub fn removexattr(&self, ino: Ino, name: &CStr, caller: Caller) -> Result<()> {
-        let pool = self.pool.load();
+        let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         self.tree.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {

@@ -28,7 +28,7 @@ impl Union {
 
     /// The branch `back` answers again, and admits no other calls yet.
     fn recover(&self, back: (BranchIx, BranchId)) {
-        let pool = self.pool.load_full();
+        let pool = self.tree.pool.load_full();
         let Some(back) = pool.live(back.0).filter(|live| live.id == back.1).cloned() else { return };
         let back = &*back;
         // What is about others that are away waits for them.

@@ -21,6 +21,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result as OpResult;
+use fsstack_identity::mark;
+use fsstack_identity::number::number;
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::file::sync_dir;
@@ -35,8 +37,6 @@ use crate::recovery::recover::{fresh_name, own_folder};
 use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
-use fsstack_identity::mark;
-use fsstack_identity::number::number;
 
 /// Records of moves.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
@@ -210,7 +210,7 @@ impl Noted<'_> {
         let mut body = self.body.clone();
         body[0] = Decided::New as u8;
         let for_from = self.from.ask(|| on_from.prepare(self.from, self.sort, &body))?;
-        // What is left of the first one goes with the next mount.
+        // A leftover of the first one is removed by the next mount.
         let for_to = self.to.ask(|| self.on_to.prepare(self.to, self.sort, &body))?;
         Ok(Some((for_from, for_to)))
     }

@@ -15,13 +15,13 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
+use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::{Stat, Time};
 
 use crate::pool::Pool;
 use crate::recovery::record::{self, RecordKind, Written};
 use crate::tree::inode::Inode;
-use fsstack_identity::number::{hash_name, mix};
 
 /// Records of changes of names.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };

@@ -11,6 +11,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::Ino;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
@@ -18,7 +19,6 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use crate::recovery::recover::{folder_name, fresh_name, in_folder, leave};
 use crate::recovery::{intent, journal};
-use fsstack_identity::number::{hash_name, mix};
 
 /// A record is no longer than this; a path that makes it longer is not recorded.
 const LONGEST: u64 = 1 << 20;

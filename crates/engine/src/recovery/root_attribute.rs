@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::locks::FlockKind;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
@@ -24,8 +25,7 @@ pub(crate) fn put(on: &Branch, name: &CStr, format: u16, body: &[u8]) -> Result<
     let root = on.root();
     let value = [&format.to_le_bytes()[..], body].concat();
     xattr::set(On::Fd(root.as_fd()), &attribute(name), &value, 0)?;
-    let root = sys::at::reopen(root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-    sys::file::fsync(root.as_fd())
+    sync_dir(root.as_fd())
 }
 
 /// Keeps mounts of other hosts from deciding intents on this root until it is dropped.

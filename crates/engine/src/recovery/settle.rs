@@ -8,11 +8,11 @@ use fsstack_branch::entries::is_dot;
 use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
-use fsstack_sys::file::sync_dir;
 
 /// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
+use fsstack_identity::index::Index;
 
 use clashes::Clashes;
 use inode::Inode;
@@ -28,7 +29,6 @@ use parallel_lookup::ParallelLookup;
 use tree_lock::TreeLock;
 
 use crate::pool::Pool;
-use fsstack_identity::index::Index;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const UNLINKED_INODES: usize = 1024;
@@ -54,14 +54,14 @@ pub(crate) struct Tree {
     pub(crate) relocations: AtomicU64,
     /// Objects that came to lie against the placement rules, as far as is known.
     pub(crate) misplaced: AtomicU64,
-    /// The pool as it is now; the same as the union's.
-    pub(crate) pool: Arc<ArcSwap<Pool>>,
+    /// The pool as it is now.
+    pub(crate) pool: ArcSwap<Pool>,
 }
 
 impl Tree {
     /// The tree below `root` over the branches of `pool`.
-    pub(crate) fn new(root: Inode, pool: Arc<ArcSwap<Pool>>, index: Index) -> Self {
-        let dir_fds = pool.load().settings.dir_fds;
+    pub(crate) fn new(root: Inode, pool: Pool, index: Index) -> Self {
+        let dir_fds = pool.settings.dir_fds;
         Self {
             inodes: Arc::new(Table::new(root)),
             seen: LocationCache::default(),
@@ -75,7 +75,7 @@ impl Tree {
             index,
             relocations: AtomicU64::new(0),
             misplaced: AtomicU64::new(0),
-            pool,
+            pool: ArcSwap::from_pointee(pool),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::number::mix;
 use fsstack_pool::{BranchIx, BranchSet, Candidate, DirPlacement, Ranking, Rejection, Space};
 use fsstack_sys as sys;
 
@@ -13,7 +14,6 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::placement::placement_in;
-use fsstack_identity::number::mix;
 
 impl Tree {
     /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_identity::number::{Identity, hash_name, mix};
 use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::{self, On};
@@ -23,7 +24,6 @@ use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode::{Copies, CreateGuard, Inode};
 use crate::tree::tree_lock::unless_stuck;
-use fsstack_identity::number::{Identity, hash_name, mix};
 
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;

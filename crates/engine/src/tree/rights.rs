@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::Result;
+use fsstack_identity::number::mix;
 use fsstack_pool::BranchIx;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
@@ -20,7 +21,6 @@ use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode::{AttributeGuard, Inode};
 use crate::tree::resolve::{DirStats, has_xattr};
-use fsstack_identity::number::mix;
 
 /// A recent change may be half done: by another host's pool, or by a script on the branches.
 const SETTLED_AFTER: i64 = 2;

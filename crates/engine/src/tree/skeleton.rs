@@ -20,6 +20,8 @@ use fsstack_branch::caller::as_owner;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::mark;
+use fsstack_identity::number::{Identity, mix};
 use fsstack_pool::BranchIx;
 use fsstack_sys::at::{RenameFlags, SetTime, Times};
 use fsstack_sys::dirents::Dirents;
@@ -35,8 +37,6 @@ use crate::tree::inode::{Inode, InodeName};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
 use crate::tree::unsynced_dirs::NameEvent;
-use fsstack_identity::mark;
-use fsstack_identity::number::{Identity, mix};
 
 impl Tree {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::reply_takeover;
+use fsstack_branch::ranked::{HeldRank, TREE};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::pool::Pool;
-use fsstack_branch::ranked::{HeldRank, TREE};
 
 /// How long one attempt to take it lasts.
 const LOCK_ATTEMPT: Duration = Duration::from_millis(20);

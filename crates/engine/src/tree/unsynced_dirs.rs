@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -32,8 +34,6 @@ use crate::settings::Synced;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
 use crate::tree::inode::handed::generation;
-use fsstack_identity::number::hash_name;
-use fsstack_sys::file::sync_dir;
 
 /// Directories of a branch that are remembered; with more, the whole branch counts as changed.
 const DIRS: usize = 4096;

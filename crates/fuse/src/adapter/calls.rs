@@ -96,6 +96,7 @@ pub struct CallProfile {
 pub struct CallWatch {
     /// False: nothing is measured.
     on: AtomicBool,
+    settling: Mutex<()>,
     slow_us: AtomicU64,
     log: Mutex<SlowLog>,
     /// Order: before `log`.
@@ -133,6 +134,7 @@ impl Default for CallWatch {
     fn default() -> Self {
         Self {
             on: AtomicBool::new(false),
+            settling: Mutex::default(),
             slow_us: AtomicU64::new(OFF),
             log: Mutex::default(),
             profile: Mutex::default(),
@@ -189,8 +191,9 @@ impl CallWatch {
         totals
     }
 
-    /// Sets the flag that requests look at.
+    /// Sets the flag that requests look at. In turn: the last one to change something must be the last one to set it.
     fn settle(&self) {
+        let _turn = self.settling.lock();
         let on = self.slow().is_some() || self.profiles.load(Relaxed);
         longest::watch(self.slow().is_some());
         self.on.store(on, Relaxed);
@@ -330,7 +333,7 @@ fn path_of(union: &Union, ino: Ino, op: &Operation<'_>) -> Option<Vec<u8>> {
     let Some(name) = name_in(op) else { return union.known_path(ino, LONGEST_PATH) };
     let name = &name[..name.len().min(LONGEST_PATH / 2)];
     let dir = union.known_path(ino, LONGEST_PATH - name.len() - 1)?;
-    // Of exactly this size: the log keeps it.
+    // Allocated with exactly this size, since the log keeps it.
     Some(if dir.is_empty() { name.to_vec() } else { [&dir, name].join(&b'/') })
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::BranchId;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 use redb::TableDefinition;
@@ -21,7 +22,6 @@ use redb::TableDefinition;
 use super::SharedIndex;
 use super::store::{DbResult, Store, StoreWhen, table};
 use crate::marked_branch::MarkedBranch;
-use fsstack_sys::file::sync_dir;
 
 /// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
 const SIGNED: &CStr = c"trusted.fsstack.index";

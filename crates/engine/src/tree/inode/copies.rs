@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, BranchSet};
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
 use super::copy_guards::CopyGuards;
 use super::{Inode, Location};
-use fsstack_identity::number::hash_name;
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
 /// an entry older than a busy machine makes of that is asked for again.

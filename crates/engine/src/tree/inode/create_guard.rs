@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::ranked::{HeldRank, NAME};
+use fsstack_identity::number::hash_name;
 
 use super::Inode;
 use super::copies::DirCopies;
-use fsstack_identity::number::hash_name;
 
 /// No other thread makes this name in this directory until this is dropped.
 ///

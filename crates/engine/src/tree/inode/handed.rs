@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use dashmap::mapref::entry::Entry;
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,6 @@ use super::copies::Copy;
 use super::table::{Slot, Table};
 use super::{Copies, Inode, InodeName, Location};
 use crate::files::OpenFile;
-use fsstack_identity::number::Identity;
 
 /// A name: text where it is text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::ranked::{INODE, Ranked};
+use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 use smallvec::SmallVec;
@@ -30,7 +31,6 @@ use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
-use fsstack_identity::number::Identity;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
 const WAS_MAPPABLE: u32 = 1 << 31;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dashmap::mapref::entry::Entry;
+use fsstack_identity::number::{Identity, NumberMap};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 
 use super::Inode;
-use fsstack_identity::number::{Identity, NumberMap};
 
 /// Directories remembered aside before the first look for those that are gone.
 const ASIDE: usize = 4096;
