@@ -2,8 +2,10 @@
 //! the state on disk at that moment.
 //!
 //! While an observer is active, such calls of all threads are serialised, so that each change is seen with its own
-//! call. The observer's own calls must not go through this crate.
+//! call. One that another thread had begun before is not reported: a sync of it does not cover what was changed meanwhile.
+//! The observer's own calls must not go through this crate.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -51,14 +53,32 @@ fn observer() -> Option<Arc<dyn Observer>> {
     OBSERVER.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+thread_local! {
+    /// This thread's call was begun under [`TURN`].
+    static HAS_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The turn of one call.
+pub(crate) struct Turn(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HAS_TURN.set(false);
+    }
+}
+
 /// Lock that serialises calls which may change something, if an observer is active.
-pub(crate) fn turn(call: Call) -> Option<MutexGuard<'static, ()>> {
-    (may_change(call) && observer().is_some()).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+pub(crate) fn turn(call: Call) -> Option<Turn> {
+    (may_change(call) && observer().is_some()).then(|| {
+        let turn = Turn(TURN.lock().unwrap_or_else(PoisonError::into_inner));
+        HAS_TURN.set(true);
+        turn
+    })
 }
 
 /// Reports a call that succeeded.
 pub(crate) fn made(call: Call) {
-    if may_change(call)
+    if HAS_TURN.get()
         && let Some(observer) = observer()
     {
         observer.made(call);
@@ -67,7 +87,9 @@ pub(crate) fn made(call: Call) {
 
 /// Reports a sync that succeeded.
 pub(crate) fn synced(fd: BorrowedFd<'_>, reach: Reach) {
-    if let Some(observer) = observer() {
+    if HAS_TURN.get()
+        && let Some(observer) = observer()
+    {
         observer.synced(fd, reach);
     }
 }
@@ -140,6 +162,32 @@ mod tests {
                 scope.spawn(observes);
             }
         });
+    }
+
+    #[test]
+    fn a_call_that_was_begun_before_is_not_reported() {
+        let seen = Arc::new(Seen::default());
+        let file = tempfile::tempfile().unwrap();
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let synced_file = &file;
+        std::thread::scope(|scope| {
+            let syncs = scope.spawn(move || {
+                crate::call::once(Call::Fsync, || {
+                    begin.send(()).unwrap();
+                    ends.recv().unwrap();
+                    synced(synced_file.as_fd(), Reach::File);
+                    Ok(())
+                })
+            });
+            begun.recv().unwrap();
+            observed(seen.clone(), || {
+                file::write_at(file.as_fd(), b"x", 0).unwrap();
+                end.send(()).unwrap();
+                syncs.join().unwrap().unwrap();
+            });
+        });
+        assert_eq!(*seen.0.lock().unwrap(), ["Write"]);
     }
 
     #[test]
