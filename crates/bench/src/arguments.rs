@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -61,6 +61,15 @@ pub(crate) struct Experiment {
     /// Put a link of this rate between clients and servers of the lab, as in 1gbit.
     #[arg(long, value_name = "RATE", requires = "lab", help_heading = "Lab")]
     pub(crate) wan: Option<Rate>,
+    /// Hold each disk of the lab to so many bytes a second, reads and writes apart, as in 40M.
+    #[arg(long, value_name = "RATE", requires = "lab", help_heading = "Lab")]
+    pub(crate) disk: Option<Bytes>,
+    /// Hold each disk of the lab to so many requests a second: 200 as a disk that takes 5 ms for each.
+    #[arg(long, value_name = "N", requires = "lab", help_heading = "Lab")]
+    pub(crate) disk_iops: Option<NonZeroU64>,
+    /// Hold this run, and what it starts, to so much memory, page cache included (root).
+    #[arg(long, value_name = "SIZE", help_heading = "Lab")]
+    pub(crate) memory: Option<Bytes>,
 }
 
 /// One experiment, or all of them.

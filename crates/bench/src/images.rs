@@ -6,9 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use fsstack_lab::MiB;
 use fsstack_lab::branch::Layout;
+use fsstack_lab::disk_limit::DiskLimit;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use crate::machine;
+use crate::workload::Bytes;
 
 /// Directory for images in memory.
 const MEMORY: &str = "/dev/shm";
@@ -19,7 +21,7 @@ pub(crate) fn layout(total: MiB) -> Layout {
 }
 
 /// Allocates the holes of the images in a directory, if half of the room stays. Describes the result.
-pub(crate) fn allocate(dir: &Path) -> Result<String> {
+pub(crate) fn allocate(dir: &Path, limit: DiskLimit) -> Result<String> {
     let images: Vec<File> = images(dir).with_context(|| format!("images in {}", dir.display()))?;
     let (mut holes, mut all) = (0, 0);
     for image in &images {
@@ -31,23 +33,33 @@ pub(crate) fn allocate(dir: &Path) -> Result<String> {
     for image in images.iter().filter(|_| able) {
         fallocate(image, FallocateFlags::empty(), 0, image.metadata()?.len())?;
     }
-    Ok(described(dir, if able { Layout::Preallocated } else { Layout::Sparse }))
+    Ok(described(dir, if able { Layout::Preallocated } else { Layout::Sparse }, limit))
 }
 
-/// Describes disks that are images in `dir`, or in memory.
-pub(crate) fn described(dir: &Path, layout: Layout) -> String {
+/// Describes disks that are images in `dir`.
+pub(crate) fn described(dir: &Path, layout: Layout, limit: DiskLimit) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let fs_type = machine::mount_of(&dir).map(|(fs_type, ..)| fs_type).unwrap_or_default();
-    let place = if fs_type == "tmpfs" {
-        "disks are files in memory, so CPU time is what is measured".to_owned()
-    } else {
-        format!("disks are files on {fs_type}")
+    let place = match (fs_type.as_str(), held(limit)) {
+        ("tmpfs", Some(held)) => format!("disks are files in memory, {held}"),
+        ("tmpfs", None) => "disks are files in memory, so CPU time is what is measured".to_owned(),
+        (_, held) => {
+            format!("disks are files on {fs_type}{}", held.map_or(String::new(), |held| format!(", {held}")))
+        }
     };
     let how = match layout {
         Layout::Preallocated => "allocated beforehand",
         Layout::Sparse => "sparse: the first write to a block is slower",
     };
     format!("{place} ({how})")
+}
+
+/// Limit in words, if there is one.
+fn held(limit: DiskLimit) -> Option<String> {
+    let bytes = limit.bytes.map(|most| format!("{}/s", Bytes(most.get())));
+    let requests = limit.requests.map(|most| format!("{most} requests a second"));
+    let all: Vec<String> = bytes.into_iter().chain(requests).collect();
+    (!all.is_empty()).then(|| format!("each held to {}", all.join(" and ")))
 }
 
 fn images(dir: &Path) -> Result<Vec<File>> {
@@ -72,6 +84,7 @@ fn fits(dir: &Path, bytes: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -82,11 +95,14 @@ mod tests {
         let image = dir.path().join("b1.img");
         File::create(&image).unwrap().set_len(8 << 20).unwrap();
         fs::write(dir.path().join("b1.whole"), "").unwrap();
-        let said = allocate(dir.path()).unwrap();
+        let said = allocate(dir.path(), DiskLimit::default()).unwrap();
         let found = fs::metadata(&image).unwrap();
         assert_eq!(found.len(), 8 << 20);
         assert_eq!(8 << 20 <= found.blocks() * 512, said.contains("beforehand"), "{said}");
         assert!(!fits(dir.path(), u64::MAX / 2));
-        assert!(allocate(&dir.path().join("none")).is_err());
+        assert!(allocate(&dir.path().join("none"), DiskLimit::default()).is_err());
+        let limit = DiskLimit { bytes: NonZeroU64::new(40_000_000), requests: NonZeroU64::new(200) };
+        let said = described(dir.path(), Layout::Sparse, limit);
+        assert!(said.contains(", each held to 40 MB/s and 200 requests a second (sparse"), "{said}");
     }
 }

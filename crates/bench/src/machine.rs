@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fsstack_lab::cgroup::memory_limit;
 use rustix::fs::statvfs;
 
 use crate::record::{Machine, TargetRecord};
@@ -26,6 +27,7 @@ pub(crate) fn machine() -> Machine {
         cpu: line(&text("/proc/cpuinfo"), "model name"),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         memory_bytes: kib << 10,
+        memory_limit_bytes: memory_limit().filter(|&limit| limit < kib << 10),
         load: load(),
         load_after: None,
         steal_seconds: None,

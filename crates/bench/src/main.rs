@@ -15,6 +15,7 @@ mod gate;
 mod images;
 mod machine;
 mod measure;
+mod memory;
 mod metadata;
 mod order;
 mod pace;
@@ -37,6 +38,7 @@ mod test_bed;
 mod turns;
 mod workload;
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use fsstack_lab::disk_limit::DiskLimit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use arguments::{Arguments, Command, Experiment, PlanFile};
@@ -109,10 +112,13 @@ fn planned(given: &PlanFile) -> Result<ExitCode> {
 
 /// Runs one experiment, or every possible one.
 fn experiments(given: &Experiment) -> Result<ExitCode> {
-    let lab = given.lab.map(|kind| Lab { kind, volumes: given.volumes.clone(), wan: given.wan, needed: 0 });
+    let rate = given.disk.map(|rate| NonZeroU64::new(rate.0).context("--disk 0 is no rate")).transpose()?;
+    let limit = DiskLimit { bytes: rate, requests: given.disk_iops };
+    let (volumes, wan) = (given.volumes.clone(), given.wan);
+    let lab = given.lab.map(|kind| Lab { kind, volumes, wan, limit, memory: given.memory, needed: 0 });
     let extent = if given.full { Extent::Full } else { Extent::Quick };
     let one = |name: Name, out: Option<&Path>, stop: &Arc<AtomicBool>| {
-        let (plan, _ground) = experiment::plan(name, extent, &given.running, lab.as_ref())?;
+        let (plan, _ground) = experiment::plan(name, extent, given.memory, &given.running, lab.as_ref())?;
         measured(&plan, out, stop)
     };
     let (stop, out) = (stop_on_signals()?, given.running.out.as_deref());

@@ -70,6 +70,9 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cpus: usize,
     pub(crate) memory_bytes: u64,
+    /// Most that control groups allow this run, page cache included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) memory_limit_bytes: Option<u64>,
     /// Load averages before the first round, which show other work.
     pub(crate) load: String,
     /// Load averages after the last round, our own work included.

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use fsstack_lab::branch::Kind;
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon::{self, Process};
+use fsstack_lab::disk_limit::{Device, DiskLimit};
 use fsstack_lab::disks::{Disks, Stack};
 use fsstack_lab::ganesha::{self, Ganesha};
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps, Volume};
@@ -21,6 +22,7 @@ use fsstack_lab::{Branch, MiB, needs};
 use rustix::fs::statvfs;
 
 use crate::images;
+use crate::memory::{self, HeldMemory};
 use crate::plan::Export;
 use crate::rivals::{first_line, options};
 use crate::target::Target;
@@ -42,6 +44,10 @@ pub(crate) struct Lab {
     /// Volumes instead of the experiment's own.
     pub(crate) volumes: Vec<Volume>,
     pub(crate) wan: Option<Rate>,
+    /// Most that each disk does.
+    pub(crate) limit: DiskLimit,
+    /// Memory that the run, and the daemons of its pools, are held to.
+    pub(crate) memory: Option<Bytes>,
     /// Bytes that its volumes or branches must hold at once, in total.
     pub(crate) needed: u64,
 }
@@ -57,6 +63,9 @@ pub(crate) struct Parts {
     pub(crate) bears: Vec<(String, u32)>,
     /// Description of the disks.
     pub(crate) disks: String,
+    /// Rules that hold the disks to a rate.
+    _limits: Vec<Entry>,
+    _memory: Option<HeldMemory>,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
     /// Lock against other users of the lab.
@@ -72,6 +81,17 @@ impl Lab {
             Kinds::Gluster => self.gluster(&volumes),
             Kinds::Xfs => self.xfs(volumes.len()),
         }
+    }
+
+    /// Holds this run to the memory that was asked for, once its images exist.
+    pub(crate) fn hold_memory(&self, disks: &str) -> Result<Option<HeldMemory>> {
+        let Some(memory) = self.memory else { return Ok(None) };
+        ensure!(
+            !(disks.contains("in memory") && disks.contains("sparse")),
+            "--memory: the lab's images do not fit into memory twice over, and what is written to them would count: \
+             set FSSTACK_LAB_DIR to a directory on a disk, or measure mounts of your own by --target"
+        );
+        memory::hold(memory).map(Some)
     }
 
     /// Number of parts.
@@ -95,8 +115,10 @@ impl Lab {
         let most = volumes.iter().map(|volume| volume.on_bricks(self.needed)).max().unwrap_or(0);
         room(most.saturating_sub(taken(&lab.home().join("img"))))?;
         lab.up(&plan, Steps::Beside).context("bringing the GlusterFS lab up")?;
-        let disks = images::allocate(&lab.home().join("img"))?;
-        let mut parts = Parts { _claim: Some(claim), disks, ..Parts::default() };
+        let images = lab.home().join("img");
+        let disks = images::allocate(&images, self.limit)?;
+        let limits = self.limit.hold(&Device::of_images(&images)?)?;
+        let mut parts = Parts { _claim: Some(claim), _limits: limits, disks, ..Parts::default() };
         for &volume in volumes {
             let name = volume.to_string();
             let far = self.wan.map_or(String::new(), |rate| format!(", behind a link of {rate}"));
@@ -104,6 +126,7 @@ impl Lab {
             parts.bears.push((name.clone(), u32::try_from(volume.bears())?));
             parts.dirs.push((name, lab.mount_point(volume)));
         }
+        parts._memory = self.hold_memory(&parts.disks)?;
         Ok(parts)
     }
 
@@ -115,7 +138,7 @@ impl Lab {
         let size = MiB(((self.needed / 8 * 9) >> 20) + 1024).max(MiB(2 << 10));
         let home = cleanup::fresh("bench")?;
         let layout = images::layout(MiB(size.0 * count as u64));
-        let disks = images::described(Path::new("/dev/shm"), layout);
+        let disks = images::described(Path::new("/dev/shm"), layout, self.limit);
         let mut parts = Parts { _home: Some(Entry::dir(&home)?), disks, ..Parts::default() };
         for n in 1..=count {
             let name = format!("xfs{n}");
@@ -123,6 +146,9 @@ impl Lab {
             parts.dirs.push((name, branch.path().to_owned()));
             parts._branches.push(branch);
         }
+        let devices: Result<Vec<Device>> = parts.dirs.iter().map(|(_, dir)| Device::below(dir)).collect();
+        parts._limits = self.limit.hold(&devices?)?;
+        parts._memory = self.hold_memory(&parts.disks)?;
         Ok(parts)
     }
 }
@@ -187,6 +213,8 @@ pub(crate) struct TestBed {
     rivals: Vec<Rival>,
     /// Directories of the pools and rivals on the layers below.
     inner: Vec<Entry>,
+    limits: Vec<Entry>,
+    memory: Option<HeldMemory>,
     disks: Vec<Standing>,
     /// Description of the disks.
     pub(crate) about_disks: String,
@@ -195,6 +223,16 @@ pub(crate) struct TestBed {
 }
 
 impl TestBed {
+    /// Nothing but a memory that this process is held to.
+    pub(crate) fn held_to(memory: Option<Bytes>) -> Result<Self> {
+        Ok(Self { memory: memory.map(memory::hold).transpose()?, ..Self::default() })
+    }
+
+    /// Keeps this process held to a memory.
+    pub(crate) fn keep_memory(&mut self, held: Option<HeldMemory>) {
+        self.memory = held;
+    }
+
     /// Keeps what pools were stacked upon.
     pub(crate) fn keep(&mut self, parts: Parts) {
         self.parts.push(parts);
@@ -281,12 +319,18 @@ impl TestBed {
     }
 
     /// Makes a file system on each available kind of disk; others with the reason.
-    pub(crate) fn disks(&mut self, kinds: &[&str], size: MiB) -> Vec<(String, Result<Target, String>)> {
-        let made = |kind: &&str| ((*kind).to_owned(), self.disk(kind, size).map_err(|e| first_line(&e)));
+    pub(crate) fn disks(
+        &mut self,
+        kinds: &[&str],
+        size: MiB,
+        limit: DiskLimit,
+    ) -> Vec<(String, Result<Target, String>)> {
+        let made =
+            |kind: &&str| ((*kind).to_owned(), self.disk(kind, size, limit).map_err(|e| first_line(&e)));
         kinds.iter().map(made).collect()
     }
 
-    fn disk(&mut self, kind: &str, size: MiB) -> Result<Target> {
+    fn disk(&mut self, kind: &str, size: MiB, limit: DiskLimit) -> Result<Target> {
         let disks = Disks::of_this_process(kind.parse()?)?;
         if let Stack::Raidz(compression) = disks.stack()
             && let Some(raidz) = self.disks.iter().find(|up| matches!(up.0.stack(), Stack::Raidz(_)))
@@ -300,7 +344,8 @@ impl TestBed {
         // Recorded even after a failure, so that partly made disks are taken down.
         self.disks.push(Standing(disks));
         if made.is_ok() {
-            self.about_disks = images::allocate(&images)?;
+            self.about_disks = images::allocate(&images, limit)?;
+            self.limits.extend(limit.hold(&Device::of_images(&images)?)?);
         }
         let dir = made?.into_iter().next().context("no file system was mounted")?;
         Ok(Target { name: kind.to_owned(), dir })

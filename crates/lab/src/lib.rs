@@ -16,10 +16,11 @@
 
 pub mod branch;
 pub mod browser;
+pub mod cgroup;
 pub mod cleanup;
-pub mod cpu_group;
 pub mod daemon;
 pub mod debian;
+pub mod disk_limit;
 pub mod disks;
 pub mod ganesha;
 pub mod gluster;
@@ -38,8 +39,8 @@ pub mod trace;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
+pub use cgroup::{CpuGroup, MemoryGroup, PidsGroup};
 pub use cleanup::{sweep, take_down};
-pub use cpu_group::{CpuGroup, PidsGroup};
 pub use disks::Disks;
 pub use gluster::Gluster;
 pub use guest::{Guest, GuestDisks};

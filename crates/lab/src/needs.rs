@@ -118,6 +118,12 @@ pub fn cpu_groups() -> Result<(), Skip> {
         .map_err(|e| Skip::because(format!("needs groups of the cpu controller: {e:#}")))
 }
 
+/// Disks can be held to a rate.
+pub fn disk_limits() -> Result<(), Skip> {
+    root()?;
+    crate::disk_limit::able().map_err(|e| Skip::because(format!("needs disks held to a rate: {e:#}")))
+}
+
 /// Threads can raise their priority, also after they were idle.
 pub fn niceness() -> Result<(), Skip> {
     /// CAP_SYS_NICE.

@@ -18,7 +18,7 @@ pub(super) const BARS: &[(&str, &str)] = &[("create", "creates"), ("stat", "stat
 const SOURCE: &str =
     "I/O performance of cluster file systems, ISBN 978-89-6211-031-9 (seeds/lustre-gpfs-io-report.txt)";
 
-pub(super) fn content(extent: Extent) -> Content {
+pub(super) fn content(extent: Extent, memory: Option<Bytes>) -> Content {
     let mut content = Content {
         title: "cluster-io: the general survey",
         figures: Vec::new(),
@@ -30,7 +30,7 @@ pub(super) fn content(extent: Extent) -> Content {
     let size = extent.pick(32 << 20, 2 << 30);
     let base = Workload { file_size: Bytes(size), ..Workload::default() };
     by_tasks(&mut content, extent, &base);
-    by_size(&mut content, extent, &base);
+    by_size(&mut content, extent, memory, &base);
     by_block(&mut content, extent, &base);
     by_pattern(&mut content, &base);
     by_sharing(&mut content, &base);
@@ -69,10 +69,10 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
             "B/s",
         );
     }
-    for &count in extent.pick(&[1, 2, 4, 8][..], &[1, 2, 4, 8, 16, 32, 60]) {
-        // The quick run moves the same amount in total for any number of tasks.
-        let each = extent.pick(base.file_size.0 / u64::from(count).max(1), base.file_size.0);
-        for workload in both(&Workload { tasks: tasks(count), file_size: Bytes(each), ..base.clone() }) {
+    // Each task does the same work, as published: 2 GB there.
+    let each = Bytes(extent.pick(4 << 20, base.file_size.0));
+    for &count in extent.pick(&[1, 4, 16, 60][..], &[1, 2, 4, 8, 16, 32, 60]) {
+        for workload in both(&Workload { tasks: tasks(count), file_size: each, ..base.clone() }) {
             let (figure, name) =
                 (format!("tasks-{}", workload.op), format!("{} by {}", workload.op, tasks_of(count)));
             content.case(&figure, name, count_step(count), workload);
@@ -80,11 +80,13 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
     }
 }
 
-fn by_size(content: &mut Content, extent: Extent, base: &Workload) {
-    // This figure measures the cache: the file was read once before.
+fn by_size(content: &mut Content, extent: Extent, memory: Option<Bytes>, base: &Workload) {
+    // This figure measures the cache: the file was read once before. Files that do not fit show its end.
     figure(content, "size-read", "By file size, read again", WorkloadShape::Lines, "file size", "B/s");
     let sizes = extent.pick(&[1_u64, 4, 16, 64][..], &[64, 128, 256, 512, 1024, 2048, 4096]);
-    for &mebibytes in sizes {
+    let around =
+        |memory: Bytes| [8, 4, 2, 1].map(|part| (memory.0 >> 20) / part).into_iter().chain([memory.0 >> 19]);
+    for mebibytes in memory.map_or_else(|| sizes.to_vec(), |memory| around(memory).collect()) {
         let workload = Workload { op: Op::Read, file_size: Bytes(mebibytes << 20), ..base.clone() };
         let x = size_step(mebibytes << 20);
         content.case("size-read", format!("read again, file of {}", x.1), x, workload);
@@ -250,25 +252,35 @@ fn says_of(results: &Results, name: &str) -> Option<String> {
         let last = |how: &str| ends(&format!("names-{kind}-{how}")).map(|(_, last)| last);
         Some(last("per-task")? / last("shared")?)
     };
-    let cached =
-        ends("size-read")?.1 / rates("pattern").iter().find(|(label, _)| label == "read sequential")?.1;
+    let again = rates("size-read");
+    let fastest = again.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let cached = fastest / rates("pattern").iter().find(|(label, _)| label == "read sequential")?.1;
     let by_pattern = |op: &str| {
         let to = format!("{op} sequential");
         Some((part(&format!("{op} random"), &to)?, part(&format!("{op} strided"), &to)?))
     };
     let ((random_write, strided_write), (random_read, strided_read)) =
         (by_pattern("write")?, by_pattern("read")?);
+    // The largest file does not fit into a limited memory.
+    let beyond = results.machine.memory_limit_bytes.map(|limit| {
+        let part = again.last().map_or(0.0, |(_, rate)| rate / fastest);
+        format!(
+            " A file of twice the memory ({}) is read again at {part:.2} of the best rate (published: cliffs at 700 and 500 MB, the clients' caches).",
+            Bytes(limit)
+        )
+    });
     Some(format!(
         "{name}: most is written by {} and read by {} at a time (published: Lustre 2 and 4, GPFS 2 and 2). A file that is in the cache is read {cached:.1} times as \
          fast as one that is not (published: several times). In the smallest blocks it writes {:.0} % and reads {:.0} % of what it does in the largest \
          (published: Lustre falls, GPFS does not). Random and strided, to sequential: writes {random_write:.2} and {strided_write:.2}, reads {random_read:.2} and {strided_read:.2} \
-         (published: writes alike, reads lower). A directory for each task makes files {:.1} and directories {:.1} times as fast as one for all (published: Lustre 1, GPFS 160).",
+         (published: writes alike, reads lower). A directory for each task makes files {:.1} and directories {:.1} times as fast as one for all (published, with 60 tasks: Lustre 1, GPFS 160).{}",
         peak("tasks-write")?,
         peak("tasks-read")?,
         small("write")?,
         small("read")?,
         apart("files")?,
         apart("directories")?,
+        beyond.unwrap_or_default(),
     ))
 }
 
@@ -276,4 +288,20 @@ fn says_of(results: &Results, name: &str) -> Option<String> {
 fn rates_of(results: &Results, figure: &str, target: &str) -> Vec<(String, f64)> {
     let rate = |case: &Case| Some((case.x_label.clone(), results.summary(&case.name, target)?.rate.median));
     results.cases_of(figure).filter_map(rate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_sizes_lie_around_a_limited_memory() {
+        let sizes = |memory| {
+            let content = content(Extent::Quick, memory);
+            let cases = content.cases.iter().filter(|case| case.figure == "size-read");
+            cases.map(|case| case.x_label.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(None), ["1 MiB", "4 MiB", "16 MiB", "64 MiB"]);
+        assert_eq!(sizes(Some(Bytes(512 << 20))), ["64 MiB", "128 MiB", "256 MiB", "512 MiB", "1 GiB"]);
+    }
 }

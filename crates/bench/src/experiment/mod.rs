@@ -9,6 +9,7 @@ mod raid_compare;
 use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Running, Which};
+use crate::memory;
 use crate::plan::{Cells, Plan, Repeated};
 use crate::published::{Point, Published};
 use crate::record::{Case, Figure, Results, Skipped};
@@ -95,11 +96,12 @@ struct Content {
 }
 
 impl Content {
-    fn of(name: Name, extent: Extent) -> Self {
+    /// `memory`: what the run is held to.
+    fn of(name: Name, extent: Extent, memory: Option<Bytes>) -> Self {
         match name {
             Name::DoubleFuse => double_fuse::content(extent),
             Name::GlusterVolumes => gluster_volumes::content(extent),
-            Name::ClusterIo => cluster_io::content(extent),
+            Name::ClusterIo => cluster_io::content(extent, memory),
             Name::RaidCompare => raid_compare::content(extent),
             Name::NfsNconnect => nfs_nconnect::content(extent),
         }
@@ -115,10 +117,12 @@ impl Content {
 pub(crate) fn plan(
     name: Name,
     extent: Extent,
+    memory: Option<Bytes>,
     running: &Running,
     lab: Option<&Lab>,
 ) -> Result<(Plan, TestBed)> {
-    let content = Content::of(name, extent);
+    let content = Content::of(name, extent, memory);
+    memory.map(|memory| memory::check(memory, &content.cases)).transpose()?;
     if lab.is_none() && running.targets.is_empty() {
         bail!(
             "{}: no targets: give --target NAME=DIR ({}), or --lab to have them made",
@@ -154,7 +158,7 @@ pub(crate) fn plan(
         name.complete(running, &mut plan);
         plan.check()?;
         announce(&plan, extent, plan.targets.len());
-        return Ok((plan, TestBed::default()));
+        return Ok((plan, TestBed::held_to(memory)?));
     };
     name.check(lab)?;
     if name == Name::NfsNconnect {
@@ -168,7 +172,7 @@ pub(crate) fn plan(
         Name::DoubleFuse => double_fuse::test_bed(lab, &mut plan)?,
         Name::GlusterVolumes => gluster_volumes::test_bed(lab, &mut plan)?,
         Name::ClusterIo => cluster_io::test_bed(lab, &mut plan)?,
-        Name::RaidCompare => raid_compare::test_bed(&mut plan)?,
+        Name::RaidCompare => raid_compare::test_bed(lab, &mut plan)?,
         Name::NfsNconnect => nfs_nconnect::test_bed(lab, &mut plan)?,
     };
     name.complete(running, &mut plan);

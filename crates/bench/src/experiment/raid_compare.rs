@@ -10,8 +10,8 @@ use super::{Content, Extent, point, skipped};
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Results, WorkloadShape};
-use crate::test_bed::{TestBed, room};
-use crate::workload::{Bytes, Cache, Data, Op, Pattern, Sync, Workload};
+use crate::test_bed::{Lab, TestBed, room};
+use crate::workload::{Bytes, Cache, Data, Engine, Files, Op, Pattern, Sync, Workload};
 
 const SOURCE: &str = "Hardware RAID5 and ZFS raidz, 25 November 2013 (seeds/raidz-vs-hardware-raid5.txt)";
 
@@ -54,7 +54,9 @@ pub(super) fn content(extent: Extent) -> Content {
                 ("rewrite", Workload { op: Op::Rewrite, sync: Sync::End, ..base.clone() }),
                 ("read", Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() }),
                 ("random read", Workload { op: Op::Read, cache: Cache::Cold, ..seeks.clone() }),
-                ("random write", Workload { op: Op::Rewrite, sync: Sync::End, ..seeks }),
+                ("random write", Workload { op: Op::Rewrite, sync: Sync::End, ..seeks.clone() }),
+                // As by `bonnie++ -b`: nothing is left in caches.
+                ("write, each synced", Workload { pattern: Pattern::Sequential, sync: Sync::Each, ..seeks }),
             ];
             for (n, (what, workload)) in cases.into_iter().enumerate() {
                 content.case(
@@ -66,7 +68,31 @@ pub(super) fn content(extent: Extent) -> Content {
             }
         }
     }
+    names(&mut content, extent);
     content
+}
+
+/// Files made, looked at and removed, as by `bonnie++ -n`.
+fn names(content: &mut Content, extent: Extent) {
+    content.figures.push(Figure {
+        name: "names".to_owned(),
+        title: "Create, stat, remove: files in one directory".to_owned(),
+        shape: WorkloadShape::Bars,
+        x_label: String::new(),
+        unit: "op/s".to_owned(),
+    });
+    for (n, tasks) in [1_u32, 4].into_iter().enumerate() {
+        let label = format!("{tasks} {}", if tasks == 1 { "task" } else { "tasks" });
+        let workload = Workload {
+            engine: Engine::Metadata,
+            op: Op::FileCycle,
+            files: Files::Shared,
+            tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
+            entries: NonZeroU32::new(extent.pick(250, 1024)).unwrap_or(NonZeroU32::MIN),
+            ..Workload::default()
+        };
+        content.case("names", format!("names, {label}"), (n as f64, label), workload);
+    }
 }
 
 /// The publication gives its bars as pictures, and these in words: what compression did to raidz ("more than double",
@@ -91,18 +117,19 @@ pub(super) const KINDS: [&str; 6] =
     ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 
 /// A file system of each available kind.
-pub(super) fn test_bed(plan: &mut Plan) -> Result<TestBed> {
+pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
     let needed = largest.saturating_mul(KINDS.len() as u64);
     room(needed)?;
     let mut test_bed = TestBed::default();
     // Each must hold everything, in case all share one disk. All images together are to fit into memory.
-    for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(512))) {
+    for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(512)), lab.limit) {
         match made {
             Ok(target) => plan.targets.push(target),
             Err(why) => plan.skipped.push(skipped(&name, why)),
         }
     }
+    test_bed.keep_memory(lab.hold_memory(&test_bed.about_disks)?);
     plan.disks = Some(test_bed.about_disks.clone());
     Ok(test_bed)
 }
@@ -124,5 +151,17 @@ pub(super) fn says(results: &Results) -> Vec<String> {
             writes("incompressible", 1)?,
         ))
     };
-    pairs.into_iter().filter_map(sentence).collect()
+    let synced = |kind: &&str| {
+        let rate = |case: &str| results.summary(case, kind).map(|s| s.rate.median);
+        let parts = [1, 4].map(|tasks| {
+            let case = |what: &str| format!("{what}, incompressible, {tasks}");
+            Some(rate(&case("write, each synced"))? / rate(&case("write"))?)
+        });
+        let [one, four] = parts;
+        Some(format!(
+            "Write-through: {kind} writes blocks of 8 KiB, each synced, at {:.3} of the rate of 1 MiB synced at the end, with four tasks {:.3} (published: write-back is faster).",
+            one?, four?
+        ))
+    };
+    pairs.into_iter().filter_map(sentence).chain(KINDS.iter().filter_map(synced)).collect()
 }

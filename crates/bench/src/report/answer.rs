@@ -6,7 +6,7 @@ use crate::bar::{DecidedBar, Decision, Measure};
 use crate::experiment;
 use crate::record::{Case, Results, Summary, TargetRecord, WorkloadShape};
 use crate::stats::{Ratio, Verdict, resolution};
-use crate::workload::Sync;
+use crate::workload::{Bytes, Sync};
 
 /// Most columns of the table.
 const MOST_COLUMNS: usize = 6;
@@ -163,6 +163,7 @@ fn row(results: &Results, target: &TargetRecord, columns: &[&Case]) -> AnswerRow
 fn conditions(results: &Results) -> Vec<String> {
     let (made, machine) = (&results.made, &results.machine);
     let mut all = vec![format!("{} CPUs, {}", machine.cpus, machine.kernel)];
+    all.extend(machine.memory_limit_bytes.map(|limit| format!("held to {} of memory", Bytes(limit))));
     all.extend(made.disks.clone());
     all.push(cells(results));
     let rounds = || results.summaries.iter().map(|s| s.rate.rounds);

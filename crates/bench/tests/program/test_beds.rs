@@ -82,6 +82,36 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
 }
 
 #[test]
+fn disks_and_memory_are_held_to_what_was_asked() {
+    needs!(mounting(), loops(), disk_limits());
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let limits = ["--disk", "400M", "--disk-iops", "20000", "--memory", "128M"];
+    let run = bench(&["experiment", "double-fuse", "--lab", "xfs"])
+        .args(limits)
+        .args(["--cell-seconds", "0", "--rounds", "1", "--warmups", "0", "--out"])
+        .arg(&out)
+        .env("FSSTACK_LAB_DIR", &state)
+        .limit(Duration::from_secs(170));
+    let refused = bench(&["experiment", "double-fuse", "--lab", "xfs", "--memory", "1M"]).output().unwrap();
+    assert!(
+        refused.code == 1 && refused.stderr.contains("--memory 1 MiB is less than the 69 MiB that"),
+        "{}",
+        refused.stderr
+    );
+    let run = run.output().unwrap();
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let results = results(&out);
+    let disks = results["made"]["disks"].as_str().unwrap();
+    assert!(disks.contains("each held to 400 MiB/s and 20000 requests a second"), "{disks}");
+    assert_eq!(results["machine"]["memory-limit-bytes"], 128 << 20);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("held to 128 MiB of memory"), "conditions");
+    // No rule and no group is left, so that the next user of a loop device has all of it.
+    assert_eq!(names(&state), ["ledger"]);
+}
+
+#[test]
 fn rivals_are_mounted_over_the_branches_of_a_pool() {
     needs!(mounting());
     let pool = lab::pool().tmpfs_branch("a", MiB(256)).tmpfs_branch("b", MiB(256)).mount();

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::dir;
 use crate::daemon::Process;
 use crate::gluster::server;
-use crate::{disks, ganesha, mounts, network};
+use crate::{disk_limit, disks, ganesha, mounts, network};
 
 /// Something that must not outlive its creator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub(super) enum Thing {
     Zfs(PathBuf),
     /// The nfs-ganesha whose home this is.
     Ganesha(PathBuf),
+    /// Rules that hold a disk to a rate, by its directory in sysfs.
+    DiskLimit(PathBuf),
 }
 
 impl Thing {
@@ -54,6 +56,7 @@ impl Thing {
             Self::Loop(path) => ("loop", path),
             Self::Zfs(path) => ("zfs", path),
             Self::Ganesha(path) => ("ganesha", path),
+            Self::DiskLimit(path) => ("disk-limit", path),
         }
     }
 
@@ -68,6 +71,7 @@ impl Thing {
             b"loop" => Self::Loop(path),
             b"zfs" => Self::Zfs(path),
             b"ganesha" => Self::Ganesha(path),
+            b"disk-limit" => Self::DiskLimit(path),
             _ => return None,
         })
     }
@@ -199,6 +203,7 @@ pub(super) fn stands(thing: &Thing) -> bool {
         Thing::Loop(image) => !matches!(disks::device_of(image), Ok(None)),
         Thing::Zfs(home) => disks::zfs_stands(home),
         Thing::Ganesha(home) => ganesha::stands(home),
+        Thing::DiskLimit(device) => disk_limit::stands(device),
     }
 }
 
@@ -210,6 +215,7 @@ pub(super) fn undo(thing: &Thing) -> Result<()> {
         Thing::Loop(image) => return disks::detach(image),
         Thing::Zfs(home) => return disks::end_zfs(home),
         Thing::Ganesha(home) => return ganesha::end(home),
+        Thing::DiskLimit(device) => return disk_limit::remove(device),
         Thing::File(path) => (path, fs::remove_file(path)),
         Thing::KernelDir(path) => (path, fs::remove_dir(path)),
         Thing::Dir(path) => {

@@ -76,6 +76,11 @@ impl Entry {
         Self::of(Thing::Ganesha(home.to_owned()))
     }
 
+    /// Records the rules that hold a disk to a rate.
+    pub(crate) fn disk_limit(device: &Path) -> Result<Self> {
+        Self::of(Thing::DiskLimit(device.to_owned()))
+    }
+
     /// Undoes it now and returns the error, if any.
     pub fn undo(mut self) -> Result<()> {
         self.settle()
