@@ -163,9 +163,43 @@ pub(super) fn beside_mhddfs(results: &Results) -> Option<String> {
     Some(format!("mhddfs has {:.2} of the writes (published: 0.34 remote, 1.05 local).", ratio.value))
 }
 
+/// CPU use of a program as top(1) showed it, in percent of a CPU, for a remote client and on the server itself.
+type PublishedUse = (&'static str, [f64; 2]);
+
+/// The published tables of top(1): role of the target, MB/s remote and local, programs; both bricks together.
+const USED: [(&str, [f64; 2], &[PublishedUse]); 2] = [
+    ("direct", [45.9, 21.9], &[("glusterfs", [24.3, 103.8]), ("glusterfsd", [68.0, 194.5])]),
+    (
+        "mhddfs",
+        [15.4, 22.9],
+        &[("glusterfs", [106.7, 121.2]), ("glusterfsd", [42.8, 105.9]), ("mhddfs", [19.9, 16.6])],
+    ),
+];
+
+/// CPU time of each program for a megabyte written, here and as published.
+fn cpu_beside(results: &Results) -> Vec<String> {
+    let of_role = |(role, rates, programs): &(&str, [f64; 2], &[PublishedUse])| {
+        let of = |s: &&Summary| s.case == "write" && s.target.rsplit('.').next() == Some(role);
+        let summary = results.summaries.iter().find(of)?;
+        let beside = |(program, percent): &PublishedUse| {
+            let here = summary.cpu.iter().find(|share| share.program == *program)?;
+            // Percent of a CPU at MB/s: ten milliseconds each.
+            let [remote, local] = [0, 1].map(|n| 10.0 * percent[n] / rates[n]);
+            let here = 1e9 * here.cpus / summary.rate.median;
+            Some(format!("{program} {here:.1} ms ({remote:.0} remote, {local:.0} local)"))
+        };
+        let all: Vec<String> = programs.iter().filter_map(beside).collect();
+        let target = &summary.target;
+        (!all.is_empty()).then(|| {
+            format!("CPU time for each MB written to {target}, published in parentheses: {}.", all.join(", "))
+        })
+    };
+    USED.iter().filter_map(of_role).collect()
+}
+
 /// The ratio that the project is judged by, with the published one.
 pub(super) fn says(results: &Results) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut said = cpu_beside(results);
     for summary in results.summaries.iter().filter(|s| s.case == "write") {
         let Some(ratio) = summary.ratio else { continue };
         let role = summary.target.rsplit('.').next().unwrap_or_default();

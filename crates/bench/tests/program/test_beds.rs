@@ -47,6 +47,10 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
     for rival in ["mhddfs", "mergerfs"] {
         assert!(targets.iter().any(|t| t == rival) || skipped.iter().any(|s| s == rival), "{rival}");
     }
+    let says = results["says"].to_string();
+    let is_beside =
+        says.contains("CPU time for each MB written to mhddfs, published in parentheses: mhddfs ");
+    assert_eq!(is_beside, targets.iter().any(|target| target == "mhddfs"), "{says}");
     let measured = |target: &str| {
         let all = results["measurements"].as_array().unwrap();
         all.iter().filter(|m| m["target"] == target).count()

@@ -171,7 +171,7 @@ pub(super) fn outstanding(book: &Path) -> Result<Vec<Thing>> {
         let (kind, path) = rest.split_at(tab);
         let path = PathBuf::from(OsStr::from_bytes(path.get(1..).unwrap_or_default()));
         let Some(thing) = Thing::of(kind, path) else {
-            bail!("{} is not one of our ledgers", book.display());
+            bail!("{} is not a cleanup journal", book.display());
         };
         match sign {
             b'+' => things.push(thing),

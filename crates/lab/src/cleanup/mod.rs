@@ -135,7 +135,6 @@ fn sweep_once() {
 ///
 /// For things that successive runs repair and extend. Each is recorded before it is made. A recorded one keeps its
 /// position, so that the order of undoing is preserved.
-/// made; one that is written down already keeps its place, so that the order in which things are undone stays.
 #[derive(Clone, Debug)]
 pub struct Standing {
     book: PathBuf,
