@@ -7,15 +7,17 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use arc_swap::ArcSwap;
 use fsstack_pool::{BranchMode, BranchSpec, Floor};
+use fsstack_sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
+use fsstack_sync::ranked::{AWAITED, Ranked};
 use fsstack_sys as sys;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::ranked::{AWAITED, Ranked};
 
 /// Value of the open-file counter after the branch has left the pool.
 const GONE: usize = usize::MAX / 2;

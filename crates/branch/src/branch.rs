@@ -3,11 +3,12 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Class, Space};
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use fsstack_sync::ranked::assert_none_held;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::handle::ByNumber;
@@ -24,7 +25,6 @@ use crate::known_space::KnownSpace;
 use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
-use crate::ranked::assert_none_held;
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
 pub const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
@@ -337,8 +337,8 @@ impl Branch {
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
             return Ok(self.space.last());
         }
-        let (tell, reported) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
+        let (tell, reported) = fsstack_sync::mpsc::channel();
+        let thread = fsstack_sync::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
         let asking = crate::thread::start(thread, move || {
             let asked = me.ask_space();
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);

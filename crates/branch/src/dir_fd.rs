@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::mounted_fd::MountedFd;
 

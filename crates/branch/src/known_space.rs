@@ -1,12 +1,11 @@
 //! Last known space of a branch's file system: read by every create without a lock, replaced under one.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use fsstack_sync::ranked::{Ranked, RankedGuard, SPACE};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::file::FsSpace;
-
-use crate::ranked::{Ranked, RankedGuard, SPACE};
 
 /// Lifetime of the figures.
 const AGE: Duration = Duration::from_secs(1);
@@ -89,7 +88,7 @@ mod tests {
         let known = KnownSpace::new(of(5));
         assert_eq!(known.young().map(|space| space.free), Some(5));
         known.replace().distrust();
-        let asked = std::thread::scope(|scope| {
+        let asked = fsstack_sync::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| known.young().is_none())).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).filter(|asks| *asks).count()
         });

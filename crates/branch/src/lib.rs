@@ -17,8 +17,9 @@ pub mod longest;
 pub mod metrics;
 pub mod mount_root;
 pub mod mounted_fd;
-pub mod ranked;
 pub mod thread;
+
+pub use fsstack_sync::ranked;
 
 pub use branch::Branch;
 pub use caller::Caller;

@@ -1,15 +1,15 @@
 //! The branch in which a request was longest, for the log of slow calls. Measured only while somebody watches.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
 
 /// True while somebody watches. A process serves one pool.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
+fsstack_sync::thread_local! {
     /// The longest stay of this thread's request in a branch.
     static LONGEST: Cell<Option<(BranchIx, Duration)>> = const { Cell::new(None) };
 }

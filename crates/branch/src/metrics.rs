@@ -6,9 +6,9 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::{Call, Errno, SysError, count};
 
 use crate::error::is_branch_fault;
@@ -311,7 +311,7 @@ impl PoolMetrics {
     }
 }
 
-thread_local! {
+fsstack_sync::thread_local! {
     static TURN: Cell<u32> = const { Cell::new(0) };
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn threads_add_up_and_quantiles_are_limits() {
         let metrics = BranchMetrics::new(false);
-        std::thread::scope(|scope| {
+        fsstack_sync::thread::scope(|scope| {
             for _ in 0..20 {
                 scope.spawn(|| {
                     for _ in 0..100 {

@@ -5,8 +5,8 @@
 //! scheduling. It also inherits its starter's identity, which is reset to the daemon's.
 
 use std::io;
-use std::thread::{Builder, JoinHandle};
 
+use fsstack_sync::thread::{Builder, JoinHandle};
 use fsstack_sys as sys;
 
 /// Starts `work` on a new thread with ordinary scheduling, acting as the daemon.

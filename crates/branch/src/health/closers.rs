@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 
 use super::inflight_limit::CallKind;
 use crate::branch::Branch;
@@ -166,7 +166,8 @@ impl Branch {
     fn start_closers(&self, generation: u32) {
         while self.health.closers.wants_closer(generation) {
             let health = self.health.clone();
-            let closer = std::thread::Builder::new().name("branch-close".into()).stack_size(128 << 10);
+            let closer =
+                fsstack_sync::thread::Builder::new().name("branch-close".into()).stack_size(128 << 10);
             let started = thread::start(closer, move || {
                 while let Some(close) = health.closers.next(generation) {
                     close();

@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::mpsc;
 use std::time::Duration;
 
+use fsstack_sync::mpsc;
 use fsstack_sys::fusectl::{self, NotAborted};
 
 use crate::branch::Branch;
@@ -32,7 +32,7 @@ impl Branch {
     pub fn is_silent(&self) -> bool {
         let (tell, answer) = mpsc::channel();
         let root = self.root();
-        let asked = std::thread::Builder::new().name("branch-abort".into()).spawn(move || {
+        let asked = fsstack_sync::thread::Builder::new().name("branch-abort".into()).spawn(move || {
             let _said = fsstack_sys::file::statfs(root.as_fd());
             // The receiver may have timed out.
             let _heard = tell.send(());

@@ -6,9 +6,10 @@
 //! checks the other thread itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-thread_local! {
+use fsstack_sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+fsstack_sync::thread_local! {
     static HERE: ThreadInCalls = ThreadInCalls::default();
 }
 

@@ -5,17 +5,16 @@
 //! while there are any: one that has overstayed is answered by another thread, and its own thread is written off until
 //! the call returns. A call arms no timer and starts no thread; calls on local disks are not limited.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{Duration, Instant};
-
+use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fsstack_sync::mpsc::{SyncSender, sync_channel};
+use fsstack_sync::ranked::{CALLS, Ranked};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::Errno;
 
 use super::clock::Clock;
 use super::holder::ThreadInCalls;
 use super::permits::{Inflight, Obstacle, Permit, QueueAnswer};
 use super::reply_takeover::{self, Responder};
-use crate::ranked::{CALLS, Ranked};
 
 /// Largest value of `branch-inflight`.
 pub(crate) const MOST_INFLIGHT: usize = 64;
@@ -284,9 +283,9 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
+    use fsstack_sync::Mutex;
+    use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     fn looked_until(
         inflight_limit: &InflightLimit,
@@ -298,7 +297,7 @@ mod tests {
             if done(look) {
                 return look;
             }
-            std::thread::yield_now();
+            fsstack_sync::thread::yield_now();
         }
     }
 
@@ -371,7 +370,7 @@ mod tests {
         reply_takeover::at(&transport, 1, || {
             let _stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
             while !inflight_limit.look(false, || closed.store(true, SeqCst)).overstayed {
-                std::thread::yield_now();
+                fsstack_sync::thread::yield_now();
             }
         });
     }

@@ -23,12 +23,11 @@ mod probe;
 pub mod reply_takeover;
 pub mod subvolumes;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
-
+use fsstack_sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::mpsc::{Receiver, RecvTimeoutError};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::{Call, Errno, SysError};
-use parking_lot::{Condvar, Mutex};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};

@@ -4,10 +4,10 @@
 //! sleeps until it is woken (a local disk's monitor ends). A probe may hang like any call, so each has its own thread:
 //! one at a time on the present mount, and a limited number that hang on former mounts.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::Errno;
 
 use super::inflight_limit::{InflightLimit, InflightLook};
@@ -88,7 +88,8 @@ impl Branch {
             return;
         }
         let (health, me) = (self.health.clone(), self.me.clone());
-        let monitor = std::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
+        let monitor =
+            fsstack_sync::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
         match thread::start(monitor, move || keep(&health, &me)) {
             Ok(_) => monitor_state.running = true,
             Err(error) => {
@@ -157,7 +158,8 @@ impl Branch {
             .begin(self.health.inflight_limit.as_ref().map_or(Duration::ZERO, InflightLimit::now));
         drop(monitor_state);
         let (me, health) = (self.me.clone(), self.health.clone());
-        let thread = std::thread::Builder::new().name(format!("probe-{}", self.ix.0)).stack_size(256 << 10);
+        let thread =
+            fsstack_sync::thread::Builder::new().name(format!("probe-{}", self.ix.0)).stack_size(256 << 10);
         let started = thread.spawn(move || {
             if let Some(branch) = me.upgrade() {
                 let result = branch.probe();

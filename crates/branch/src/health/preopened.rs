@@ -12,11 +12,11 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc::{self, Sender};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::{self as sys, OFlags, SysError};
-use parking_lot::Mutex;
 
 use crate::thread;
 
@@ -109,7 +109,7 @@ impl PreopenedPath {
     /// Starts the thread. It ends with the sender, or stays stuck if the client hangs.
     fn attend(self: Arc<Self>) -> Sender<PreopenedFd> {
         let (used, to_close) = mpsc::channel::<PreopenedFd>();
-        let builder = std::thread::Builder::new().name("gluster-meta".into()).stack_size(64 << 10);
+        let builder = fsstack_sync::thread::Builder::new().name("gluster-meta".into()).stack_size(64 << 10);
         let started = thread::start(builder, move || {
             for file in to_close {
                 let next = self.open_after(&file).ok();

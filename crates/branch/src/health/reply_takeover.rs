@@ -33,7 +33,7 @@ impl Responder {
     }
 }
 
-thread_local! {
+fsstack_sync::thread_local! {
     static RESPONDER: RefCell<Option<Responder>> = const { RefCell::new(None) };
 }
 
@@ -65,7 +65,7 @@ pub trait WorkerThread: Send + Sync + Debug {
     fn steps_back(&self);
 }
 
-thread_local! {
+fsstack_sync::thread_local! {
     static WORKER: RefCell<Option<Arc<dyn WorkerThread>>> = const { RefCell::new(None) };
 }
 
@@ -74,7 +74,7 @@ pub fn of(worker: Arc<dyn WorkerThread>) {
     WORKER.set(Some(worker));
 }
 
-thread_local! {
+fsstack_sync::thread_local! {
     static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -12,8 +12,8 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::mounts::MountInfo;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};

@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::{Mutex, MutexGuard};
 
 /// Snapshots of the pool.
 pub const CHANGES: u8 = 10;
@@ -36,9 +36,9 @@ pub const MOVING: u8 = 44;
 /// The queue of directory descriptors.
 pub const BUDGET: u8 = 45;
 /// Cached space of a branch.
-pub(crate) const SPACE: u8 = 46;
+pub const SPACE: u8 = 46;
 /// Large files with reserved space on a branch.
-pub(crate) const AWAITED: u8 = 47;
+pub const AWAITED: u8 = 47;
 /// Names of an inode and the branches that have it.
 pub const INODE: u8 = 50;
 /// Calls inside a branch, and callers that wait for a permit.
@@ -106,7 +106,7 @@ impl<T, const RANK: u8> DerefMut for RankedGuard<'_, T, RANK> {
 
 /// Asserts that the calling thread, about to call a branch, has no lock that must be held only briefly.
 #[track_caller]
-pub(crate) fn assert_none_held() {
+pub fn assert_none_held() {
     held::assert_none();
 }
 
@@ -123,7 +123,7 @@ mod held {
     /// Ranks of locks that are held during calls on branches; waits for them are interruptible or limited.
     const HELD_IN_CALLS: std::ops::Range<u8> = LISTING..IO_MODE;
 
-    thread_local! {
+    crate::thread_local! {
         static RANKS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
 
