@@ -4,9 +4,9 @@ use std::ffi::CStr;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::branch::Branch;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{Stat, SysError};
 

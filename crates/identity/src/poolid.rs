@@ -26,7 +26,7 @@ impl PoolId {
     /// One that no other pool has.
     pub fn fresh() -> Self {
         use std::hash::{BuildHasher, RandomState};
-        let now = std::time::SystemTime::now();
+        let now = fsstack_sync::time::SystemTime::now();
         let half = |salt: u8| RandomState::new().hash_one((now, std::process::id(), salt)).to_le_bytes();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&half(0));
@@ -135,7 +135,7 @@ pub fn sync_root(root: BorrowedFd<'_>) {
 }
 
 fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = fsstack_sync::time::SystemTime::now().duration_since(fsstack_sync::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -13,8 +13,8 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-    use std::sync::atomic::Ordering::Relaxed;
+    use fsstack_sync::unmodelled::atomic::AtomicU64;
+    use fsstack_sync::unmodelled::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_table_has_all_its_zeros() {

@@ -5,7 +5,8 @@
 //! until it is mounted again.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+
+use fsstack_sync::time::{Duration, Instant};
 
 use super::store::{DbResult, Store, StoreError};
 
@@ -43,7 +44,7 @@ fn open_unless_in_use(file: &Path) -> DbResult<Option<Store>> {
     loop {
         match Store::open(file) {
             Err(error) if error.is_in_use() && began.elapsed() < IN_USE_TIMEOUT => {
-                std::thread::sleep(Duration::from_millis(20));
+                fsstack_sync::thread::sleep(Duration::from_millis(20));
             }
             opened => return opened,
         }

@@ -3,9 +3,9 @@
 //! wrong, "no" cannot.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use fsstack_pool::Ino;
+use fsstack_sync::unmodelled::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::number::mix;
 use crate::zeros::zeros;

@@ -31,13 +31,13 @@ mod signed;
 mod store;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use fsstack_pool::Ino;
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use crate::marked_branch::MarkedBranch;
@@ -73,7 +73,7 @@ pub struct BranchMarks {
 #[derive(Debug)]
 pub struct Index {
     shared: Arc<SharedIndex>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<fsstack_sync::thread::JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl Index {
         if thread.is_none() {
             let shared = self.shared.clone();
             // Often called by a thread that serves a request, whose identity and scheduling the new one must not keep.
-            let builder = std::thread::Builder::new().name("index".into());
+            let builder = fsstack_sync::thread::Builder::new().name("index".into());
             let started = fsstack_branch::thread::start(builder, move || shared.work());
             match started {
                 Ok(handle) => *thread = Some(handle),

@@ -7,10 +7,10 @@
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use fsstack_sync::RwLock;
+use fsstack_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use fsstack_sys::state;
-use parking_lot::RwLock;
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 

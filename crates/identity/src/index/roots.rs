@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::BranchId;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::xattr::{self, On};
 
 use super::signed::FILES;

@@ -8,13 +8,13 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::OpError;
 use fsstack_pool::Ino;
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 

@@ -11,9 +11,9 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::BranchId;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};

@@ -471,7 +471,7 @@ mod tests {
         store.set_closed(true).unwrap();
         drop(store);
         let before = resident();
-        let began = std::time::Instant::now();
+        let began = fsstack_sync::time::Instant::now();
         let store = Store::open(&path).unwrap().unwrap();
         println!(
             "opened and looked through after {:?}, file of {} MiB",
@@ -479,12 +479,12 @@ mod tests {
             path.metadata().unwrap().len() >> 20
         );
         let filter = super::super::filter::Filter::default();
-        let began = std::time::Instant::now();
+        let began = fsstack_sync::time::Instant::now();
         store.numbers(|ino| filter.put(ino)).unwrap();
         println!("filter filled after {:?}", began.elapsed());
         let mut took: Vec<_> = (0..100_000_u64)
             .map(|n| {
-                let began = std::time::Instant::now();
+                let began = fsstack_sync::time::Instant::now();
                 let found = store.places(Ino((1 << 48) | (n.wrapping_mul(7919) % 1_000_000))).unwrap();
                 assert_eq!(found.len(), 1);
                 began.elapsed()
