@@ -178,7 +178,7 @@ impl Union {
         const MONITOR_DELAY: Duration = Duration::from_millis(300);
         let pool = self.pool();
         let ending = self.clone();
-        let closer = std::thread::Builder::new().name("closing".into());
+        let closer = fsstack_sync::thread::Builder::new().name("closing".into());
         let closer = fsstack_branch::thread::start(closer, move || ending.destroy())?;
         let began = Instant::now();
         let mut aborted = false;

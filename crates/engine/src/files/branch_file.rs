@@ -7,8 +7,6 @@
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
@@ -16,10 +14,12 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::{HeldRank, PLACED};
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::SeqCst;
+use fsstack_sync::ranked::{HeldRank, PLACED};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fsstack_sys::{self as sys, Call, Errno, SysError};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::departure::{Departure, DepartureOutcome};
 use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
@@ -158,7 +158,7 @@ pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
     (1..LOOKS).all(|_| {
         elsewhere()
             && reply_takeover::aside(|| {
-                std::thread::sleep(LOOK_AGAIN);
+                fsstack_sync::thread::sleep(LOOK_AGAIN);
                 true
             })
     }) && elsewhere()

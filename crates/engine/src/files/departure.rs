@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use fsstack_branch::health::holder::ThreadInCalls;
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::{Condvar, Mutex};
 
 /// How often waiters look at the mover.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

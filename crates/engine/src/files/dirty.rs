@@ -4,14 +4,14 @@
 //! that is gone takes with it what it had not stored. Neither may pass as if nothing had been written.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::channel;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::mpsc::channel;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::write_back_errors::{ReportTo, Reporter};

@@ -1,9 +1,9 @@
 //! Immutable and append-only files (`chattr +i`, `+a`): one that is open for writing is not opened again for later callers.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::error::Result;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use super::{Access, FileHandle, OpenFile};

@@ -10,11 +10,11 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::DirHandle;
 use super::handed::FollowedRow;

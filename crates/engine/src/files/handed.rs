@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::error::OpError;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::Ranked;
 use fsstack_pool::{BranchIx, Handle};
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
+use fsstack_sync::ranked::Ranked;
 use fsstack_sys::{Call, Errno, SysError};
 use serde::{Deserialize, Serialize};
 

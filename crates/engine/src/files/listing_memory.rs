@@ -6,7 +6,8 @@
 //! directory loses time, and the daemon no memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Entries are granted in pieces of this many, so that the shared count is seldom touched.
 const PIECE: usize = 256;

@@ -23,7 +23,6 @@ pub(crate) mod write_back_errors;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_branch::admin_state::OpenFileRef;
@@ -32,9 +31,10 @@ use fsstack_branch::error::Result;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::{IO_MODE, LISTING, OWNERS, Ranked};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::ranked::{IO_MODE, LISTING, OWNERS, Ranked};
+use fsstack_sync::{Mutex, RwLock};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
-use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::kept::rows::RowNumber;

@@ -9,13 +9,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_branch::metrics::BranchCounter;
-use fsstack_branch::ranked::{NOATIME, Ranked};
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use fsstack_sync::ranked::{NOATIME, Ranked};
 use fsstack_sys::{self as sys, OFlags, SysError};
 
 use super::{Access, BranchFile, OpenFile, may_be_mapped};

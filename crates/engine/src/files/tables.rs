@@ -1,10 +1,10 @@
 //! Tables of open files and directories, by handle.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fsstack_identity::number::NumberMap;
 use fsstack_pool::Handle;
+use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::listing_memory::ListingMemory;
 use super::route::Backings;

@@ -10,14 +10,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
+use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex, MutexGuard};
 use fsstack_sys::SysError;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::handed::ErrorsRow;
@@ -204,8 +204,8 @@ impl OpenFile {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-    use std::thread;
+    use fsstack_sync::mpsc::channel;
+    use fsstack_sync::thread;
 
     use fsstack_sys::{Call, Errno, SysError};
 

@@ -395,7 +395,7 @@ impl Union {
         let job = self.jobs.0.lock().add(work, subject)?;
         // It drops with the closure, also if no thread runs that: the branch is free for another job then.
         let (me, gone) = (Arc::downgrade(self), Gone(job.clone()));
-        let started = thread::start(std::thread::Builder::new().name("job".into()), move || {
+        let started = thread::start(fsstack_sync::thread::Builder::new().name("job".into()), move || {
             if let Some(union) = me.upgrade() {
                 union.work(&gone.0, stay, run);
             }

@@ -178,7 +178,7 @@ impl Union {
         let next = || self.moves.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(order) = next() {
             let Some(me) = self.events.union() else { return };
-            let mover = std::thread::Builder::new().name("mover".into());
+            let mover = fsstack_sync::thread::Builder::new().name("mover".into());
             let first = order.clone();
             if let Err(error) = thread::start(mover, move || me.move_queued(first)) {
                 tracing::warn!(%error, "relocation: cannot start a thread; the writer's own thread moves the file");

@@ -82,7 +82,8 @@ impl Union {
 
     /// All branches were asked for copies of `dir` lately, or tell of each that comes.
     pub(crate) fn knows_copies(&self, pool: &Pool, dir: &Inode) -> bool {
-        let lately = |asked: std::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
+        let lately =
+            |asked: fsstack_sync::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
         dir.checked().is_some_and(lately) && !dir.is_unsure()
     }
 }

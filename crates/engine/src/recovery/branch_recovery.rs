@@ -93,7 +93,7 @@ impl BranchEvents for PoolEvents {
         let Some(union) = self.union() else { return };
         let (settled, wait) = std::sync::mpsc::channel();
         let (ix, id) = (branch.ix, branch.id);
-        let thread = std::thread::Builder::new().name(format!("settle-{}", ix.0));
+        let thread = fsstack_sync::thread::Builder::new().name(format!("settle-{}", ix.0));
         let thread = fsstack_branch::thread::start(thread, move || {
             union.recover((ix, id));
             // Before the answer: the waiting thread must not keep the pool alive.

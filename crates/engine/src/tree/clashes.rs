@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 
 /// Maximum that is logged; more is no accident, and would fill log and memory.
 const MOST: usize = 1024;

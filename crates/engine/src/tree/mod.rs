@@ -15,10 +15,10 @@ pub(crate) mod unsynced_dirs;
 pub(crate) mod walk;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use fsstack_identity::index::Index;
+use fsstack_sync::atomic::AtomicU64;
 
 use clashes::Clashes;
 use inode::Inode;

@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use fsstack_branch::error::Result;
 use fsstack_pool::BranchIx;
+use fsstack_sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
-use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use super::Tree;
@@ -62,7 +62,7 @@ impl ParallelLookup {
         let wanted = if remote < 2 { 0 } else { (remote * EACH).min(MOST) };
         while self.0.state.lock().threads < wanted {
             let shared = self.0.clone();
-            let started = std::thread::Builder::new().name("lookup".into()).stack_size(128 << 10);
+            let started = fsstack_sync::thread::Builder::new().name("lookup".into()).stack_size(128 << 10);
             if let Err(error) = fsstack_branch::thread::start(started, move || shared.work()) {
                 return tracing::warn!(%error, "parallel lookup: cannot start a thread; branches are asked one after the other");
             }

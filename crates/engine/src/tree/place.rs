@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::number::mix;
 use fsstack_pool::{BranchIx, BranchSet, Candidate, DirPlacement, Ranking, Rejection, Space};
+use fsstack_sync::time::Instant;
 use fsstack_sys as sys;
 
 use crate::pool::Pool;
@@ -187,14 +187,14 @@ fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
 /// Enough chance for spreading files: not for secrets.
 pub(crate) fn random() -> u64 {
     use std::cell::Cell;
-    thread_local! {
+    fsstack_sync::thread_local! {
         static STATE: Cell<u64> = const { Cell::new(0) };
     }
     STATE.with(|state| {
         let mut next = state.get();
         if next == 0 {
             use std::hash::{BuildHasher, RandomState};
-            next = RandomState::new().hash_one(std::thread::current().id());
+            next = RandomState::new().hash_one(fsstack_sync::thread::current().id());
         }
         next = next.wrapping_add(0x9e37_79b9_7f4a_7c15);
         state.set(next);

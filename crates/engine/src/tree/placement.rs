@@ -4,9 +4,9 @@
 //! kept still holds after a rename above. Where there is no rule nothing is walked.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::{BranchIx, DirPlacement};
+use fsstack_sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use crate::pool::Pool;

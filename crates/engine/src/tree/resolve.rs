@@ -7,12 +7,12 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_identity::number::{Identity, hash_name, mix};
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::{self, On};
 use smallvec::SmallVec;

@@ -7,12 +7,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::Result;
 use fsstack_identity::number::mix;
 use fsstack_pool::BranchIx;
+use fsstack_sync::time::{SystemTime, UNIX_EPOCH};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 

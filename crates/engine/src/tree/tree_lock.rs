@@ -10,14 +10,14 @@
 //! hangs or stalls, a holder may be stuck there. The claim does not count then: threads on other branches go on.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::reply_takeover;
-use fsstack_branch::ranked::{HeldRank, TREE};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fsstack_sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use fsstack_sync::ranked::{HeldRank, TREE};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::pool::Pool;
 
@@ -31,7 +31,7 @@ const SHARED_FOR: Duration = Duration::from_millis(100);
 /// How long a claim counts.
 const CLAIM_VALID_FOR: Duration = Duration::from_secs(5);
 
-thread_local! {
+fsstack_sync::thread_local! {
     static HELD_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -119,7 +119,7 @@ impl TreeLock {
             match self.lock.try_write_for(LOCK_ATTEMPT) {
                 Some(guard) => return Some(self.guard(guard, rank)),
                 None if came.elapsed() > timeout => return None,
-                None => std::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
+                None => fsstack_sync::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
             }
         }
     }
@@ -174,16 +174,16 @@ pub(crate) fn unless_stuck<G>(
             if came.elapsed() > STUCK_HOLDER_TIMEOUT && may_be_stuck() {
                 return Err(OpError::UNSURE);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            fsstack_sync::thread::sleep(Duration::from_millis(1));
         }
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use fsstack_sync::atomic::AtomicBool;
+    use fsstack_sync::thread;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
 
     use fsstack_pool::BranchSpec;
 
@@ -223,7 +223,7 @@ mod tests {
         while came.load(SeqCst) < 4 {
             thread::yield_now();
         }
-        let (wanted, (tell, reported)) = (tree_lock.clone(), std::sync::mpsc::channel());
+        let (wanted, (tell, reported)) = (tree_lock.clone(), fsstack_sync::mpsc::channel());
         let claimant = thread::spawn(move || {
             let _alone = wanted.write(&pool).unwrap();
             tell.send(()).unwrap();

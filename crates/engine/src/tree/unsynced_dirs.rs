@@ -16,15 +16,15 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 

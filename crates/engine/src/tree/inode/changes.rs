@@ -1,9 +1,9 @@
 //! Which copies of a directory have had names changed in them and not synced, and what of that may be lost.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::Relaxed;
 
 use super::Inode;
 use super::copies::Copy;

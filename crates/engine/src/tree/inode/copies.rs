@@ -3,15 +3,15 @@
 use std::ffi::CStr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, BranchSet};
+use fsstack_sync::atomic::AtomicU64;
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 

@@ -5,11 +5,10 @@
 //! old rights again. So a change lets no copy begin, and waits for those under way. The kernel's lock of the directory does
 //! not help: the new copy may be for an object further down.
 
-use std::time::{Duration, Instant};
-
 use fsstack_branch::health::holder::ThreadInCalls;
-use fsstack_branch::ranked::{COPY_CLAIM, HeldRank};
 use fsstack_pool::BranchIx;
+use fsstack_sync::ranked::{COPY_CLAIM, HeldRank};
+use fsstack_sync::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Inode;
@@ -177,7 +176,7 @@ mod tests {
 
     /// On another thread: none has two claims.
     fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+        fsstack_sync::thread::scope(|scope| scope.spawn(work).join().unwrap())
     }
 
     const X: BranchIx = BranchIx(0);

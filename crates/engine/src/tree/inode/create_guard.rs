@@ -9,8 +9,8 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_branch::health::holder::ThreadInCalls;
-use fsstack_branch::ranked::{HeldRank, NAME};
 use fsstack_identity::number::hash_name;
+use fsstack_sync::ranked::{HeldRank, NAME};
 
 use super::Inode;
 use super::copies::DirCopies;

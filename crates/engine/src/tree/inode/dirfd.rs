@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::{BUDGET, Ranked};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use fsstack_sync::ranked::{BUDGET, Ranked};
 
 use super::Inode;
 use super::table::Table;

@@ -3,12 +3,12 @@
 use std::ffi::CString;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use dashmap::mapref::entry::Entry;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
 use fsstack_sys::Kind;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;

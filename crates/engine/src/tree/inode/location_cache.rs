@@ -5,9 +5,8 @@
 //! programs: Hyatt and Mann, "A lock-less transposition table", 2002.) A stale entry (a file moved out of band) costs one
 //! call that answers "not here", and then all branches are asked.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use fsstack_pool::Ino;
+use fsstack_sync::unmodelled::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fsstack_identity::number::hash_name;
 use fsstack_identity::zeros::zeros;

@@ -14,13 +14,13 @@ pub mod table;
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::Instant;
 
 use fsstack_branch::dir_fd::DirFd;
-use fsstack_branch::ranked::{INODE, Ranked};
 use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::ranked::{INODE, Ranked};
+use fsstack_sync::time::Instant;
 use fsstack_sys::Kind;
 use smallvec::SmallVec;
 

@@ -4,13 +4,13 @@
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use dashmap::mapref::entry::Entry;
 use fsstack_identity::number::{Identity, NumberMap};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::Kind;
 
 use super::Inode;
