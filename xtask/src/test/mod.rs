@@ -247,7 +247,7 @@ fn checks() -> Vec<ReportRow> {
     let clippy = ["clippy", "--workspace", "--all-targets"];
     let faulty = ["clippy", "-p", "fsstack-tests", "--features", "fault", "--all-targets"];
     // What only a release build compiles: the one crate that has such code, without its dependencies.
-    let release = ["rustc", "-q", "-p", "fsstack-branch", "--lib", "--profile", "check"];
+    let release = ["rustc", "-q", "-p", "fsstack-sync", "--lib", "--profile", "check"];
     let deny = ["--", "-D", "warnings"];
     let as_release = ["--", "-C", "debug-assertions=off", "-D", "warnings"];
     vec![

@@ -39,6 +39,7 @@ const RULES: &[Rule] = &[
     ("only crates/fuse names fuser", rules::fuser_in_one_crate),
     ("the engine knows neither FUSE nor command lines", rules::engine_dependencies),
     ("a thread acts as a caller only inside of a call on a branch", rules::one_identity),
+    ("threads, locks, atomics and clocks are those of crates/sync", rules::by_sync),
     ("unsafe is written only where it may be", rules::unsafe_where_it_may_be),
     ("programs are started in lab::shell", rules::one_shell),
     ("only main ends the process", rules::one_exit),

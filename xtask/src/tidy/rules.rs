@@ -8,6 +8,24 @@ const MOST_LINES: usize = 500;
 const MAY_BE_UNSAFE: &[&str] =
     &["crates/sys/", "crates/fuse/src/transport", "crates/bench/src/engine/ring.rs"];
 
+/// Paths whose threads, locks, atomics and clocks are those of `crates/sync`, so that models can run the code.
+const BY_SYNC: &[&str] =
+    &["crates/branch/", "crates/identity/", "crates/engine/src/tree/", "crates/engine/src/files/"];
+
+/// Parts of std and others that `crates/sync` has in their place.
+const IN_SYNC: &[&str] = &[
+    "std::sync::atomic",
+    "std::sync::mpsc",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "std::sync::Condvar",
+    "std::sync::Barrier",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "parking_lot",
+];
+
 fn rust(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(|source| source.is_rust())
 }
@@ -83,6 +101,27 @@ pub(super) fn one_identity(sources: &[Source]) -> Vec<String> {
     let becomes =
         |line: &str| ["identity::acting_as(", "become_daemon("].iter().any(|call| line.contains(call));
     rust(sources).filter(outside).flat_map(|source| where_code(source, becomes)).collect()
+}
+
+/// Complaints about threads, locks, atomics and clocks that are not those of `crates/sync`, where all have been moved over.
+pub(super) fn by_sync(sources: &[Source]) -> Vec<String> {
+    let own = |source: &&Source| BY_SYNC.iter().any(|path| source.path.starts_with(path));
+    let in_braces = |line: &str, root: &str, words: &[&str]| {
+        let rest = line.split_once(root).map(|(_, rest)| rest.split([',', '{', '}', ';', ' ']));
+        rest.is_some_and(|mut all| all.any(|one| words.contains(&one.split("::").next().unwrap_or(one))))
+    };
+    let named = |line: &str| {
+        IN_SYNC.iter().any(|name| line.contains(name))
+            || in_braces(
+                line,
+                "use std::sync::{",
+                &["atomic", "mpsc", "Mutex", "RwLock", "Condvar", "Barrier"],
+            )
+            || in_braces(line, "use std::time::{", &["Instant", "SystemTime"])
+            || in_braces(line, "use std::{", &["thread"])
+            || line.trim_start().starts_with("thread_local!")
+    };
+    rust(sources).filter(own).flat_map(|source| where_code(source, named)).collect()
 }
 
 pub(super) fn unsafe_where_it_may_be(sources: &[Source]) -> Vec<String> {
@@ -170,18 +209,23 @@ mod tests {
                 "crates/a/src/b.rs",
                 "//! Umlaut: \u{e4}.\nuse std::process::{Command, Stdio};\nprocess::exit(1);\n",
             ),
+            source(
+                "crates/branch/src/c.rs",
+                "//! Line.\nuse std::sync::{Arc, Mutex};\nuse std::sync::{Arc, Weak};\n",
+            ),
             source("crates/a/Cargo.toml", "[dependencies]\nfuser.workspace = true\n"),
             source("crates/engine/Cargo.toml", "[dependencies]\nclap = \"4\"\n"),
             source("crates/engine/src/ops/link.rs", &"//! Line.\n".repeat(501)),
             source("Cargo.lock", "source = \"git+https://example.org\"\n"),
         ];
         type Check = fn(&[Source]) -> Vec<String>;
-        let checks: [Check; 12] = [
+        let checks: [Check; 13] = [
             short_files,
             opening_line,
             ascii,
             engine_dependencies,
             one_identity,
+            by_sync,
             unsafe_where_it_may_be,
             one_shell,
             one_exit,
