@@ -135,9 +135,19 @@ impl Branch {
         proof: Option<Proof>,
         options: BranchOptions,
     ) -> Result<Arc<Self>, SysError> {
+        let space = sys::file::statfs(root.as_fd())?;
+        Self::with_space((ix, id), spec, (root, space), proof, options)
+    }
+
+    pub(crate) fn with_space(
+        (ix, id): (BranchIx, BranchId),
+        spec: &BranchSpec,
+        (root, space): (OwnedFd, FsSpace),
+        proof: Option<Proof>,
+        options: BranchOptions,
+    ) -> Result<Arc<Self>, SysError> {
         // The kernel's cached number may differ from the number that probes will get.
         let stat = sys::at::stat_now(root.as_fd())?;
-        let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
         let inflight_limit =
             (!kind.is_local()).then(|| InflightLimit::new(options.timeout, options.inflight));

@@ -16,6 +16,8 @@ mod closers;
 pub mod free;
 pub mod holder;
 pub mod inflight_limit;
+#[cfg(all(test, feature = "shuttle"))]
+mod models;
 mod monitor;
 mod permits;
 mod preopened;

@@ -48,28 +48,33 @@ struct RunningProbe {
 
 impl MonitorState {
     /// Begins a probe at `now` and returns its number.
-    fn begin(&mut self, now: Duration) -> u64 {
+    pub(super) fn begin(&mut self, now: Duration) -> u64 {
         self.probes += 1;
         self.probing = Some(RunningProbe { number: self.probes, since: now, acts: false });
         self.inside += 1;
         self.probes
     }
 
+    /// True while a probe that was not given up runs.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probing.is_some()
+    }
+
     /// True if the probe `number` may apply its result: it was not given up. After that it cannot be.
-    fn takes_turn(&mut self, number: u64) -> bool {
+    pub(super) fn takes_turn(&mut self, number: u64) -> bool {
         let current = self.probing.as_mut().filter(|current| current.number == number);
         current.map(|current| current.acts = true).is_some()
     }
 
     /// Lets another probe begin before the current one has ended, unless that applies its result or too many hang.
-    fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         if self.inside < MOST_HUNG_PROBES {
             self.probing.take_if(|current| !current.acts);
         }
     }
 
     /// Ends the current probe.
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         (self.probing, self.probed) = (None, Some(Instant::now()));
     }
 }
@@ -100,7 +105,7 @@ impl Branch {
     }
 
     pub(super) fn is_being_probed(&self) -> bool {
-        self.health.monitor_state.lock().probing.is_some()
+        self.health.monitor_state.lock().is_probing()
     }
 
     /// Runs one check: of the calls inside, and whether a probe is due.
