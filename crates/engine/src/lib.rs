@@ -14,6 +14,8 @@ pub mod handover;
 pub mod jobs;
 pub mod kept;
 pub mod member;
+#[cfg(all(test, feature = "shuttle"))]
+mod models;
 mod moves;
 pub mod ops;
 pub mod pool;

@@ -1,0 +1,126 @@
+//! A directory's copies: one is added, attributes change, the only one is removed, a lookup answers late.
+
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+use fsstack_sync::{Mutex, model, thread};
+
+use super::{ID, X, Y};
+use crate::tree::inode::{Copies, Inode};
+
+/// The directory on the disks: for each branch the rights of its copy, if it has one.
+type Disks = Arc<Mutex<[Option<u32>; 2]>>;
+
+fn begin() -> (Arc<Inode>, Disks) {
+    let dir = Arc::new(Inode::dir(ID, &Copies::known([(X, 10)])));
+    dir.update_copies(&asked([(X, 10)]));
+    (dir, Arc::new(Mutex::new([Some(0o777), None])))
+}
+
+fn asked(found: impl IntoIterator<Item = (BranchIx, u64)>) -> Copies {
+    let mut copies = Copies::asked_now();
+    copies.found.extend(found);
+    copies
+}
+
+/// Gives the branch Y a copy, made with the rights of the first one.
+fn grow(dir: &Inode, disks: &Disks) {
+    let guard = loop {
+        if let Some(guard) = dir.grow(Y) {
+            break guard;
+        }
+        thread::yield_now();
+    };
+    let Some(rights) = disks.lock()[0] else { return };
+    thread::yield_now();
+    disks.lock()[1] = Some(rights);
+    dir.add_copy(Y, 20, None, |branch| usize::from(branch.0));
+    drop(guard);
+}
+
+/// A right that is taken away is taken away on all copies, also on one that is being made (R3).
+#[test]
+fn all_copies_have_the_rights_that_were_set() {
+    model::check(|| {
+        let (dir, disks) = begin();
+        let grower = {
+            let (dir, disks) = (dir.clone(), disks.clone());
+            thread::spawn(move || grow(&dir, &disks))
+        };
+        let setters: Vec<_> = (0..2)
+            .map(|_| {
+                let (dir, disks) = (dir.clone(), disks.clone());
+                thread::spawn(move || {
+                    let guard = loop {
+                        if let Some(guard) = dir.change() {
+                            break guard;
+                        }
+                        thread::yield_now();
+                    };
+                    while !guard.has_all() {
+                        thread::yield_now();
+                    }
+                    for branch in dir.copies() {
+                        disks.lock()[usize::from(branch.0)] = Some(0o700);
+                        thread::yield_now();
+                    }
+                    drop(guard);
+                })
+            })
+            .collect();
+        grower.join().unwrap();
+        setters.into_iter().for_each(|setter| setter.join().unwrap());
+        assert_eq!(*disks.lock(), [Some(0o700); 2], "a copy has the rights from before");
+    });
+}
+
+/// Removing the only copy and making another one exclude each other: no copy is left of a directory that was removed.
+#[test]
+fn no_copy_outlives_a_directory() {
+    model::check(|| {
+        let (dir, disks) = begin();
+        let grower = {
+            let (dir, disks) = (dir.clone(), disks.clone());
+            thread::spawn(move || grow(&dir, &disks))
+        };
+        let removes = thread::spawn({
+            let (dir, disks) = (dir.clone(), disks.clone());
+            move || {
+                let Some(guard) = dir.go() else { return false };
+                assert_eq!(guard.at, X);
+                disks.lock()[0] = None;
+                thread::yield_now();
+                dir.lose();
+                drop(guard);
+                true
+            }
+        });
+        grower.join().unwrap();
+        let removed = removes.join().unwrap();
+        let expected = if removed { [None; 2] } else { [Some(0o777); 2] };
+        assert_eq!(*disks.lock(), expected);
+    });
+}
+
+/// What all branches answered before a copy was added does not take that copy away.
+#[test]
+fn a_late_answer_takes_no_new_copy_away() {
+    model::check(|| {
+        let (dir, disks) = begin();
+        let looks = {
+            let (dir, disks) = (dir.clone(), disks.clone());
+            thread::spawn(move || {
+                let mut answer = Copies::asked_now();
+                for (branch, ino) in [(X, 10), (Y, 20)] {
+                    if disks.lock()[usize::from(branch.0)].is_some() {
+                        answer.found.push((branch, ino));
+                    }
+                }
+                dir.update_copies(&answer);
+            })
+        };
+        grow(&dir, &disks);
+        looks.join().unwrap();
+        assert_eq!(dir.copies()[..], [X, Y], "a copy that is there is forgotten");
+    });
+}
