@@ -6,6 +6,8 @@ mod ending;
 mod extra_workers;
 mod gate;
 pub mod interrupts;
+#[cfg(all(test, feature = "shuttle"))]
+mod models;
 mod once;
 mod readers;
 mod repeatable;

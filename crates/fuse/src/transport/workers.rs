@@ -5,12 +5,12 @@
 //! and ended a request is its pulse, which costs two additions a request. A look at the pulses tells which request has been
 //! served for long: its thread then counts as aside, so that slow calls on a local disk leave threads for everybody else.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::thread::ThreadId;
-use parking_lot::{Condvar, Mutex};
 
 use super::gate::Reading;
 
@@ -337,7 +337,7 @@ mod tests {
         while !done(workers) {
             assert!(began.elapsed() < Duration::from_secs(60), "{workers:?}");
             workers.look();
-            std::thread::sleep(Duration::from_millis(1));
+            fsstack_sync::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -394,13 +394,13 @@ mod tests {
         assert!(workers.is_any_runnable(0), "its thread is about to start");
         here.worker().starts();
         assert!(workers.is_any_runnable(0), "it runs");
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::spawn(move || {
+        let (sender, receiver) = fsstack_sync::mpsc::channel::<()>();
+        let waits = fsstack_sync::thread::spawn(move || {
             elsewhere.worker().starts();
             receiver.recv().unwrap();
         });
         while workers.is_any_runnable(1) {
-            std::thread::yield_now();
+            fsstack_sync::thread::yield_now();
         }
         sender.send(()).unwrap();
         waits.join().unwrap();
@@ -413,8 +413,8 @@ mod tests {
         let workers = Workers::new(1);
         let (stuck, works) = (workers.enter(0), workers.enter(1));
         stuck.worker().is_stuck();
-        let (waits, ended) = (workers.clone(), std::sync::mpsc::channel());
-        let waiter = std::thread::spawn(move || {
+        let (waits, ended) = (workers.clone(), fsstack_sync::mpsc::channel());
+        let waiter = fsstack_sync::thread::spawn(move || {
             waits.wait_until_ended(Duration::from_secs(3600));
             ended.0.send(()).unwrap();
         });
