@@ -29,6 +29,9 @@ pub(crate) struct Test {
     /// Only this tier, without the checks; may be given several times.
     #[arg(long, value_enum)]
     tier: Vec<Tier>,
+    /// Seconds for each model of the tier `models`, in place of a number of orders.
+    #[arg(long, value_name = "N")]
+    model_seconds: Option<u32>,
 }
 
 /// Tests with the same requirements.
@@ -38,6 +41,8 @@ enum Tier {
     Unit,
     /// Random acts compared with a model and with a plain directory.
     Model,
+    /// Code with threads, in many orders of them, by a model checker.
+    Models,
     /// Every system call failed once.
     Faults,
     /// Power cuts at every moment of every operation, on each branch alone.
@@ -80,6 +85,7 @@ impl TestTransport {
         match (tier, self) {
             (Tier::Unit, _) => "unit",
             (Tier::Model, _) => "model",
+            (Tier::Models, _) => "models",
             (Tier::Faults, _) => "faults",
             (Tier::Power, _) => "power",
             (Tier::PowerLong, _) => "power-long",
@@ -111,12 +117,20 @@ impl TestTransport {
     }
 }
 
+/// How long a model runs (`fsstack_sync::model::SECONDS`).
+const MODEL_SECONDS: &str = "FSSTACK_MODEL_SECONDS";
+
+/// The crates that have models, on a model checker's threads and locks.
+const MODELS: &[&str] =
+    &["-p", "fsstack-branch", "-p", "fsstack-engine", "-p", "fsstack-fuse", "--features", "shuttle", "--lib"];
+
 /// Only the long tests, with a longer limit.
 const LONG: &[&str] = &["--profile", "long", "--run-ignored", "only"];
 
 impl Tier {
     /// Tiers that run if none is named.
-    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
+    const ALWAYS: &[Self] =
+        &[Self::Unit, Self::Model, Self::Models, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
 
     /// Transports of the tier, one after the other.
     fn transports(self) -> &'static [TestTransport] {
@@ -125,6 +139,7 @@ impl Tier {
             // The model's tests choose their transport; the faults are below the transports.
             Self::Unit
             | Self::Model
+            | Self::Models
             | Self::Faults
             | Self::Power
             | Self::PowerLong
@@ -142,6 +157,7 @@ impl Tier {
             Self::NfsGuest => "release",
             Self::Unit
             | Self::Model
+            | Self::Models
             | Self::Faults
             | Self::Power
             | Self::PowerLong
@@ -157,7 +173,7 @@ impl Tier {
     /// Checks whether any of its tests can run here.
     fn able(self) -> Result<(), Skip> {
         match self {
-            Self::Unit | Self::Model | Self::Faults => Ok(()),
+            Self::Unit | Self::Model | Self::Models | Self::Faults => Ok(()),
             // The guest's kernel mounts the pools.
             Self::NfsGuest => needs::root(),
             Self::Power | Self::PowerLong => needs::loops(),
@@ -183,6 +199,10 @@ impl Tier {
                 vec!["test", "--doc", "--workspace"],
             ],
             Self::Model => one("model"),
+            Self::Models => vec![match runner {
+                Runner::Nextest => [with(MODELS), vec!["-E", "test(models::)"]].concat(),
+                Runner::Cargo => [with(MODELS), vec!["models::"]].concat(),
+            }],
             Self::Faults => vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"])],
             Self::Power | Self::PowerLong => {
                 vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "power"])]
@@ -228,7 +248,9 @@ impl Test {
             report.add(match (&*helper, tier.able().and_then(|()| transport.able())) {
                 (Err(e), _) => ReportRow::new(name).failed(format!("{e:#}")),
                 (Ok(_), Err(skip)) => ReportRow::new(name).skipped(skip.to_string()),
-                (Ok(helper), Ok(())) => timed(|| run_tier(tier, transport, runner, helper)),
+                (Ok(helper), Ok(())) => {
+                    timed(|| run_tier(tier, transport, (runner, self.model_seconds), helper))
+                }
             });
         }
         if tiers.contains(&Tier::Long) {
@@ -248,12 +270,28 @@ fn checks() -> Vec<ReportRow> {
     let faulty = ["clippy", "-p", "fsstack-tests", "--features", "fault", "--all-targets"];
     // What only a release build compiles: the one crate that has such code, without its dependencies.
     let release = ["rustc", "-q", "-p", "fsstack-sync", "--lib", "--profile", "check"];
+    let modelled = [
+        "clippy",
+        "-p",
+        "fsstack-sync",
+        "-p",
+        "fsstack-fuse",
+        "-p",
+        "fsstack-engine",
+        "-p",
+        "fsstack-branch",
+    ];
+    let as_modelled = ["--features", "shuttle", "--lib", "--tests"];
     let deny = ["--", "-D", "warnings"];
     let as_release = ["--", "-C", "debug-assertions=off", "-D", "warnings"];
     vec![
         timed(|| ReportRow::of("fmt", exec::cargo().args(["fmt", "--all", "--check"]).run().map(drop))),
         timed(|| ReportRow::of("clippy", exec::cargo().args(clippy).args(deny).run().map(drop))),
         timed(|| ReportRow::of("clippy +fault", exec::cargo().args(faulty).args(deny).run().map(drop))),
+        timed(|| {
+            let clippy = exec::cargo().args(modelled).args(as_modelled).args(deny);
+            ReportRow::of("clippy +shuttle", clippy.run().map(drop))
+        }),
         timed(|| ReportRow::of("release code", exec::cargo().args(release).args(as_release).run().map(drop))),
         timed(|| ReportRow::of("tidy", tidy::run())),
         timed(|| match docs::stale() {
@@ -263,7 +301,12 @@ fn checks() -> Vec<ReportRow> {
     ]
 }
 
-fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathBuf) -> ReportRow {
+fn run_tier(
+    tier: Tier,
+    transport: TestTransport,
+    (runner, model_seconds): (Runner, Option<u32>),
+    helper: &PathBuf,
+) -> ReportRow {
     let mut row = ReportRow::new(transport.of(tier));
     // Here and not in the tests, so that compiling a suite does not count as a test's time.
     let installed = match tier {
@@ -273,7 +316,7 @@ fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathB
         // The stress test runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),
-        Tier::Unit | Tier::Model | Tier::Faults | Tier::Power | Tier::PowerLong => Ok(()),
+        Tier::Unit | Tier::Model | Tier::Models | Tier::Faults | Tier::Power | Tier::PowerLong => Ok(()),
     };
     if let Err(e) = installed {
         return row.failed(format!("{e:#}"));
@@ -285,7 +328,12 @@ fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathB
         return power::run(row, &tier.commands(runner), helper, tier == Tier::PowerLong);
     }
     for args in tier.commands(runner) {
-        row = match run_counted(transport.set_on(exec::cargo().args(&args)), helper) {
+        let run = exec::cargo().args(&args);
+        let run = match model_seconds {
+            Some(seconds) => run.env(MODEL_SECONDS, seconds.to_string()),
+            None => run,
+        };
+        row = match run_counted(transport.set_on(run), helper) {
             Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
