@@ -21,8 +21,14 @@ pub const PLACED: u8 = 30;
 pub const TREE: u8 = 32;
 /// Claim on the copies of a directory.
 pub const COPY_CLAIM: u8 = 34;
+/// New names of a branch's files, had alone: for the removal of a last name.
+pub const LINKS: u8 = 35;
 /// Walk through a branch to find an object by number.
 pub const WALK: u8 = 36;
+/// Renames in the directories of a branch, had alone: at the end of a walk.
+pub const STILL: u8 = 37;
+/// Renames in the pool, had alone by the index.
+pub const RENAMES: u8 = 38;
 /// I/O mode of an open file.
 pub const IO_MODE: u8 = 40;
 /// Whether an open file's descriptor has O_NOATIME.

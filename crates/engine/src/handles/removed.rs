@@ -14,10 +14,11 @@ use fsstack_branch::dir_fd::DirFd;
 use fsstack_identity::index::IndexEntry;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::ranked::LINKS;
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
+use crate::handles::search::LockedAlone;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::Inode;
@@ -37,7 +38,7 @@ enum LastNameCheck<'a> {
     Dir(Arc<DirFd>),
     /// This name was the last, and the file gets no other until this is dropped.
     ExclusiveFile {
-        _links: RwLockWriteGuard<'a, ()>,
+        _links: LockedAlone<'a, LINKS>,
     },
 }
 

@@ -22,10 +22,10 @@ use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::{Ranked, RankedGuard, WALK};
 use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::ranked::{HeldRank, LINKS, Ranked, RankedGuard, STILL, WALK};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
@@ -84,8 +84,8 @@ struct CompleteSearch {
 
 impl Searches {
     /// Keeps files of the branch from getting another name until this drops. None: such a rename takes longer than `timeout`.
-    pub(crate) fn exclusively(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.links.try_write_for(timeout)
+    pub(crate) fn exclusively(&self, timeout: Duration) -> Option<LockedAlone<'_, LINKS>> {
+        alone(&self.links, timeout)
     }
 
     /// Right to walk `branch`, for one thread at a time.
@@ -116,6 +116,20 @@ impl Searches {
 #[must_use = "a look through a branch meanwhile may miss it"]
 pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Member>, RwLockReadGuard<'a, ()>); 1]>);
 
+/// A lock of rank `RANK`, had alone. It was waited for briefly, so in any order; what is taken below it is of higher rank, as
+/// threads that want to share it wait for as long as the branch is open.
+#[derive(Debug)]
+pub(crate) struct LockedAlone<'a, const RANK: u8> {
+    _guard: RwLockWriteGuard<'a, ()>,
+    _rank: HeldRank<RANK>,
+}
+
+/// Takes `lock` alone. None: others share it for longer than `timeout`.
+fn alone<const RANK: u8>(lock: &RwLock<()>, timeout: Duration) -> Option<LockedAlone<'_, RANK>> {
+    let guard = lock.try_write_for(timeout)?;
+    Some(LockedAlone { _guard: guard, _rank: HeldRank::unordered() })
+}
+
 impl Pool {
     /// Announces a rename in one of these directories.
     ///
@@ -125,7 +139,7 @@ impl Pool {
         let concerned =
             |branch: &&Arc<Member>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
         let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
-        let held = searched.map(|branch| Ok((branch, share(branch, &branch.searches.still)?)));
+        let held = searched.map(|branch| Ok((branch, share::<STILL>(branch, &branch.searches.still)?)));
         Ok(RenameGuard(held.collect::<Result<_>>()?))
     }
 }
@@ -136,12 +150,14 @@ impl Member {
     /// # Errors
     /// The thread that counts them is stuck in the branch.
     pub(crate) fn linking(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        self.renames_what_is_held().then(|| share(self, &self.searches.links)).transpose()
+        self.renames_what_is_held().then(|| share::<LINKS>(self, &self.searches.links)).transpose()
     }
 }
 
 /// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own.
-fn share<'a>(branch: &Member, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
+fn share<'a, const RANK: u8>(branch: &Member, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
+    // Of this rank only while it is waited for: nobody waits without end for a thread that shares it.
+    let _waits = HeldRank::<RANK>::in_order();
     if let Some(held) = lock.try_read() {
         return Ok(held);
     }
@@ -209,9 +225,9 @@ impl Tree {
         }
         looked?;
         // It may just have been renamed, and not be indexed yet.
-        let still = || searches.still.try_write_for(HALF_DONE_AFTER);
-        let _still =
-            searches.still.try_write().or_else(|| reply_takeover::aside(still)).ok_or(OpError::UNSURE)?;
+        let still = |timeout| alone::<STILL>(&searches.still, timeout);
+        let wait = || reply_takeover::aside(|| still(HALF_DONE_AFTER));
+        let _still = still(Duration::ZERO).or_else(wait).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
             Some(found) => Ok(Some(found)),
             None => {
@@ -231,7 +247,7 @@ impl Tree {
         searches.stamp.store(stamp, SeqCst);
         let moved = searches.moved.load(SeqCst);
         let looked = self.look_through(branch);
-        let still = searches.still.try_write_for(HALF_DONE_AFTER);
+        let still = alone::<STILL>(&searches.still, HALF_DONE_AFTER);
         let renamed = searches.renamed.lock().take().unwrap_or_default();
         let kept_by = looked?;
         if still.is_none() {

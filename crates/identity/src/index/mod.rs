@@ -36,6 +36,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwapOption;
 use fsstack_pool::Ino;
 use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::ranked::{HeldRank, RENAMES};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sync::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
@@ -270,6 +271,8 @@ impl Index {
     /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
     /// before.
     pub fn renaming(&self) -> RwLockReadGuard<'_, ()> {
+        // Of this rank only while it is waited for: nobody waits without end for a thread that shares it.
+        let _waits = HeldRank::<RENAMES>::in_order();
         self.shared.renames.read()
     }
 

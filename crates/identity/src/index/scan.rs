@@ -14,6 +14,7 @@ use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::OpError;
 use fsstack_pool::Ino;
 use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::ranked::{HeldRank, RENAMES};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
@@ -153,6 +154,7 @@ impl SharedIndex {
     fn is_through(&self, branch: &Arc<MarkedBranch>, store: &Arc<Store>) -> Option<bool> {
         // A thread may be stuck in a branch with either lock held: other renames must go on.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
+        let _rank = HeldRank::<RENAMES>::unordered();
         let _create_guard = self.making.try_lock()?;
         if self.jobs.lock().concern(branch) || !self.is_current(store) {
             return Some(false);
