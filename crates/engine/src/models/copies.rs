@@ -47,8 +47,9 @@ fn all_copies_have_the_rights_that_were_set() {
             let (dir, disks) = (dir.clone(), disks.clone());
             thread::spawn(move || grow(&dir, &disks))
         };
-        let setters: Vec<_> = (0..2)
-            .map(|_| {
+        let setters: Vec<_> = [0o770, 0o700]
+            .into_iter()
+            .map(|rights| {
                 let (dir, disks) = (dir.clone(), disks.clone());
                 thread::spawn(move || {
                     let guard = loop {
@@ -61,7 +62,7 @@ fn all_copies_have_the_rights_that_were_set() {
                         thread::yield_now();
                     }
                     for branch in dir.copies() {
-                        disks.lock()[usize::from(branch.0)] = Some(0o700);
+                        disks.lock()[usize::from(branch.0)] = Some(rights);
                         thread::yield_now();
                     }
                     drop(guard);
@@ -70,7 +71,9 @@ fn all_copies_have_the_rights_that_were_set() {
             .collect();
         grower.join().unwrap();
         setters.into_iter().for_each(|setter| setter.join().unwrap());
-        assert_eq!(*disks.lock(), [Some(0o700); 2], "a copy has the rights from before");
+        let [first, second] = *disks.lock();
+        assert_eq!(first, second, "a copy has the rights from before");
+        assert_ne!(first, Some(0o777));
     });
 }
 
