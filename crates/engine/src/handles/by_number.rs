@@ -9,6 +9,7 @@
 //! A branch that cannot be asked, or is not in the pool now, makes "gone" unknowable: an I/O error, never ESTALE.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
+use parking_lot::Mutex;
+
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -34,6 +37,22 @@ const ATTEMPTS: usize = 8;
 thread_local! {
     /// This thread looks for a directory that is not under its name: the path to it is walked by name.
     static REJOINS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Directories by their paths, of which one was found already. A hint: what is looked up in them is checked.
+#[derive(Debug, Default)]
+pub(crate) struct KnownDirs(Mutex<HashMap<Vec<u8>, Arc<Inode>>>);
+
+impl KnownDirs {
+    fn find(&self, path: &[u8], look: impl FnOnce() -> Option<Arc<Inode>>) -> Option<Arc<Inode>> {
+        let known = self.0.lock().get(path).cloned();
+        known.or_else(|| {
+            // With no lock held: a branch is asked.
+            let found = look()?;
+            self.0.lock().insert(path.to_vec(), found.clone());
+            Some(found)
+        })
+    }
 }
 
 /// An object that was found by its number.
@@ -231,13 +250,27 @@ impl Tree {
 
     /// The name that a file has, if the kernel knows one and it leads there.
     pub(crate) fn name_of(&self, pool: &Pool, reached: &ByNumber) -> Option<(Arc<Inode>, CString)> {
+        self.name_among(pool, reached, &KnownDirs::default())
+    }
+
+    /// Like [`Self::name_of`], for many files at a time: directories are looked up once.
+    pub(crate) fn name_among(
+        &self,
+        pool: &Pool,
+        reached: &ByNumber,
+        known: &KnownDirs,
+    ) -> Option<(Arc<Inode>, CString)> {
         let branch = pool.branch(reached.at);
         let path = self.path_of(branch, reached.fd.as_fd()).ok()??;
+        let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+        if CString::new(first).is_ok_and(|first| pool.hides(&first)) {
+            return None;
+        }
         let (dir, last) = split(&path);
         let name = CString::new(last).ok().filter(|name| !name.is_empty())?;
         let parent = match dir {
             [] => self.inodes.root().clone(),
-            dir => self.pass_by(&self.walk_to_dir(pool, dir).ok()?),
+            dir => known.find(dir, || Some(self.pass_by(&self.walk_to_dir(pool, dir).ok()?)))?,
         };
         let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
         (self.identity(pool, branch, &there) == reached.id).then_some((parent, name))

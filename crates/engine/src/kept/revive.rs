@@ -1,12 +1,15 @@
 //! The pool as a daemon that died has left it.
 //!
 //! A handle's number leads to its file: by the branch where it has a name, else to the descriptor that is still open. A descriptor that is
-//! open already is used where it is good for the handles: errors of earlier writes are reported by it. What has no handle is found when
+//! open already is used where it is good for the handles: errors of earlier writes are reported by it. A file that still has its number
+//! and generation by its open descriptor is not searched for, and several threads look, as every caller waits for the last file. What
+//! has no handle is found when
 //! the kernel asks for it. Lookups are not counted: the kernel forgets an inode at once, and what is forgotten too early is found again.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
@@ -15,6 +18,7 @@ use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::handover::Inherited;
 use fsstack_sys::{self as sys, Kind, OFlags, Stat};
+use parking_lot::Mutex;
 
 use super::Kept;
 use super::rows::HandleRow;
@@ -24,7 +28,7 @@ use crate::files::listing::Listing;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
 use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, is_refused};
-use crate::handles::by_number::ResolvedNumber;
+use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::{Copies, Inode};
@@ -41,6 +45,17 @@ pub struct Revived {
 
 /// Descriptors that are still open, by device and inode number.
 type OpenFds = HashMap<(u64, u64), Vec<RawFd>>;
+
+/// Most threads that look for files.
+const MOST_THREADS: usize = 8;
+
+/// Descriptors and directories that are known while open files are looked for.
+struct Search<'a> {
+    pool: &'a Pool,
+    fds: OpenFds,
+    inherited: Mutex<&'a mut Inherited>,
+    dirs: KnownDirs,
+}
 
 /// A file, how it is reached, and its name if it has one.
 struct Reached {
@@ -74,32 +89,57 @@ impl Union {
                 files.entry(row.ino.0).or_default().push(row);
             }
         }
-        for rows in files.values() {
-            match self.revive_file(&pool, rows, &fds, inherited) {
-                Ok(()) => told.handles += rows.len(),
-                Err(error) => {
-                    let ino = rows.first().map(|row| row.ino);
-                    tracing::debug!(?ino, ?error, "restart=keep: an open file is found no more");
-                    rows.iter().for_each(|row| kept.drop_row(row.number));
-                    told.lost += rows.len();
-                }
-            }
-        }
+        let files: Vec<Vec<HandleRow>> = files.into_values().collect();
+        let search =
+            Search { pool: &pool, fds, inherited: Mutex::new(inherited), dirs: KnownDirs::default() };
+        let files = self.revive_files(&kept, &files, &search);
+        told.handles += files.handles;
+        told.lost += files.lost;
         told
     }
 
-    fn revive_file(
-        &self,
-        pool: &Pool,
-        rows: &[HandleRow],
-        fds: &OpenFds,
-        inherited: &mut Inherited,
-    ) -> Result<()> {
+    /// Opens files again, in this thread and in others as far as there are CPUs.
+    fn revive_files(&self, kept: &Kept, files: &[Vec<HandleRow>], search: &Search<'_>) -> Revived {
+        let (next, told) = (AtomicUsize::new(0), Mutex::new(Revived::default()));
+        let work = || {
+            let mut own = Revived::default();
+            while let Some(rows) = files.get(next.fetch_add(1, Relaxed)) {
+                match self.revive_file(rows, search) {
+                    Ok(()) => own.handles += rows.len(),
+                    Err(error) => {
+                        let ino = rows.first().map(|row| row.ino);
+                        tracing::debug!(?ino, ?error, "restart=keep: an open file is found no more");
+                        rows.iter().for_each(|row| kept.drop_row(row.number));
+                        own.lost += rows.len();
+                    }
+                }
+            }
+            let mut told = told.lock();
+            told.handles += own.handles;
+            told.lost += own.lost;
+        };
+        let more = sys::thread::allowed_cpus().len().min(MOST_THREADS).min(files.len()).saturating_sub(1);
+        std::thread::scope(|scope| {
+            for _ in 0..more {
+                let thread = std::thread::Builder::new().name("open-again".into());
+                // Without it this thread does all.
+                if let Err(error) = thread.spawn_scoped(scope, work) {
+                    tracing::debug!(%error, "restart=keep: open files are looked for by fewer threads");
+                    break;
+                }
+            }
+            work();
+        });
+        told.into_inner()
+    }
+
+    fn revive_file(&self, rows: &[HandleRow], search: &Search<'_>) -> Result<()> {
+        let pool = search.pool;
         let first = rows.first().ok_or(OpError::STALE)?;
-        let reached = self.tree.reach(pool, first, fds, inherited)?;
+        let reached = self.tree.reach(first, search)?;
         let branch = pool.branch(reached.at);
         let writes = rows.iter().any(|row| row.writer.is_some());
-        let (fd, access) = self.tree.open_as(pool, &reached, writes, fds, inherited)?;
+        let (fd, access) = self.tree.open_as(&reached, writes, search)?;
         let kind = reached.stat.kind();
         let capable = writes && kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
         let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.files.backings.clone());
@@ -194,15 +234,26 @@ impl Union {
 
 impl Tree {
     /// The file of `row`: by a descriptor that is open if it has no name any more, which on some branches only a walk would tell; else by
-    /// its number, and if that does not lead there now, by the descriptor all the same.
-    fn reach(&self, pool: &Pool, row: &HandleRow, fds: &OpenFds, inherited: &Inherited) -> Result<Reached> {
-        let open = match self.reach_open(pool, row, fds, inherited) {
+    /// its number, and if that does not lead there now, by the descriptor all the same. The number leads to what is open if that has the
+    /// number, unless the index knows another place for it.
+    fn reach(&self, row: &HandleRow, search: &Search<'_>) -> Result<Reached> {
+        let pool = search.pool;
+        let open = match self.reach_open(row, search) {
             Some(removed) if removed.stat.nlink == 0 => return Ok(removed),
+            Some(open)
+                if self.index.places(row.ino).is_empty()
+                    && self.identity(pool, pool.branch(open.at), &open.stat) == open.id =>
+            {
+                let Reached { at, fd, stat, id, name: _ } = open;
+                let file = ByNumber { at, fd, stat, id };
+                let name = self.name_among(pool, &file, &search.dirs);
+                return Ok(Reached { at: file.at, fd: file.fd, stat: file.stat, id: file.id, name });
+            }
             open => open,
         };
         let failed = match self.resolve_number(pool, row.ino) {
             Ok(ResolvedNumber::File(file)) if file.id.generation == row.generation => {
-                let name = self.name_of(pool, &file);
+                let name = self.name_among(pool, &file, &search.dirs);
                 return Ok(Reached { at: file.at, fd: file.fd, stat: file.stat, id: file.id, name });
             }
             Ok(_) => OpError::STALE,
@@ -212,16 +263,10 @@ impl Tree {
     }
 
     /// The file of `row` by a descriptor that is open.
-    fn reach_open(
-        &self,
-        pool: &Pool,
-        row: &HandleRow,
-        fds: &OpenFds,
-        inherited: &Inherited,
-    ) -> Option<Reached> {
-        let branch = pool.live(BranchIx(row.branch))?;
-        fds.get(&row.object)?.iter().find_map(|number| {
-            let fd = inherited.copy(*number).ok()?;
+    fn reach_open(&self, row: &HandleRow, search: &Search<'_>) -> Option<Reached> {
+        let branch = search.pool.live(BranchIx(row.branch))?;
+        search.fds.get(&row.object)?.iter().find_map(|number| {
+            let fd = search.inherited.lock().copy(*number).ok()?;
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok()?;
             let id = Identity { ino: row.ino, generation: row.generation };
             (number::generation(&stat) == row.object_generation).then(|| Reached {
@@ -235,24 +280,17 @@ impl Tree {
     }
 
     /// A descriptor of `reached` that is good for its handles: one that is open already, if there is one.
-    fn open_as(
-        &self,
-        pool: &Pool,
-        reached: &Reached,
-        writes: bool,
-        fds: &OpenFds,
-        inherited: &mut Inherited,
-    ) -> Result<(MountedFd, Access)> {
-        let branch = pool.branch(reached.at);
+    fn open_as(&self, reached: &Reached, writes: bool, search: &Search<'_>) -> Result<(MountedFd, Access)> {
+        let branch = search.pool.branch(reached.at);
         let is_good = |flags: OFlags| {
             let unfit = OFlags::PATH | OFlags::WRONLY | OFlags::APPEND | OFlags::NOATIME;
             !flags.intersects(unfit) && (!writes || flags.contains(OFlags::RDWR))
         };
         let object = (reached.stat.dev, reached.stat.ino);
-        let open = fds.get(&object).into_iter().flatten();
+        let open = search.fds.get(&object).into_iter().flatten();
         let mut good = open.filter(|number| sys::keeper::flags_of(**number).is_ok_and(is_good));
         let access = if writes { Access::Write } else { Access::Read };
-        if let Some(fd) = good.find_map(|number| inherited.take(*number).ok()) {
+        if let Some(fd) = good.find_map(|number| search.inherited.lock().take(*number).ok()) {
             return Ok((reached.fd.opened(fd), access));
         }
         let open = |access: Access| {
