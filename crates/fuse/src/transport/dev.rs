@@ -117,8 +117,8 @@ impl DevTransport {
         let devices: Vec<OwnedFd> =
             (0..base).map(|_| device::clone_device(shared.device.as_fd())).collect::<io::Result<_>>()?;
         let mut threads = Vec::with_capacity(base + 1);
-        // Before anybody reads that one of them is given up.
-        shared.wait_again(waits);
+        // If one cannot be started, no request was served, and the program before goes on with the same state.
+        shared.gate.close();
         for (index, device) in devices.into_iter().enumerate() {
             threads.push(shared.start(index, device)?);
         }
@@ -126,6 +126,9 @@ impl DevTransport {
         let watched = shared.clone();
         let watcher = std::thread::Builder::new().name("fuse-watch".into());
         threads.push(watcher.spawn(move || watched.watch())?);
+        // Before anybody reads that one of them is given up.
+        shared.wait_again(waits);
+        shared.gate.open();
         Ok(Self { shared, threads })
     }
 
@@ -313,6 +316,8 @@ impl DevShared {
         let (shared, message) = (self.clone(), message.to_vec());
         // Not by the same number: it may be back before this one is stuck, too.
         let membership = self.workers.enter(self.readers.number_of_substitute(number));
+        // Before its thread runs: a pause must not take it for no request.
+        membership.worker().begins();
         let started = device.try_clone().and_then(|device| {
             let at_hand = RequestAtHand::new(self, &device, Some(membership.worker()))?;
             let thread = std::thread::Builder::new().name("fuse-again".into());
@@ -321,7 +326,6 @@ impl DevShared {
                 if let Err(error) = identity::keep_capabilities() {
                     tracing::warn!(%error, "transport: a thread cannot take callers' identities");
                 }
-                membership.worker().begins();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     let mut outgoing = vec![0; shared.buffer];
                     let _never =

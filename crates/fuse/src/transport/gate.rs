@@ -113,7 +113,12 @@ impl Gate {
         Ok(())
     }
 
-    fn open(&self) {
+    /// Closes it: nobody passes any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, SeqCst);
+    }
+
+    pub(super) fn open(&self) {
         let locked = self.lock.lock();
         self.closed.store(false, SeqCst);
         drop(locked);
@@ -145,7 +150,7 @@ impl Pauser {
     /// How many are still inside at `deadline`.
     pub fn pause(&self, deadline: Instant) -> Result<Paused, StillInside> {
         let shared = &self.0;
-        shared.gate.closed.store(true, SeqCst);
+        shared.gate.close();
         shared.put_waits_off(true);
         let paused = Paused(shared.clone());
         loop {
