@@ -60,7 +60,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// Takes a mounted pool over, or checks whether it could, or goes on after a daemon's death.
 fn go_on(mut arguments: impl Iterator<Item = OsString>) -> u8 {
     let done = match arguments.next() {
-        Some(first) if first == adopt::CHECK => adopt::check(&arguments.next().unwrap_or_default()),
+        Some(first) if first == adopt::CHECK => match adopt::check(&arguments.next().unwrap_or_default()) {
+            Ok(answer) => return out(format!("{answer}\n").as_bytes()),
+            Err(why) => Err(why),
+        },
         Some(first) if first == keeper::REVIVE => keeper::run(arguments),
         _ => adopt::run(arguments),
     };

@@ -1,8 +1,7 @@
 //! `fsstack upgrade` of a pool that has a keeper: the daemon ends, and the keeper becomes the new program.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
@@ -13,6 +12,7 @@ use crate::command::{at, json, output_of, refused, run};
 use crate::hung_branches::until;
 use crate::open_files::{go_on, work_goes_on};
 use crate::script::{sh, ways};
+use crate::upgrade::refused::{ANSWERS, copy_of_the_daemon, refuses, script};
 
 /// Upgrades the pool to the program that serves it.
 #[track_caller]
@@ -54,16 +54,13 @@ fn writers_and_readers_notice_nothing_of_upgrades_and_deaths() {
 fn a_program_that_cannot_be_run_leaves_the_pool_to_the_one_before() {
     needs!(mounting());
     let pool = pool(&[]);
-    let script = pool.path().with_file_name("program");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o755).open(&script).unwrap();
-    file.write_all(b"#!/bin/sh\nexit 0\n").unwrap();
-    drop(file);
+    let script = script(&pool, ANSWERS);
     let open =
         File::options().read(true).write(true).create(true).truncate(true).open(pool.at("file")).unwrap();
     fs::remove_file(pool.at("file")).unwrap();
     let keeper = pool.daemon();
     for text in [b"once", b"more"] {
-        let (code, line) = refused(&["upgrade", &at(&pool), "--program", script.to_str().unwrap()]);
+        let (code, line) = refused(&["upgrade", &at(&pool), "--program", &script]);
         assert_eq!(code, 1, "{line}");
         assert!(line.contains("cannot be run"), "{line}");
         assert!(keeper.lives());
@@ -74,6 +71,33 @@ fn a_program_that_cannot_be_run_leaves_the_pool_to_the_one_before() {
     let mut read = [0; 4];
     open.read_exact_at(&mut read, 0).unwrap();
     assert_eq!(&read, b"more");
+}
+
+/// The keeper would end, and the pool with it.
+#[test]
+fn a_program_that_does_not_know_the_pools_state_is_refused_by_name() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let (keeper, serves) = (pool.daemon(), daemon(&pool));
+    let program = fs::canonicalize("/bin/true").unwrap();
+    refuses(&pool, program.to_str().unwrap(), &format!("{}: does not answer", program.display()));
+    assert!(keeper.lives() && serves.lives());
+    pool.write("file", b"x");
+    upgrade(&pool);
+    assert_eq!(pool.read("file"), b"x");
+}
+
+#[test]
+fn the_next_upgrade_is_to_the_program_that_serves() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let other = copy_of_the_daemon(&pool);
+    let begins = |line: &str| line.starts_with(&format!("{other}: version"));
+    assert!(begins(&output_of(&["upgrade", &at(&pool), "--program", &other])));
+    refuses(&pool, &script(&pool, ANSWERS), "cannot be run");
+    assert!(begins(&output_of(&["upgrade", &at(&pool)])));
+    crash(&pool);
+    assert!(begins(&output_of(&["upgrade", &at(&pool)])));
 }
 
 /// The daemon that waits for a request ends without having seen the signal.

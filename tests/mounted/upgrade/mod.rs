@@ -1,7 +1,7 @@
 //! The daemon is replaced under programs that use the pool: `fsstack upgrade`.
 
 mod going_on;
-mod refused;
+pub(crate) mod refused;
 
 use fsstack_lab::{self as lab, Pool};
 

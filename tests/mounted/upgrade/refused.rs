@@ -13,12 +13,16 @@ use crate::hung_branches::{FrozenDaemon, described, until};
 use crate::script::STRANGER;
 
 /// A program beside the pool: a script with these lines.
-fn script(pool: &Pool, lines: &str) -> String {
+pub(crate) fn script(pool: &Pool, lines: &str) -> String {
     let path = pool.path().with_file_name("program");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o755).open(&path).unwrap();
     writeln!(file, "#!/bin/sh\n{lines}").unwrap();
     path.to_str().unwrap().to_owned()
 }
+
+/// Lines of a script that answers the check as mount.fsstack does.
+pub(crate) const ANSWERS: &str = r#"question=$(grep -ao '"question":"[0-9a-f]*"' "$2" | cut -d'"' -f4)
+echo "mount.fsstack: takes over a state of format $(od -An -tu4 -j8 -N4 "$2" | tr -d ' '): $question""#;
 
 /// The stand-in under this name, where a daemon runs it.
 fn stand_in(pool: &Pool, name: &str) -> String {
@@ -28,8 +32,16 @@ fn stand_in(pool: &Pool, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// Path of another installation of the daemon.
+pub(crate) fn copy_of_the_daemon(pool: &Pool) -> String {
+    let path = pool.path().with_file_name("mount.fsstack.other");
+    fs::copy(lab::daemon::helper().unwrap(), &path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 #[track_caller]
-fn refuses(pool: &Pool, program: &str, why: &str) {
+pub(crate) fn refuses(pool: &Pool, program: &str, why: &str) {
     let (code, line) = refused(&["upgrade", &at(pool), "--program", program]);
     assert_eq!(code, 1, "{line}");
     assert!(line.contains(why), "{line}");
@@ -62,7 +74,7 @@ fn a_program_that_is_not_good_changes_nothing() {
     refuses(&pool, &script(&pool, "exec sleep 100"), "within 10 s");
     goes_on();
     // It passes the check; a script cannot be run by its descriptor alone.
-    refuses(&pool, &script(&pool, "exit 0"), "cannot be run");
+    refuses(&pool, &script(&pool, ANSWERS), "cannot be run");
     goes_on();
     refuses(&pool, "/no/such/program", "No such file");
     let strange = script(&pool, "exit 0");
@@ -75,6 +87,35 @@ fn a_program_that_is_not_good_changes_nothing() {
     goes_on();
     upgrade(&pool);
     goes_on();
+}
+
+/// Becoming such a program would end the pool.
+#[test]
+fn a_program_that_does_not_know_the_pools_state_is_refused_by_name() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let file = File::create(pool.at("file")).unwrap();
+    for program in ["/bin/true", "/bin/echo"] {
+        let program = fs::canonicalize(program).unwrap();
+        refuses(&pool, program.to_str().unwrap(), &format!("{}: does not answer", program.display()));
+        file.write_all_at(b"on", 0).unwrap();
+        assert_eq!(pool.read("file"), b"on");
+    }
+    refuses(&pool, &script(&pool, &format!("{ANSWERS}0")), "does not answer");
+    upgrade(&pool);
+    assert_eq!(pool.read("file"), b"on");
+}
+
+#[test]
+fn the_next_upgrade_is_to_the_program_that_serves() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let other = copy_of_the_daemon(&pool);
+    let begins = |line: &str| line.starts_with(&format!("{other}: version"));
+    assert!(begins(&output_of(&["upgrade", &at(&pool), "--program", &other])));
+    refuses(&pool, &stand_in(&pool, "stand-in"), "the stand-in says no");
+    let line = upgrade(&pool);
+    assert!(begins(&line), "{line}");
 }
 
 #[test]

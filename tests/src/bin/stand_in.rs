@@ -8,12 +8,22 @@ use std::process::ExitCode;
 
 use fsstack_sys::handover;
 
+/// Answers the check of the state at `path`.
+fn answer(path: OsString) -> Option<()> {
+    let state = std::fs::read(path).ok()?;
+    let format = u32::from_le_bytes(state.get(8..12)?.try_into().ok()?);
+    let text = String::from_utf8_lossy(&state);
+    let question = text.split_once("\"question\":\"")?.1.split('"').next()?;
+    println!("mount.fsstack: takes over a state of format {format}: {question}");
+    Some(())
+}
+
 fn main() -> ExitCode {
     let mut all = std::env::args_os();
     let name = all.next().unwrap_or_default();
     match all.next() {
         Some(first) if first == "--adopt" => {}
-        _ => return ExitCode::SUCCESS,
+        _ => return all.next().and_then(answer).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
     }
     let own = std::env::current_exe().unwrap_or_default();
     let (Some(state), Some(back)) = (all.next(), all.next()) else { return ExitCode::FAILURE };

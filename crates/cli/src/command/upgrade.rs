@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long the new program may take to check what it is given.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longer than any answer that the daemon expects.
+const ANSWER_CHARS: usize = 200;
 /// How often the result is asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long the daemon may be silent: it waits for requests that are inside for `branch-timeout`, and the new one for its branches.
@@ -34,9 +36,9 @@ pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
     let program = program.transpose()?;
     let prepared = client.upgrade(&UpgradeRequest::Prepare { program })?;
     let check = prepared.check.ok_or(Failed::Dead("the daemon did not say what to check".to_owned()))?;
-    checked(&prepared.program, check)?;
+    let answer = checked(&prepared.program, check)?;
     let ticket = prepared.ticket;
-    match client.upgrade(&UpgradeRequest::Begin { ticket }) {
+    match client.upgrade(&UpgradeRequest::Begin { ticket, answer }) {
         // It may have become the other program before it answered.
         Ok(_) | Err(ClientError::NoAnswer(..) | ClientError::Dead(_)) => {}
         Err(error) => return Err(error.into()),
@@ -50,8 +52,8 @@ pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// Has the program say whether it can take the pool over.
-fn checked(path: &str, check: UpgradeCheck) -> Result<(), Failed> {
+/// Has the program say whether it can take the pool over; returns its answer, which the daemon compares with the one that it expects.
+fn checked(path: &str, check: UpgradeCheck) -> Result<String, Failed> {
     let UpgradeCheck { pid, program_fd, state_fd } = check;
     let fd = |number: i32| format!("/proc/{pid}/fd/{number}");
     let refused = |why: String| Failed::Refused(format!("{path}: {why}; nothing was changed"));
@@ -64,7 +66,7 @@ fn checked(path: &str, check: UpgradeCheck) -> Result<(), Failed> {
     let said = program::said(&told);
     let said = said.strip_prefix("mount.fsstack: ").unwrap_or(&said).to_owned();
     match (told.status.success(), told.status.code()) {
-        (true, _) => Ok(()),
+        (true, _) => Ok(String::from_utf8_lossy(&told.stdout).trim().chars().take(ANSWER_CHARS).collect()),
         (false, Some(_)) if !said.is_empty() => Err(refused(said)),
         (false, _) => Err(refused(format!("its check of the pool's state failed: {}", told.status))),
     }

@@ -17,6 +17,9 @@ pub enum UpgradeRequest {
     Begin {
         /// Number of the preparation.
         ticket: u64,
+        /// The line that the program printed in its check.
+        #[serde(default)]
+        answer: String,
     },
     /// Only tells how it went.
     Show,

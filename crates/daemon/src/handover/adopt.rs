@@ -7,8 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -25,6 +24,7 @@ use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::process;
 use parking_lot::Mutex;
 
+use super::format::FORMAT;
 use super::{Handover, PassedState, Report, VERSION, plain_arguments};
 use crate::background::take_limits;
 use crate::confine::{give_up_rights, keep_to_known_calls};
@@ -63,15 +63,23 @@ pub(super) fn arguments(state: &OwnedFd, back: Option<&std::fs::File>, program: 
     [first].into_iter().chain(adopt).chain(all).collect()
 }
 
-/// Says whether this program can take over the state at `path`.
+/// Returns the answer of a program that can take over a state with this question.
+///
+/// Any program may end with success when it is asked; this line is printed only by one that has read the state, and knows its format.
+pub(super) fn answer(question: &str) -> String {
+    format!("mount.fsstack: takes over a state of format {FORMAT}: {question}")
+}
+
+/// Returns the answer of this program, if it can take over the state at `path`.
 ///
 /// # Errors
 /// One line: why not.
-pub(crate) fn check(path: &OsStr) -> Result<(), String> {
+pub(crate) fn check(path: &OsStr) -> Result<String, String> {
     let shown = Printable::os(path);
     let file = std::fs::File::open(path).map_err(|error| format!("{shown}: {error}"))?;
     let bytes = handover::read_sealed(file.as_fd()).map_err(|error| format!("{shown}: {error}"))?;
-    PassedState::read(&bytes).map_err(|error| error.to_string())?.check()
+    let state = PassedState::read(&bytes).map_err(|error| error.to_string())?;
+    state.check().map(|()| answer(&state.question))
 }
 
 /// The descriptors by which this program goes on, or goes back.
@@ -223,7 +231,7 @@ impl TakenOver {
         });
         let listed = Self::listed(state, &settings);
         let handover = |pauser| Handover {
-            program: path_of(&state.program),
+            program: state.path(because.is_some()),
             calls: Mutex::new(state.calls.clone()),
             report: Mutex::new(match before {
                 Some(Before::Died) => Report::default(),
@@ -333,10 +341,6 @@ fn read(way: WayBack) -> Result<PassedState, String> {
     Ok(state)
 }
 
-fn path_of(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(bytes.to_vec()))
-}
-
 /// Copies of descriptors: the program before has its own, should this one fail.
 struct Copies {
     device: OwnedFd,
@@ -396,7 +400,7 @@ fn report(state: &PassedState, because: Option<String>) -> Report {
     let told = Upgrade {
         stage: if because.is_some() { UpgradeStage::Failed } else { UpgradeStage::Done },
         ticket: state.ticket,
-        program: Printable::path(Path::new(OsStr::from_bytes(&state.program))).to_string(),
+        program: Printable::path(&state.path(because.is_some())).to_string(),
         from: state.version.clone(),
         to: VERSION.to_owned(),
         reason: because,

@@ -23,6 +23,7 @@ mod state;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -31,8 +32,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use fsstack_control::Listeners;
 use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeStage};
+use fsstack_control::Listeners;
 use fsstack_engine::handover::{Gathered, PoolState};
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Granted, LockWait, Mounted, Paused, Pauser, StillInside};
@@ -68,7 +69,7 @@ pub(crate) struct Handover {
     /// Number of the device that programs see.
     pub(crate) dev: Option<u64>,
     pub(crate) log: LogHandle,
-    /// The program of this process, as it was started.
+    /// Path of the program of this process: an upgrade is to that path, unless it names another one.
     pub(crate) program: PathBuf,
     /// System calls that the filter allows; None: there is no filter.
     pub(crate) calls: Mutex<Option<Vec<String>>>,
@@ -99,6 +100,45 @@ struct Prepared {
     program: OwnedFd,
     path: PathBuf,
     draft: OwnedFd,
+    /// Text in the draft that the program answers with.
+    question: String,
+}
+
+/// Values of a state that differ between a draft, a handover, and what a daemon leaves to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Passing<'a> {
+    pub(crate) waits: &'a [LockWait],
+    pub(crate) paused_at: Duration,
+    /// Path of the program that goes on; None: of this one.
+    pub(crate) next: Option<&'a Path>,
+    pub(crate) question: &'a str,
+}
+
+impl Report {
+    /// Checks that upgrade `ticket` is prepared, and that `answer` is what its program prints if it can take the pool over.
+    ///
+    /// # Errors
+    /// One line: why it cannot begin.
+    pub(crate) fn checked(&self, ticket: u64, answer: &str) -> Result<Upgrade, String> {
+        let prepared = self.prepared.as_ref().filter(|_| self.told.ticket == ticket);
+        let (Some(prepared), Some(_)) = (prepared, self.told.check) else {
+            return Err("that upgrade is not prepared: begin anew".to_owned());
+        };
+        if answer != adopt::answer(&prepared.question) {
+            return Err(format!(
+                "{}: does not answer as mount.fsstack of this state format does, so it is another program, or of another version; \
+                 nothing was changed: name the new mount.fsstack by --program",
+                Printable::path(&prepared.path)
+            ));
+        }
+        Ok(self.told.clone())
+    }
+}
+
+/// Returns text that nobody can guess who has not read it.
+fn question() -> String {
+    let half = || RandomState::new().hash_one(Instant::now());
+    format!("{:016x}{:016x}", half(), half())
 }
 
 impl Handover {
@@ -142,7 +182,8 @@ impl Served {
             ));
         }
         let outline = self.union.outline().map_err(|error| error.to_string())?;
-        let draft = self.write_state(outline, &[], Duration::ZERO)?;
+        let question = question();
+        let draft = self.write_state(outline, &Passing { question: &question, ..Passing::default() })?;
         let mut report = self.handover.report.lock();
         if report.told.stage == UpgradeStage::Running {
             return Err("another upgrade is under way".to_owned());
@@ -165,7 +206,7 @@ impl Served {
             check: Some(check),
             ..Upgrade::default()
         };
-        let prepared = Prepared { program: opened.into(), path, draft };
+        let prepared = Prepared { program: opened.into(), path, draft, question };
         let replaced = report.prepared.replace(prepared);
         report.replaced.extend(replaced.map(|replaced| (Instant::now(), replaced)));
         Ok(report.told.clone())
@@ -250,7 +291,7 @@ impl Served {
         };
         let why = match self.union.rest(deadline) {
             Ok(()) => match self.union.kept() {
-                Some(kept) => self.leave_to_keeper(kept, program, paused_at),
+                Some(kept) => self.leave_to_keeper(kept, program, path, paused_at),
                 None => self.become_program(program, path, &paused, paused_at),
             },
             Err(why) => why.0,
@@ -279,7 +320,8 @@ impl Served {
             Ok(back) => back,
             Err(error) => return format!("/proc/self/exe: {error}"),
         };
-        let state = match self.write_state(state, &waits, paused_at) {
+        let passing = Passing { waits: &waits, paused_at, next: Some(path), ..Passing::default() };
+        let state = match self.write_state(state, &passing) {
             Ok(state) => state,
             Err(why) => return why,
         };
@@ -298,12 +340,9 @@ impl Served {
     }
 
     /// The state in a sealed file.
-    pub(crate) fn write_state(
-        &self,
-        pool: PoolState,
-        waits: &[LockWait],
-        paused_at: Duration,
-    ) -> Result<OwnedFd, String> {
+    pub(crate) fn write_state(&self, pool: PoolState, passing: &Passing<'_>) -> Result<OwnedFd, String> {
+        let Passing { waits, paused_at, next, question } = *passing;
+        let own = &self.handover.program;
         let mut settings = self.settings.lock().clone();
         settings.options.log.level = self.level.get();
         let device = self.handover.pauser.as_ref().map_or(-1, |pauser| pauser.device().as_raw_fd());
@@ -311,7 +350,9 @@ impl Served {
         let report = self.handover.report.lock();
         let state = PassedState {
             version: VERSION.to_owned(),
-            program: self.handover.program.as_os_str().as_bytes().to_vec(),
+            program: next.unwrap_or(own).as_os_str().as_bytes().to_vec(),
+            program_before: own.as_os_str().as_bytes().to_vec(),
+            question: question.to_owned(),
             calls: self.handover.calls.lock().clone(),
             settings: settings::SettingsRow::of(&settings),
             mount: MountRow::of(device, self.handover.dev, &self.handover.granted),

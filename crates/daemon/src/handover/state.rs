@@ -1,5 +1,8 @@
 //! The state of a daemon that is handed over, and the check whether this program can go on with it.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fsstack_engine::handover::PoolState;
@@ -16,8 +19,12 @@ use super::settings::SettingsRow;
 pub(crate) struct PassedState {
     /// Version of the program that wrote it.
     pub(crate) version: String,
-    /// Path that this program was started from.
+    /// Path of the program that goes on with the state: the next upgrade is to that path, unless it names another one.
     pub(crate) program: Vec<u8>,
+    /// Path of the program that wrote it.
+    pub(crate) program_before: Vec<u8>,
+    /// A program that is checked answers with this text: so it has read the state.
+    pub(crate) question: String,
     /// System calls that the process's filter allows; None: it has none.
     pub(crate) calls: Option<Vec<String>>,
     pub(crate) settings: SettingsRow,
@@ -69,6 +76,12 @@ impl MountRow {
 impl PassedState {
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, String> {
         serde_json::to_vec(self).map_err(|error| format!("state: {error}"))
+    }
+
+    /// Path of the program that serves with this state: the one that wrote it, where the next one could not serve.
+    pub(crate) fn path(&self, is_back: bool) -> PathBuf {
+        let path = if is_back { &self.program_before } else { &self.program };
+        PathBuf::from(OsString::from_vec(path.clone()))
     }
 
     /// The state with its header.

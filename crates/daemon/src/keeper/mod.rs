@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use fsstack_sys::handover::{self, become_file};
 use fsstack_sys::keeper::{self, Ended, fork_with_same_descriptors};
 use fsstack_sys::process::Fork;
 
-use crate::handover::plain_arguments;
+use crate::handover::{Passing, plain_arguments};
 use crate::launch::LaunchError;
 use crate::operate::Served;
 use crate::settings::Settings;
@@ -287,16 +288,16 @@ impl Served {
     /// Writes down how the pool is mounted now, for the next daemon.
     pub(crate) fn note_state(&self) {
         let Some(kept) = self.union.kept() else { return };
-        if let Err(why) = self.try_to_note_state(kept, handover::since_boot()) {
+        if let Err(why) = self.try_to_note_state(kept, handover::since_boot(), None) {
             tracing::error!(
                 "restart=keep: {why}; if the daemon dies, the pool goes on with earlier settings"
             );
         }
     }
 
-    fn try_to_note_state(&self, kept: &Kept, paused_at: Duration) -> Result<(), String> {
+    fn try_to_note_state(&self, kept: &Kept, paused_at: Duration, next: Option<&Path>) -> Result<(), String> {
         let outline = self.union.outline().map_err(|error| error.to_string())?;
-        let state = self.write_state(outline, &[], paused_at)?;
+        let state = self.write_state(outline, &Passing { paused_at, next, ..Passing::default() })?;
         let mut noted = self.handover.noted.lock();
         let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
         word(kept, SharedWord::State).store(number, SeqCst);
@@ -306,11 +307,17 @@ impl Served {
     }
 
     /// Ends this daemon, whose requests are at rest, and has the keeper become `program`. Returns only where that cannot be: why.
-    pub(crate) fn leave_to_keeper(&self, kept: &Arc<Kept>, program: &OwnedFd, paused_at: Duration) -> String {
+    pub(crate) fn leave_to_keeper(
+        &self,
+        kept: &Arc<Kept>,
+        program: &OwnedFd,
+        path: &Path,
+        paused_at: Duration,
+    ) -> String {
         if !is_kept(kept) {
             return "restart=keep: the keeper is gone: unmount and mount to change versions".to_owned();
         }
-        if let Err(why) = self.try_to_note_state(kept, paused_at) {
+        if let Err(why) = self.try_to_note_state(kept, paused_at, Some(path)) {
             return why;
         }
         word(kept, SharedWord::FailureLength).store(0, SeqCst);

@@ -15,11 +15,13 @@ impl Served {
             UpgradeRequest::Prepare { program } => self
                 .prepare_upgrade(program.as_deref())
                 .map_err(|why| Refusal::busy(format!("{}: {why}", self.shown()))),
-            UpgradeRequest::Begin { ticket } => {
-                let told = self.handover.report.lock().told.clone();
-                if told.ticket != *ticket || told.check.is_none() {
-                    return Err(Refusal::busy("that upgrade is not prepared: begin anew"));
-                }
+            UpgradeRequest::Begin { ticket, answer } => {
+                let told = self
+                    .handover
+                    .report
+                    .lock()
+                    .checked(*ticket, answer)
+                    .map_err(|why| Refusal::busy(format!("{}: {why}", self.shown())))?;
                 let (served, ticket) = (self, *ticket);
                 // An ordinary thread: the program that it becomes inherits how it is scheduled.
                 let thread = std::thread::Builder::new().name("upgrade".into());
