@@ -47,8 +47,29 @@ const NONE: &str = "-";
 const BRANCHES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const BRANCHES_PAUSE: Duration = Duration::from_millis(100);
-/// How long a program may take until it serves.
-pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a program may take until it serves, if nothing is open.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same, whatever is open: less than the command waits for.
+const LONGEST_START: Duration = Duration::from_secs(100);
+/// Bytes of a state for which a second is added. A name takes some 150, and a debug build took over 80 000 names a second.
+const BYTES_PER_SECOND: u64 = 2 << 20;
+/// Handles that a keeper has left, for which a second is added. Each of their files is looked for.
+const HANDLES_PER_SECOND: u64 = 1000;
+
+/// Time that a program has until it serves: more for larger tables.
+fn start_timeout(more: u64) -> Duration {
+    LONGEST_START.min(START_TIMEOUT.saturating_add(Duration::from_secs(more)))
+}
+
+/// Time that a program has until it serves a state of so many bytes.
+fn timeout_of_state(bytes: u64) -> Duration {
+    start_timeout(bytes / BYTES_PER_SECOND)
+}
+
+/// Time that a program has until it serves what a daemon has left in `kept`.
+pub(crate) fn timeout_of_kept(kept: &Kept) -> Duration {
+    start_timeout(u64::from(kept.rows_used()) / HANDLES_PER_SECOND)
+}
 /// A test's program fails so: where the variable says, before it serves.
 #[cfg(feature = "fault")]
 const FAIL: &str = "FSSTACK_TEST_ADOPT";
@@ -90,6 +111,12 @@ struct WayBack {
 }
 
 impl WayBack {
+    /// Length of the state; 0 if that is not known, as when it cannot be read.
+    fn bytes(self) -> u64 {
+        fsstack_sys::keeper::stat_of(self.state)
+            .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
+    }
+
     /// Becomes the program before; returns only if there is none, or it cannot be run.
     fn go_back(self, why: &str) {
         let Some(back) = self.back.and_then(|back| handover::copy_of(back).ok()) else { return };
@@ -121,12 +148,11 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     }));
     let (started, watch) = mpsc::channel::<()>();
     let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
+    let limit = timeout_of_state(way.bytes());
     let watchdog = std::thread::Builder::new().name("upgrade-limit".into()).spawn(move || {
-        if watch.recv_timeout(START_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
-            way.go_back(&format!(
-                "version {VERSION} did not take the pool over within {} s",
-                START_TIMEOUT.as_secs()
-            ));
+        if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let limit = limit.as_secs();
+            way.go_back(&format!("version {VERSION} did not take the pool over within {limit} s"));
         }
     });
     let taken = watchdog.map_err(|error| error.to_string()).and_then(|_| TakenOver::take(way, because));

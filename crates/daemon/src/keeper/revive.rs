@@ -24,7 +24,7 @@ use super::{
 };
 use crate::cli::{Request, parse};
 use crate::confine::give_up_rights;
-use crate::handover::adopt::{START_TIMEOUT, TakenOver};
+use crate::handover::adopt::{TakenOver, timeout_of_kept};
 use crate::handover::{PassedState, plain_arguments};
 use crate::log::{self, LogSettings, LogTarget};
 use crate::signals::hold_signals;
@@ -202,10 +202,11 @@ struct Limit(#[expect(dead_code, reason = "its drop tells the thread")] mpsc::Se
 impl Limit {
     fn start(kept: Arc<Kept>) -> io::Result<Self> {
         let (served, watch) = mpsc::channel();
+        let limit = timeout_of_kept(&kept);
         let thread = std::thread::Builder::new().name("upgrade-limit".into());
         let started = thread.spawn(move || {
-            if watch.recv_timeout(START_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                fail(&kept, &format!("it did not take the pool over within {} s", START_TIMEOUT.as_secs()));
+            if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                fail(&kept, &format!("it did not take the pool over within {} s", limit.as_secs()));
             }
         });
         started.map(|_| Self(served))

@@ -232,6 +232,11 @@ impl Kept {
         (0..used).filter_map(told).collect()
     }
 
+    /// Rows that were ever used: at least as many as handles that were left.
+    pub fn rows_used(&self) -> u32 {
+        self.free_rows.lock().used
+    }
+
     /// Device and inode number of each file that was left open: a keeper closes all other descriptors.
     pub fn objects(&self) -> std::collections::HashSet<(u64, u64)> {
         self.handles().into_iter().filter(|row| !row.is_dir).map(|row| row.object).collect()
