@@ -10,6 +10,7 @@ mod status_page;
 
 pub mod api;
 pub mod client;
+pub mod connections;
 pub mod copying;
 pub mod exports;
 pub mod ganesha;
@@ -20,6 +21,7 @@ pub mod registry;
 pub mod server;
 
 pub use client::{Client, ClientError};
+pub use connections::{Connections, NoConnections};
 pub use copying::{CopyClient, Copying};
 pub use operator::{Operator, Refusal, RefusalKind};
 pub use server::{ListenAt, Listeners, Server};

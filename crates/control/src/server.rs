@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,9 +25,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::api::Status;
+use crate::connections::Connections;
 use crate::copying;
 use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
@@ -71,6 +73,7 @@ pub struct Server {
     socket: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     listeners: Listeners,
+    connections: Connections,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -114,10 +117,12 @@ impl Server {
             .thread_name("control-ask")
             .build()?;
         let (stop, stopped) = oneshot::channel();
+        let connections = Connections::new();
+        let all = connections.clone();
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             let listening = {
                 let _inside = runtime.enter();
-                Listening::new(unix, tcp, operator)
+                Listening::new(unix, tcp, operator, all)
             };
             match listening {
                 Ok(listening) => runtime.block_on(listening.serve(stopped)),
@@ -130,6 +135,7 @@ impl Server {
             socket: listen_at.socket.clone(),
             metrics,
             listeners,
+            connections,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -138,6 +144,11 @@ impl Server {
     /// Returns the descriptors by which it listens, for another program.
     pub fn listeners(&self) -> Listeners {
         self.listeners.clone()
+    }
+
+    /// Returns the connections, which end before another program goes on.
+    pub fn connections(&self) -> Connections {
+        self.connections.clone()
     }
 
     /// Address of the metrics, with the port that the system chose if none was given.
@@ -162,6 +173,7 @@ struct Listening {
     unix: Option<tokio::net::UnixListener>,
     tcp: Option<tokio::net::TcpListener>,
     operator: Arc<dyn Operator>,
+    all: Connections,
     /// Limits of the control socket and of the metrics address.
     connections: Arc<Semaphore>,
     metrics_places: Arc<Semaphore>,
@@ -182,6 +194,7 @@ impl Listening {
         unix: Option<UnixListener>,
         tcp: Option<TcpListener>,
         operator: Arc<dyn Operator>,
+        all: Connections,
     ) -> io::Result<Self> {
         let tcp = tcp.map(|tcp| {
             tcp.set_nonblocking(true)?;
@@ -191,6 +204,7 @@ impl Listening {
             unix: unix.map(tokio::net::UnixListener::from_std).transpose()?,
             tcp: tcp.transpose()?,
             operator,
+            all,
             connections: Arc::new(Semaphore::new(CONNECTIONS)),
             metrics_places: Arc::new(Semaphore::new(CONNECTIONS)),
             copies: Arc::new(Semaphore::new(COPIES)),
@@ -199,9 +213,12 @@ impl Listening {
 
     async fn serve(self, mut stopped: oneshot::Receiver<()>) {
         let own = rustix::process::geteuid().as_raw();
+        let mut ending = self.all.ending();
         loop {
             tokio::select! {
+                biased;
                 _ = &mut stopped => return,
+                () = becomes(&mut ending, true) => {}
                 (place, asker) = placed(&self.connections, accept_unix(self.unix.as_ref())) => {
                     let may = asker.peer_cred().is_ok_and(|peer| peer::may_ask(peer.uid(), own));
                     let access = if may { Access::All } else { Access::Nothing };
@@ -211,6 +228,11 @@ impl Listening {
                     self.connect(asker, Access::Metrics, place);
                 }
             }
+            // Connections that are made meanwhile wait.
+            tokio::select! {
+                _ = &mut stopped => return,
+                () = becomes(&mut ending, false) => {}
+            }
         }
     }
 
@@ -219,6 +241,9 @@ impl Listening {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (operator, copies) = (self.operator.clone(), self.copies.clone());
+        // Readers of the metrics, which may be any program, delay nothing.
+        let open = (access == Access::All).then(|| self.all.opened());
+        let mut ending = self.all.ending();
         tokio::spawn(async move {
             let service = service_fn(move |request| {
                 let (operator, copies) = (operator.clone(), copies.clone());
@@ -226,10 +251,25 @@ impl Listening {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+            let mut served = pin!(http.serve_connection(TokioIo::new(stream), service).with_upgrades());
             // A client that closes early is not an error of the server.
-            let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-            drop(place);
+            let _ = tokio::select! {
+                served = served.as_mut() => served,
+                () = becomes(&mut ending, true) => {
+                    served.as_mut().graceful_shutdown();
+                    served.as_mut().await
+                }
+            };
+            drop((place, open));
         });
+    }
+}
+
+/// Waits until `told` has this value.
+async fn becomes(told: &mut watch::Receiver<bool>, value: bool) {
+    if told.wait_for(|is| *is == value).await.is_err() {
+        // Nobody says it any more.
+        std::future::pending().await
     }
 }
 

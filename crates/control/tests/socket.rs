@@ -1,9 +1,13 @@
 //! Server and client over a real socket, with an operator that has no pool.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fsstack_control::api::*;
 use fsstack_control::copying::{CopyAnswer, CopyRequest};
@@ -94,7 +98,9 @@ impl Operator for Parrot {
         Err(Refusal::missing(format!("{request:?}")))
     }
 
+    /// Where a socket is, it answers when that says so.
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
+        let _gone = UnixStream::connect(OsStr::from_bytes(path)).map(|mut gate| gate.read(&mut [0]));
         Err(Refusal::missing(format!("{path:?}")))
     }
     fn explain_create(&self, _: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
@@ -151,6 +157,33 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
     assert!(why.error.contains("64 threads copy"), "{why}");
     assert_eq!(client.status().unwrap().id, "parrot");
     drop(clients);
+}
+
+#[test]
+fn connections_end_when_their_requests_are_answered_and_later_ones_wait() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let dir = tempfile::tempdir().unwrap();
+    let [socket, gate] = ["parrot.sock", "gate"].map(|name| dir.path().join(name));
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None, ..ListenAt::default() };
+    let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
+    let connections = server.connections();
+    let waits = UnixListener::bind(&gate).unwrap();
+    let path = gate.as_os_str().as_bytes();
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| Client::new(&socket).explain(path));
+        let (inside, _) = waits.accept().unwrap();
+        assert!(connections.end(Duration::from_millis(20)).is_none());
+        // All as before.
+        assert_eq!(Client::new(&socket).status().unwrap().id, "parrot");
+        let ended = scope.spawn(|| connections.end(LIMIT));
+        drop(inside);
+        let told = asker.join().unwrap().unwrap_err();
+        assert!(matches!(told, ClientError::Refused(_)), "{told:?}");
+        let ended = ended.join().unwrap().unwrap();
+        let later = scope.spawn(|| Client::new(&socket).status());
+        drop(ended);
+        assert_eq!(later.join().unwrap().unwrap().id, "parrot");
+    });
 }
 
 #[test]

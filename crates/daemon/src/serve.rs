@@ -294,6 +294,7 @@ fn control(
     })?;
     served.settings.lock().options.metrics = server.metrics();
     *served.handover.listeners.lock() = server.listeners();
+    *served.handover.connections.lock() = Some(server.connections());
     Some(server)
 }
 

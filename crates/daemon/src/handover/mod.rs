@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeStage};
-use fsstack_control::Listeners;
+use fsstack_control::{Connections, Listeners};
 use fsstack_engine::handover::{Gathered, PoolState};
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Granted, LockWait, Mounted, Paused, Pauser, StillInside};
@@ -75,6 +75,8 @@ pub(crate) struct Handover {
     pub(crate) calls: Mutex<Option<Vec<String>>>,
     /// Descriptors by which the control socket and the metrics' address are listened at.
     pub(crate) listeners: Mutex<Listeners>,
+    /// Connections to those, which end before this program does.
+    pub(crate) connections: Mutex<Option<Connections>>,
     /// Held shared while an operator changes something, or a signal is acted on.
     pub(crate) operators: RwLock<()>,
     /// A signal has begun to unmount the pool. Changed with `operators` held.
@@ -152,6 +154,7 @@ impl Handover {
             program: PathBuf::new(),
             calls: Mutex::default(),
             listeners: Mutex::default(),
+            connections: Mutex::default(),
             operators: RwLock::default(),
             is_ending: AtomicBool::new(false),
             report: Mutex::default(),
@@ -267,8 +270,15 @@ impl Served {
     /// Returns why not.
     fn try_to_hand_over(&self, program: &OwnedFd, path: &Path) -> String {
         let Some(pauser) = &self.handover.pauser else { return "no transport that rests".to_owned() };
+        let at_work = || "another request of an operator is at work: try again".to_owned();
+        // Answered before this program ends. Later ones wait for the next program, or for this one to go on.
+        let connections = self.handover.connections.lock().clone();
+        let ended = connections.map(|connections| connections.end(OPERATORS_TIMEOUT));
+        if matches!(ended, Some(None)) {
+            return at_work();
+        }
         let Some(_operators) = self.handover.operators.try_write_for(OPERATORS_TIMEOUT) else {
-            return "another request of an operator is at work: try again".to_owned();
+            return at_work();
         };
         if self.handover.is_ending.load(SeqCst) {
             return IS_ENDING.to_owned();
