@@ -19,6 +19,7 @@ macro_rules! needs_ganesha {
         }
     };
 }
+pub(crate) use needs_ganesha;
 
 /// A client's handles are unchanged by every event. Prints the table of docs/figures/nfs.md.
 #[test]

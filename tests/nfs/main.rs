@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod ganesha;
+mod replaced;
 mod test_bed;

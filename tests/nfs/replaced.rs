@@ -1,0 +1,126 @@
+//! The daemon is replaced, or dies, under nfs-ganesha, which runs on with what its clients hold.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::ganesha::Ganesha;
+use fsstack_lab::nfs4::{Client, How, NfsError, Opened};
+use fsstack_lab::shell::command;
+use fsstack_lab::{Pool, daemon, needs};
+
+use crate::ganesha::needs_ganesha;
+use crate::test_bed::{TestBed, builder, forget};
+
+/// How long an event is waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Writes of a client beside each event.
+const WRITES: usize = 200;
+
+#[track_caller]
+fn until(what: &str, is: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < LIMIT, "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn upgrade(pool: &Pool) {
+    let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
+    let said = command(fsstack).arg("upgrade").arg(pool.path()).run().unwrap().stdout;
+    assert!(said.contains("pause"), "{said}");
+}
+
+/// Kills the daemon of a pool with `restart=keep`.
+fn crash(pool: &Pool) {
+    let serves = || pool.daemon().child();
+    let dies = serves().unwrap();
+    dies.kill().unwrap();
+    until("the keeper starts another daemon", || serves().is_some_and(|next| next != dies));
+}
+
+/// Open files of a client, one of which has no name any more.
+struct Held {
+    client: Client,
+    root: Vec<u8>,
+    open: Opened,
+    removed: Opened,
+    round: u64,
+}
+
+impl Held {
+    fn of(test_bed: &TestBed) -> Self {
+        let mut client = test_bed.client();
+        let root = client.handle("").unwrap();
+        let open = client.open(&root, "open", How::Made).unwrap();
+        let removed = client.open(&root, "removed", How::Made).unwrap();
+        client.write(&removed, 0, b"removed").unwrap();
+        // By another program: the server still has it open.
+        fs::remove_file(test_bed.pool.at("removed")).unwrap();
+        Self { client, root, open, removed, round: 0 }
+    }
+
+    /// Checks that they go on where they were.
+    fn go_on(&mut self) {
+        let (client, at) = (&mut self.client, self.round * 8);
+        let text = format!("{:08}", self.round);
+        client.write(&self.open, at, text.as_bytes()).unwrap();
+        client.commit(&self.open).unwrap();
+        assert_eq!(client.read_open(&self.open, at, 8).unwrap(), text.as_bytes());
+        assert_eq!(client.size(&self.open.handle), Ok(at + 8));
+        assert_eq!(client.read_open(&self.removed, 0, 100).unwrap(), b"removed");
+        assert_eq!(client.stat(&self.root, "removed"), Err(NfsError::NOENT));
+        self.round += 1;
+    }
+}
+
+/// Files that a client makes, writes, reads and removes.
+fn work(mut client: Client, root: &[u8]) {
+    for n in 0..WRITES {
+        let name = format!("work{}", n % 10);
+        let made = client.open(root, &name, How::Made).unwrap();
+        client.write(&made, 0, name.as_bytes()).unwrap();
+        client.commit(&made).unwrap();
+        assert_eq!(client.read(&made.handle, 0, 100).unwrap(), name.as_bytes());
+        client.close(&made).unwrap();
+        client.remove(root, &name).unwrap();
+    }
+}
+
+fn go_on_over(pool: Pool, events: &[(&str, fn(&Pool))]) {
+    let mut test_bed = TestBed::over(pool);
+    let mut held = Held::of(&test_bed);
+    held.go_on();
+    for (event, happen) in events {
+        let (client, root) = (test_bed.client(), held.root.clone());
+        std::thread::scope(|scope| {
+            let works = scope.spawn(|| work(client, &root));
+            happen(&test_bed.pool);
+            works.join().unwrap();
+        });
+        held.go_on();
+        test_bed.check(event);
+        // Nobody has its handles in a cache.
+        forget();
+        happen(&test_bed.pool);
+        held.go_on();
+        test_bed.check(event);
+    }
+    held.client.close(&held.open).unwrap();
+    held.client.close(&held.removed).unwrap();
+    assert_eq!(test_bed.pool.read("open").len() as u64, held.round * 8);
+}
+
+#[test]
+fn handles_and_open_files_go_on_over_upgrades() {
+    needs_ganesha!();
+    go_on_over(builder().option("transport=dev").mount(), &[("an upgrade", upgrade)]);
+}
+
+#[test]
+fn handles_and_open_files_go_on_over_deaths_with_a_keeper() {
+    needs_ganesha!();
+    let pool = builder().option("transport=dev").option("restart=keep").mount();
+    // Two deaths: a third one within a minute would end the pool.
+    go_on_over(pool, &[("an upgrade beside the keeper", upgrade), ("kill -9 with restart=keep", crash)]);
+}
