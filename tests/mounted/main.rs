@@ -32,6 +32,7 @@ mod handles_reused;
 mod hung_branches;
 mod inode_flags;
 mod keep;
+mod kernel_cases;
 mod large;
 mod late_errors;
 mod lifetime;
