@@ -121,8 +121,16 @@ pub fn tmpfile(dir: BorrowedFd<'_>, flags: OFlags, mode: u32) -> Result<OwnedFd>
 ///
 /// Flags that create a file or act on its name are ignored.
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
-    let path = ProcFd::of(fd);
     let flags = flags.difference(OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL) | OFlags::CLOEXEC;
+    if flags.contains(OFlags::DIRECTORY) {
+        // The path through /proc takes longer than the open.
+        match call(Call::Open, || rustix::fs::openat(fd, c".", flags, Mode::empty())) {
+            // Not searchable, or removed on a server.
+            Err(SysError { errno: Errno::ACCESS | Errno::STALE | Errno::NOENT, .. }) => {}
+            done => return done,
+        }
+    }
+    let path = ProcFd::of(fd);
     call(Call::Open, || rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()))
 }
 

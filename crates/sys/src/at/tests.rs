@@ -89,6 +89,32 @@ fn reopening_serves_path_descriptors_and_removed_files() {
 }
 
 #[test]
+fn reopening_serves_directories_that_were_removed_or_may_not_be_searched() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+    let (_keep, dir) = place();
+    mkdir(dir.as_fd(), c"closed", 0o400).unwrap();
+    let (file, closed) = (o_path(&dir, c"file"), o_path(&dir, c"closed"));
+    assert_eq!(failed(reopen(file.as_fd(), LISTED)), Errno::NOTDIR);
+    let list = |fd: &OwnedFd| reopen(fd.as_fd(), LISTED).map(|list| stat_fd(list.as_fd()).unwrap().ino);
+    let own = stat_fd(closed.as_fd()).unwrap().ino;
+    // Capabilities are a thread's own.
+    let unprivileged = std::thread::scope(|scope| {
+        let listed = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, sets).unwrap();
+            list(&closed)
+        });
+        listed.join().unwrap()
+    });
+    assert_eq!(unprivileged.unwrap(), own);
+    rmdir(dir.as_fd(), c"closed").unwrap();
+    assert_eq!(list(&closed).unwrap(), own);
+}
+
+#[test]
 fn a_file_without_a_name_gets_one() {
     let (_keep, dir) = place();
     let file = tmpfile(dir.as_fd(), OFlags::RDWR, 0o640).unwrap();
