@@ -22,6 +22,8 @@ pub enum On<'a> {
     Name(BorrowedFd<'a>, &'a CStr),
     /// The object of a descriptor, `O_PATH` or not.
     Fd(BorrowedFd<'a>),
+    /// The object of a descriptor that is `O_PATH`, which spares an attempt.
+    Path(BorrowedFd<'a>),
 }
 
 /// How a call addresses its object.
@@ -47,12 +49,13 @@ fn attempt_on<T>(
         }
         On::Fd(fd) => match call(which, || attempt(By::Fd(fd))) {
             // The f* calls refuse `O_PATH` with EBADF.
-            Err(SysError { errno: Errno::BADF, .. }) => {
-                let path = ProcFd::of(fd);
-                call(which, || attempt(By::Magic(path.as_c_str())))
-            }
+            Err(SysError { errno: Errno::BADF, .. }) => attempt_on(which, On::Path(fd), attempt),
             done => done,
         },
+        On::Path(fd) => {
+            let path = ProcFd::of(fd);
+            call(which, || attempt(By::Magic(path.as_c_str())))
+        }
     }
 }
 
@@ -184,6 +187,7 @@ mod tests {
             round_trip(On::Name(dir.as_fd(), name), c"user.test");
             let path = by_path(&dir, name);
             round_trip(On::Fd(path.as_fd()), c"user.test");
+            round_trip(On::Path(path.as_fd()), c"user.test");
             let real = at::reopen(path.as_fd(), OFlags::RDONLY).unwrap();
             round_trip(On::Fd(real.as_fd()), c"user.test");
         }
@@ -195,7 +199,7 @@ mod tests {
         let (_keep, dir) = place();
         set(On::Name(dir.as_fd(), c"file"), c"user.test", b"of the file", 0).unwrap();
         let link = by_path(&dir, c"link");
-        for on in [On::Name(dir.as_fd(), c"link"), On::Fd(link.as_fd())] {
+        for on in [On::Name(dir.as_fd(), c"link"), On::Fd(link.as_fd()), On::Path(link.as_fd())] {
             assert!(get_vec(on, c"user.test").is_err());
             assert_eq!(set(on, c"user.test", b"", 0).unwrap_err().errno, Errno::PERM);
             assert!(!list_vec(on).unwrap().starts_with(b"user.test\0"));

@@ -130,7 +130,7 @@ impl Union {
                 let cut = || file.change(CallKind::Long, |fd| sys::file::truncate(fd, size));
                 self.with_room(inode, file, size, cut)
             }
-            Pin::Here(..) | Pin::Removed(..) => pin.ask_long(pool, |fd| {
+            Pin::Here(..) | Pin::Read(..) | Pin::Removed(..) => pin.ask_long(pool, |fd| {
                 let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
                 sys::file::truncate(fd.as_fd(), size)
             }),

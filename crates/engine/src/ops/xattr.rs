@@ -128,7 +128,7 @@ impl Union {
                 on_copy = 0;
             }
             let set = self.tree.on_all_copies(&pool, &inode, |fd| {
-                xattr::set(On::Fd(fd), name, value, on_copy)?;
+                xattr::set(On::Path(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
                 // The kernel sets `kill_sgid` for either ACL; the default one has no part in the mode.
                 if kill_sgid && name == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
@@ -143,7 +143,7 @@ impl Union {
             return Err(Errno::TXTBSY.into());
         }
         pin.change(&pool, |fd| {
-            xattr::set(On::Fd(fd), name, value, flags)?;
+            xattr::set(pin.on(fd), name, value, flags)?;
             look_anew(fd, name, value);
             Ok(())
         })?;
@@ -168,7 +168,7 @@ impl Union {
                 self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             }
             let removed =
-                self.tree.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
+                self.tree.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Path(fd), name) {
                     Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
                     removed => removed.map(|()| look_anew(fd, name, &[])),
                 });
@@ -176,8 +176,9 @@ impl Union {
             return removed;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-        self.tree.pin(&pool, &inode)?.change(&pool, |fd| {
-            xattr::remove(On::Fd(fd), name)?;
+        let pin = self.tree.pin(&pool, &inode)?;
+        pin.change(&pool, |fd| {
+            xattr::remove(pin.on(fd), name)?;
             look_anew(fd, name, &[]);
             Ok(())
         })?;
@@ -261,7 +262,7 @@ impl Tree {
             return Ok(());
         }
         let owner = self.with_one(pool, inode, |on| match on {
-            On::Fd(fd) => sys::at::stat_fd(fd),
+            On::Fd(fd) | On::Path(fd) => sys::at::stat_fd(fd),
             On::Name(dir, name) => sys::at::stat(dir, name),
         })?;
         if owner.uid == caller.uid { Ok(()) } else { Err(Errno::PERM.into()) }
@@ -285,12 +286,13 @@ impl Tree {
         ask: impl FnOnce(On<'_>) -> Result<T, sys::SysError>,
     ) -> Result<T> {
         if !inode.is_dir() {
-            return self.pin(pool, inode)?.ask(pool, |fd| ask(On::Fd(fd)));
+            let pin = self.pin_to_ask(pool, inode)?;
+            return pin.ask(pool, |fd| ask(pin.on(fd)));
         }
         let mut last = OpError::STALE;
         for at in inode.copies() {
             match self.dirfd(pool, inode, at) {
-                Ok(fd) => return pool.branch(at).ask(|| ask(On::Fd(fd.as_fd()))),
+                Ok(fd) => return pool.branch(at).ask(|| ask(On::Path(fd.as_fd()))),
                 Err(error) => last = last.of_copies(error),
             }
         }

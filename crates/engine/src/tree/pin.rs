@@ -11,9 +11,10 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
-use crate::files::OpenFile;
+use crate::files::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode::{Inode, InodeName};
@@ -22,8 +23,10 @@ use crate::tree::inode::{Inode, InodeName};
 pub(crate) enum Pin {
     /// The file is open anyway.
     Open(Arc<OpenFile>),
-    /// Opened for this.
+    /// Opened for this, by its name only (`O_PATH`).
     Here(BranchIx, MountedFd),
+    /// Opened for this, to be read.
+    Read(BranchIx, MountedFd),
     /// It has no name that is known any more.
     Removed(BranchIx, Arc<DirFd>),
 }
@@ -37,13 +40,21 @@ impl Pin {
     ) -> Result<T> {
         match self {
             Self::Open(file) => file.ask(call),
-            Self::Here(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
+            Self::Here(at, fd) | Self::Read(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
             Self::Removed(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
         }
     }
 }
 
 impl Pin {
+    /// The object of `fd`, which a call on this file was given, for a call on its extended attributes.
+    pub(crate) fn on<'fd>(&self, fd: BorrowedFd<'fd>) -> On<'fd> {
+        match self {
+            Self::Open(_) | Self::Read(..) => On::Fd(fd),
+            Self::Here(..) | Self::Removed(..) => On::Path(fd),
+        }
+    }
+
     /// Like [`Self::ask`], for a call that changes the file.
     pub(crate) fn change<T>(
         &self,
@@ -52,7 +63,7 @@ impl Pin {
     ) -> Result<T> {
         match self {
             Self::Open(file) => file.change(CallKind::Short, call),
-            Self::Here(..) | Self::Removed(..) => self.ask(pool, call),
+            Self::Here(..) | Self::Read(..) | Self::Removed(..) => self.ask(pool, call),
         }
     }
 
@@ -64,7 +75,7 @@ impl Pin {
     ) -> Result<T> {
         match self {
             Self::Open(file) => file.ask_long(call),
-            Self::Here(at, fd) => pool.branch(*at).ask_long(|| call(fd.as_fd())),
+            Self::Here(at, fd) | Self::Read(at, fd) => pool.branch(*at).ask_long(|| call(fd.as_fd())),
             Self::Removed(at, fd) => pool.branch(*at).ask_long(|| call(fd.as_fd())),
         }
     }
@@ -91,6 +102,23 @@ impl Tree {
                 _ => self.file_by_number(pool, inode, error).map(|reached| Pin::Here(reached.at, reached.fd)),
             },
         }
+    }
+
+    /// Like [`Self::pin`], for questions about extended attributes. A descriptor to read spares the path through /proc, which
+    /// takes longer than the question. Only where no other program has the file: it might have a lease on it.
+    ///
+    /// # Errors
+    /// Those of [`Self::pin`].
+    pub(crate) fn pin_to_ask(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Pin> {
+        let at = inode.branch().map(|at| pool.branch(at));
+        let is_plain = pool.settings.exclusive
+            && inode.kind == Kind::File
+            && at.is_some_and(|branch| branch.kind.is_local())
+            && inode.open_file().is_none();
+        if is_plain && let Ok((at, fd, _)) = self.open_checked(pool, inode, Access::Read.flags()) {
+            return Ok(Pin::Read(at, fd));
+        }
+        self.pin(pool, inode)
     }
 
     /// Opens the file `inode`: by one of its names, checked to lead to it, or if it was removed since the caller

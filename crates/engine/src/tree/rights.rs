@@ -132,7 +132,7 @@ type OneCopy = (BranchIx, Arc<DirFd>);
 fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Result<RightsOutcome> {
     let look = |(at, fd): &OneCopy| {
         pool.branch(*at).ask(|| {
-            let acl = has_xattr(On::Fd(fd.as_fd()), c"system.posix_acl_access");
+            let acl = has_xattr(On::Path(fd.as_fd()), c"system.posix_acl_access");
             Ok((Rights::of(&sys::at::stat_fd(fd.as_fd())?), acl))
         })
     };
