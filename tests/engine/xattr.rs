@@ -63,12 +63,32 @@ fn a_file_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches()
         add_acl("film");
         assert_eq!(has_acl(file), !exclusive, "exclusive: {exclusive}");
         assert!(has_acl(with_acl), "one that has an ACL is asked each time");
-        // Of a directory another copy may be the first later.
-        pool.put_dir(0, "dir");
+    }
+}
+
+#[test]
+fn the_shown_copy_of_a_directory_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches() {
+    needs!(program("setfacl"));
+    for exclusive in [false, true] {
+        let settings = Settings { exclusive, recheck: std::time::Duration::ZERO, ..settings() };
+        let pool = TestBed::with(&[ReadWrite; 2], settings);
+        pool.put_dir(1, "dir");
         let dir = pool.ino("dir");
-        assert!(!has_acl(dir));
-        add_acl("dir");
-        assert!(has_acl(dir));
+        let has_acl = || pool.union.access_acl(dir, &mut [0; 1024]).unwrap().is_some();
+        let add_acl = |at: usize| {
+            let path = pool.on(at, "dir");
+            fsstack_lab::shell::command("setfacl").args(["-m", "u:1234:r"]).arg(path).run().unwrap();
+        };
+        assert!(!has_acl());
+        let (_, again) = fsstack_sys::count::scope(has_acl);
+        assert_eq!(again.total(), u64::from(!exclusive));
+        add_acl(1);
+        assert_eq!(has_acl(), !exclusive, "exclusive: {exclusive}");
+        // Another copy is the shown one from now on.
+        pool.put_dir(0, "dir");
+        add_acl(0);
+        assert_eq!(pool.ino("dir"), dir);
+        assert!(has_acl(), "exclusive: {exclusive}");
     }
 }
 

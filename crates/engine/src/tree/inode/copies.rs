@@ -56,6 +56,8 @@ pub(super) struct Copy {
     pub(super) given: u64,
     /// Mount generation of the branch, plus one, at which a name in it was changed since the last sync.
     pub(super) changed: Option<NonZeroU32>,
+    /// The branch was asked for an access ACL, and there is none.
+    pub(super) lacks_acl: bool,
 }
 
 /// Copies of a directory, as a lookup found them.
@@ -158,7 +160,8 @@ impl Inode {
             let given = GIVEN.fetch_add(1, SeqCst);
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd, used: true, reported: None, given, changed: None });
+            let (reported, changed, lacks_acl) = (None, None, false);
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true, reported, given, changed, lacks_acl });
         });
     }
 
@@ -223,6 +226,26 @@ impl Inode {
             copy.used = true;
             copy.fd.clone()
         })?
+    }
+
+    /// The copy that the pool shows: its branch, its number there, and when it was given to the branch.
+    pub(crate) fn shown_copy(&self) -> Option<(BranchIx, u64, u64)> {
+        self.with_dir(|dir| dir.copies.first().map(|copy| (copy.branch, copy.ino, copy.given)))?
+    }
+
+    /// Whether the shown copy is known to have no access ACL.
+    pub(crate) fn shown_copy_lacks_acl(&self) -> bool {
+        self.with_dir(|dir| dir.copies.first().is_some_and(|copy| copy.lacks_acl)).unwrap_or(false)
+    }
+
+    /// The copy `shown`, as [`Self::shown_copy`] returned it, was asked for an access ACL, and has none.
+    pub(crate) fn note_copy_without_acl(&self, shown: (BranchIx, u64, u64)) {
+        self.with_dir(|dir| {
+            let is_it = |copy: &&mut Copy| (copy.branch, copy.ino, copy.given) == shown;
+            if let Some(copy) = dir.copies.iter_mut().find(is_it) {
+                copy.lacks_acl = true;
+            }
+        });
     }
 
     /// Records the attributes of the copy on `branch`, a remote one.
@@ -393,10 +416,11 @@ impl DirCopies {
             .iter()
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
+                let lacks_acl = kept.as_ref().is_some_and(|copy| copy.lacks_acl);
                 let (fd, reported, given, changed) = kept.map_or((None, None, 0, None), |copy| {
                     (copy.fd.take(), copy.reported.take(), copy.given, copy.changed)
                 });
-                Copy { branch, ino, fd, used: true, reported, given, changed }
+                Copy { branch, ino, fd, used: true, reported, given, changed, lacks_acl }
             })
             .collect();
     }

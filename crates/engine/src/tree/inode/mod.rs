@@ -50,7 +50,7 @@ pub struct Inode {
     /// The file was open by passthrough: a mapping of it may outlive the descriptor. (The kernel does not forget the inode
     /// meanwhile.)
     was_past: AtomicBool,
-    /// The branch was asked for an access ACL, and there is none.
+    /// If it is a file: the branch was asked for an access ACL, and there is none.
     lacks_acl: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
     reported: AtomicU32,
@@ -177,6 +177,7 @@ impl Inode {
                     reported: None,
                     given: 0,
                     changed: None,
+                    lacks_acl: false,
                 })
                 .collect();
         }
