@@ -8,6 +8,9 @@
 //! which may hold it for seconds, or helpers have been added for those that are, all read: the programs that wait in a slow
 //! branch come again, and each of their requests would take the only reader away from everybody else.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use fsstack_wire::Operation;
@@ -20,6 +23,9 @@ const STREAK: u32 = 16;
 const CHANGES: u32 = 3;
 /// Requests of one task in a row that make earlier changes forgotten.
 const CALM: u32 = 16;
+
+/// Room for a line of proc(5)'s stat: 52 numbers of up to 20 digits, and a name of 64 bytes.
+const LONGEST_STAT: usize = 1280;
 
 /// Reasons for a worker thread to stay inside a request for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +47,8 @@ pub(super) struct Readers {
     /// The one that reads, plus 1; 0: all of them.
     single: AtomicUsize,
     task: AtomicU32,
+    /// The file that tells the CPU of the task that was looked at last.
+    stat: Mutex<Option<TaskStat>>,
     streak: AtomicU32,
     changes: AtomicU32,
     parked: Mutex<()>,
@@ -74,6 +82,7 @@ impl Readers {
             may_have_single_reader: may_have_single_reader && base > 1,
             single: AtomicUsize::new(0),
             task: AtomicU32::new(0),
+            stat: Mutex::default(),
             streak: AtomicU32::new(0),
             changes: AtomicU32::new(0),
             parked: Mutex::default(),
@@ -143,7 +152,7 @@ impl Readers {
             Waits::Helped => false,
         };
         if streak.is_multiple_of(STREAK) && one_will_do() {
-            let cpu = cpu_of(task);
+            let cpu = TaskStat::cpu_of(&mut self.stat.lock(), task);
             let here = cpu.and_then(|_| self.threads.iter().position(|reader| reader.cpu == cpu));
             let reads = |chosen: &usize| *chosen == number || !self.threads[*chosen].inside.load(Relaxed);
             if let Some(chosen) = here.filter(reads) {
@@ -199,11 +208,37 @@ impl Readers {
     }
 }
 
-/// The CPU that the task ran on last: the 39th field of proc(5)'s stat.
-fn cpu_of(task: u32) -> Option<usize> {
-    let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
-    // The name, in brackets, may have spaces and brackets of its own.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok()
+/// The file of a task in proc(5) that tells where it runs. Kept open from look to look: to open it takes longer than to read it.
+#[derive(Debug)]
+struct TaskStat {
+    task: u32,
+    file: File,
+}
+
+impl TaskStat {
+    /// The CPU that `task` ran on last; `kept` is the file of the task that was looked at before.
+    fn cpu_of(kept: &mut Option<Self>, task: u32) -> Option<usize> {
+        if let Some(stat) = kept.as_ref().filter(|stat| stat.task == task)
+            && let Ok(cpu) = stat.read()
+        {
+            return cpu;
+        }
+        // The file of a task that has ended fails, also if another task has its number by now.
+        *kept = None;
+        let file = File::open(format!("/proc/{task}/stat")).ok()?;
+        kept.insert(Self { task, file }).read().ok()?
+    }
+
+    /// The 39th field.
+    fn read(&self) -> io::Result<Option<usize>> {
+        let mut line = [0; LONGEST_STAT];
+        let len = self.file.read_at(&mut line, 0)?;
+        let line = &line[..len];
+        // The name, in brackets, may have spaces and brackets of its own.
+        let after = line.iter().rposition(|byte| *byte == b')').map_or(line.len(), |at| at + 1);
+        let field = line[after..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).nth(36);
+        Ok(field.and_then(|cpu| std::str::from_utf8(cpu).ok()?.parse().ok()))
+    }
 }
 
 /// Requests that wait for a disk, a server or another program.
@@ -228,10 +263,37 @@ mod tests {
     /// This thread, which stays on its CPU from now on, and a readers whose second member is there.
     fn here_and_second() -> (u32, Readers) {
         let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
-        let cpu = cpu_of(here).expect("this thread runs somewhere");
+        let mut stat = None;
+        let cpu = TaskStat::cpu_of(&mut stat, here).expect("this thread runs somewhere");
         fsstack_sys::thread::pin_to_cpu(cpu).expect("it may stay there");
-        let cpu = cpu_of(here).expect("this thread runs somewhere");
+        let cpu = TaskStat::cpu_of(&mut stat, here).expect("this thread runs somewhere");
         (here, Readers::new(2, &[cpu + 1, cpu], true))
+    }
+
+    #[test]
+    fn the_cpu_of_a_task_is_read_anew_each_time_and_of_one_that_has_ended_there_is_none() {
+        let (said, tid) = std::sync::mpsc::channel();
+        let (ends, end) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::Builder::new().name("a ) (b".into()).spawn(move || {
+            fsstack_sys::thread::pin_to_cpu(0).expect("the first CPU is there");
+            said.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).expect("asked for");
+            end.recv().expect("it is ended");
+        });
+        let (other, task) = (other.expect("a thread"), tid.recv().expect("it runs"));
+        let mut kept = None;
+        assert_eq!([(); 2].map(|()| TaskStat::cpu_of(&mut kept, task)), [Some(0); 2]);
+        let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
+        assert!(TaskStat::cpu_of(&mut kept, here).is_some());
+        assert_eq!(TaskStat::cpu_of(&mut kept, task), Some(0));
+        ends.send(()).expect("it waits");
+        other.join().expect("it ends");
+        // The kernel takes it off its table a moment after the join.
+        let began = std::time::Instant::now();
+        while TaskStat::cpu_of(&mut kept, task).is_some() {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+        assert!(kept.is_none());
     }
 
     #[test]
