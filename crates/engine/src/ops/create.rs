@@ -13,7 +13,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
-use crate::answer::{Created, Entry, Opened, Validity};
+use crate::answer::{Created, Opened, Validity};
 use crate::files::{Access, OpenFile};
 use crate::kept::slots;
 use crate::pool::Pool;
@@ -69,8 +69,8 @@ impl Union {
         self.tree.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
         self.tree.sync_changed(&pool, &parent)?;
         let id = self.tree.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
-        let entry = self.tree.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
-        self.open_made(&pool, entry, made, flags, caller)
+        let inode = self.tree.admit_file_as(id, &parent, name.as_cstr(), made.at, &made.stat);
+        self.open_made(&pool, &inode, made, flags, caller)
     }
 
     /// Creates a file without a name, as open(2) with `O_TMPFILE` in `parent`.
@@ -93,27 +93,25 @@ impl Union {
         let Made { at, stat, .. } = made;
         let id = self.tree.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
         let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
-        self.open_made(&pool, entry(&inode, stat), made, flags, caller)
+        self.open_made(&pool, &inode, made, flags, caller)
     }
 
-    /// Opens the new object; if that fails its lookup, which the kernel never received, is released.
+    /// Opens the new object `inode`; if that fails its lookup, which the kernel never received, is released.
     fn open_made(
         &self,
         pool: &Pool,
-        mut entry: Entry,
+        inode: &Arc<Inode>,
         made: Made,
         flags: OFlags,
         caller: Caller,
     ) -> Result<Created> {
-        let opened = self.tree.inode(entry.ino).and_then(|inode| {
-            let opened = self.hand_out_made(pool, inode.clone(), made, flags, caller)?;
-            entry.attr.validity = match inode.validity() {
-                Validity::None => Validity::Instant,
-                longer => longer,
-            };
-            Ok(opened)
-        });
+        let mut entry = entry(inode, made.stat);
+        let opened = self.hand_out_made(pool, inode.clone(), made, flags, caller);
         let opened = opened.inspect_err(|_| self.forget(entry.ino, 1))?;
+        entry.attr.validity = match inode.validity() {
+            Validity::None => Validity::Instant,
+            longer => longer,
+        };
         Ok(Created { entry, opened })
     }
 

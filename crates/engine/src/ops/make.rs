@@ -13,6 +13,7 @@ use fsstack_sys::{self as sys, Stat, SysError};
 use crate::answer::Entry;
 use crate::kept::slots;
 use crate::ops::create::take_back;
+use crate::tree::resolve::entry;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
@@ -74,7 +75,7 @@ impl Union {
             self.tree.admit_new_dir(&pool, &parent, name, at, stat, on)
         } else {
             let id = self.tree.new_identity(&pool, pool.branch(at), &stat, on);
-            self.tree.admit_file_as(id, &parent, name, at, stat)
+            entry(&self.tree.admit_file_as(id, &parent, name, at, &stat), stat)
         })
     }
 }

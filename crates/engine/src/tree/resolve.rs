@@ -221,7 +221,8 @@ impl Tree {
         stat: Stat,
     ) -> Entry {
         let id = self.identity(pool, pool.branch(at), &stat);
-        self.admit_file_as(id, parent, name, at, stat)
+        let inode = self.admit_file_as(id, parent, name, at, &stat);
+        entry(&inode, stat)
     }
 
     /// Like [`Self::admit`], for a file that is known by `id`.
@@ -231,12 +232,12 @@ impl Tree {
         parent: &Arc<Inode>,
         name: &CStr,
         at: BranchIx,
-        stat: Stat,
-    ) -> Entry {
+        stat: &Stat,
+    ) -> Arc<Inode> {
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.note_name(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
-        entry(&inode, stat)
+        inode
     }
 
     fn admit_dir(
