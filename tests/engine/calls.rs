@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fsstack_engine::answer::Validity;
 use fsstack_engine::files::route::Route;
-use fsstack_engine::ops::New;
+use fsstack_engine::ops::{Change, New};
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_lab::needs;
@@ -38,6 +38,11 @@ fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
     cost("getattr", &|| {
         union.getattr(known, None).unwrap();
     });
+    cost("chmod", &|| {
+        let mode = Change { mode: Some(0o600), ..Change::default() };
+        union.setattr(known, None, mode, Caller::DAEMON).unwrap();
+    });
+    cost("getxattr", &|| assert!(union.getxattr(known, c"user.a", &mut [0; 8]).is_err()));
     cost("create", &|| {
         let made = union.create(dir, new.as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
         union.release(made.opened.handle);
