@@ -30,6 +30,7 @@ nfs-export\t'Let an NFS server export the pool: file handles stay valid over res
 nfs-identity=\t'For nfs-ganesha: mount the pool as a block device with this UUID (fuseblk on a small loop device), so that the server\'s handles survive remounts; with nfs-export.'
 allow_other\t'Let users other than the mounting one enter.'
 default_permissions\t'Let the kernel check owner, mode and ACLs; cannot be off with allow_other.'
+idmap\t'Allow idmapped mounts of the pool (Linux 6.12), as containers use them; the kernel then sends the caller\'s ids only with requests that make something.'
 mergerfs-control=\t'Whether the root has mergerfs\'s control file, .mergerfs, which is in no listing: "on" lets the operator set its keys, "read" nobody; with "off" the name is one like any other.'
 fsname=\t'Source that mount(8) and df(1) show.'
 subtype=\t'Type that mount(8) shows after "fuse.".'

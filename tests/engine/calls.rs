@@ -15,7 +15,7 @@ use fsstack_sys::{Call, OFlags, count};
 use crate::passthrough_kernel::AllPassthrough;
 use crate::test_bed::{TestBed, buf, settings};
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022, pid: 0 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022, pid: 0, mapped: false };
 const BOB: Caller = Caller { uid: 1236, ..ALICE };
 
 /// System calls of each operation in a pool with this many branches, with the file on branch `at`.

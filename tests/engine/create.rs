@@ -97,7 +97,7 @@ fn one_of_ten_threads_wins_over_several_branches() {
     }
 }
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0, mapped: false };
 
 #[test]
 fn new_objects_belong_to_the_caller_under_the_callers_umask() {

@@ -15,7 +15,7 @@ use fsstack_sys::{Errno, OFlags, Time};
 use crate::passthrough_kernel::AllPassthrough;
 use crate::test_bed::{TestBed, settings};
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0, pid: 0 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0, pid: 0, mapped: false };
 
 fn mode(mode: u32) -> Change {
     Change { mode: Some(mode), ..Change::default() }

@@ -85,7 +85,7 @@ fn a_directory_with_an_acl_is_not_given_to_a_branch_without() {
 #[test]
 fn skeletons_and_what_is_made_in_them_are_right_on_branches_that_lack_something() {
     needs!(root(), fuse(), loops(), program("mergerfs"));
-    let alice = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0 };
+    let alice = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0, mapped: false };
     for kind in [Kind::Bare, Kind::Served, Kind::Ext4(MiB(32)), Kind::Tmpfs(MiB(8))] {
         let Unlike { pool, .. } = &mut unlike(kind, [ReadWrite, ReadWrite]);
         pool.put_dir(1, "top/d");

@@ -30,6 +30,7 @@ mod handles_of_branches;
 mod handles_of_dirs;
 mod handles_reused;
 mod hung_branches;
+mod idmap;
 mod inode_flags;
 mod keep;
 mod kernel_cases;

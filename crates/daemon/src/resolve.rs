@@ -320,6 +320,21 @@ fn access(raw: &mut RawOptions, world: &World, problems: &mut Problems) {
             raw.spelled("default_permissions")
         ));
     }
+    if !raw.options.idmap {
+        return;
+    }
+    let spelled = raw.spelled("idmap");
+    if world.privilege == Privilege::User {
+        problems.usage(format!(
+            "{spelled}: everything that this user's daemon makes is the user's own; leave it out, or mount the pool as root"
+        ));
+    }
+    if !raw.options.default_permissions {
+        problems.usage(format!(
+            "{spelled}: the kernel maps owners only where it checks permissions itself; leave out {}",
+            raw.spelled("default_permissions")
+        ));
+    }
 }
 
 fn log(raw: &mut RawOptions, problems: &mut Problems) {

@@ -246,6 +246,7 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
         forward_locks: settings.options.engine.locks == Locks::Branch,
         export: settings.options.engine.nfs_export,
         xattrs: settings.options.xattrs,
+        idmap: settings.options.idmap,
     }
 }
 
@@ -345,8 +346,13 @@ pub(crate) fn open_transport(
             "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
         return Err(LaunchError::mount(text));
     }
+    if options.idmap && !mounted.granted.allows_idmap() {
+        let text = "idmap=on: this kernel has no idmapped mounts of FUSE (Linux 6.12 and later have them): leave it out";
+        return Err(LaunchError::mount(text));
+    }
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
-    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(options), abi, options.xattrs));
+    let adapter = Adapter::new(union.clone(), outside::timeouts(options), abi, options.xattrs);
+    let adapter = Arc::new(adapter.mapping_callers(mounted.granted.allows_idmap()));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let (threads, scheduling) = (options.max_threads.map(NonZeroUsize::get), options.scheduling);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });

@@ -56,6 +56,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Whether the kernel checks permissions.
     pub default_permissions: bool,
+    /// Whether the pool may have idmapped mounts.
+    pub idmap: bool,
     /// Whether the mount point may have entries.
     pub nonempty: bool,
     /// Whether the daemon detaches.
@@ -92,6 +94,7 @@ impl Options {
             subtype: String::new(),
             allow_other: false,
             default_permissions: false,
+            idmap: false,
             nonempty: false,
             run_in: RunIn::Background,
             log: LogSettings { target: LogTarget::Syslog, level: tracing::Level::INFO },

@@ -159,6 +159,7 @@ fn the_defaults() {
                 subtype: "fsstack",
                 allow_other: true,
                 default_permissions: true,
+                idmap: false,
                 nonempty: false,
                 run_in: Background,
                 log: LogSettings {
@@ -381,6 +382,20 @@ fn a_user_has_the_stacked_path_and_a_log_line_says_so() {
     let refused = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt", "-owrite-path=passthrough"]);
     expect!["write-path=passthrough: passthrough needs root; write-path=auto, or mount it as root"]
         .assert_eq(&told(&refused.unwrap_err()));
+}
+
+#[test]
+fn idmapped_mounts_need_root_and_the_kernels_checks() {
+    let test_bed = TestBed::new();
+    check(&test_bed, "idmap=on", expect!["idmap: true,"]);
+    check(&test_bed, "allow-idmap=true", expect!["idmap: true,"]);
+    let refused = |privilege, options| {
+        told(&settle(&test_bed, privilege, &["$D/a", "$D/mnt", "-o", options]).unwrap_err())
+    };
+    expect!["idmap=on: everything that this user's daemon makes is the user's own; leave it out, or mount the pool as root"]
+        .assert_eq(&refused(Privilege::User, "idmap=on"));
+    expect!["allow-idmap: the kernel maps owners only where it checks permissions itself; leave out default_permissions=off"]
+        .assert_eq(&refused(Privilege::Root, "allow-idmap,default_permissions=off,allow_other=false"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fsstack_pool::settings::Xattrs;
 use fsstack_sys::mounts;
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, InitFlags, MountOption, Session, SessionACL};
 use rustix::mount::MountFlags;
 
 use crate::negotiate::Negotiation;
@@ -48,6 +48,8 @@ pub struct Plan {
     pub export: bool,
     /// Whether files have extended attributes, and so ACLs.
     pub xattrs: Xattrs,
+    /// Allow idmapped mounts of the pool; needs `default_permissions`.
+    pub idmap: bool,
 }
 
 /// Features that the kernel granted.
@@ -65,6 +67,14 @@ pub struct Granted {
     pub payload: u32,
     /// The flags of the answer to INIT, `FUSE_*` of the kernel's fuse.h.
     pub flags: u64,
+}
+
+impl Granted {
+    /// True if the pool may have idmapped mounts. The kernel then sends the caller's ids only with requests that make
+    /// something.
+    pub fn allows_idmap(&self) -> bool {
+        self.flags & InitFlags::FUSE_ALLOW_IDMAP.bits() != 0
+    }
 }
 
 /// Reason why nothing was mounted.

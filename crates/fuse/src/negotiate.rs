@@ -51,6 +51,7 @@ const BY_OPTION: &[InitFlags] = &[
     InitFlags::FUSE_FLOCK_LOCKS,
     InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_POSIX_ACL,
+    InitFlags::FUSE_ALLOW_IDMAP,
 ];
 
 /// All flags of the answer to INIT that this program can serve.
@@ -78,6 +79,9 @@ impl Negotiation {
         }
         if plan.xattrs == Xattrs::On {
             wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if plan.idmap {
+            wanted |= InitFlags::FUSE_ALLOW_IDMAP;
         }
         let granted: Arc<Mutex<Granted>> = Arc::default();
         (Self { wanted, max_write: plan.max_write, granted: granted.clone() }, granted)

@@ -171,6 +171,19 @@ pub fn rings() -> Result<(), Skip> {
     }
 }
 
+/// The kernel maps owners of FUSE file systems, and root can ask for it; mounts a pool to check. Any other refusal to mount
+/// it is left to the test.
+pub fn idmaps() -> Result<(), Skip> {
+    mounting()?;
+    program("python3")?;
+    match crate::pool().tmp_branch("a").option("idmap=on").try_mount() {
+        Err(refused) if refused.said.contains("no idmapped mounts of FUSE") => {
+            Err(Skip::because("needs a kernel with idmapped mounts of FUSE"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The kernel's switch for FUSE over `io_uring`, restored on drop.
 #[derive(Debug)]
 pub struct RingSwitch {

@@ -57,11 +57,16 @@ pub fn has_group(pid: u32, group: u32) -> bool {
     status_of(pid).is_some_and(|status| ids_in(&status, "Groups:").any(|known| known == group))
 }
 
+/// Returns the file-system user and group of thread `pid`, by its status in proc(5). `None` for threads that are not visible.
+pub fn file_system_ids(pid: u32) -> Option<(u32, u32)> {
+    let status = status_of(pid)?;
+    let id = |line| ids_in(&status, line).nth(FILE_SYSTEM);
+    Some((id("Uid:")?, id("Gid:")?))
+}
+
 /// Returns the supplementary groups of thread `pid` if its file-system ids are `uid` and `gid`. `None` if it is not
 /// visible, or has other ids: its number may have been reused.
 pub fn groups_of(pid: u32, uid: u32, gid: u32) -> Option<Vec<u32>> {
-    // Order: real, effective, saved, file system.
-    const FILE_SYSTEM: usize = 3;
     let status = status_of(pid)?;
     let acts_as = |line, id| ids_in(&status, line).nth(FILE_SYSTEM) == Some(id);
     (acts_as("Uid:", uid) && acts_as("Gid:", gid)).then(|| ids_in(&status, "Groups:").collect())
@@ -85,6 +90,9 @@ pub fn shares_user_namespace(pid: u32) -> bool {
     let users = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
     pid != 0 && users("self").is_some_and(|own| users(&pid.to_string()) == Some(own))
 }
+
+/// Place of the file-system id in a line of proc(5)'s status: real, effective, saved, file system.
+const FILE_SYSTEM: usize = 3;
 
 fn status_of(pid: u32) -> Option<String> {
     let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;

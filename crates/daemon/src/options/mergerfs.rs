@@ -167,7 +167,6 @@ pub(super) const NO_MEANING: &[Row] = &[
     no_meaning(&["readahead"], "set it on the branches' own devices"),
     no_meaning(&["proxy-ioprio"], "passthrough keeps the caller's I/O priority by itself"),
     no_meaning(&["log.metrics"], "metrics= serves metrics, and fsstack metrics prints them"),
-    no_meaning(&["allow-idmap"], "not supported yet"),
 ];
 
 const SEARCH: &str = "the first branch in order that holds a name always serves it";

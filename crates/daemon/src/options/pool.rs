@@ -318,6 +318,14 @@ pub(super) const VIEW: &[Row] = &[
     )
     .settled(|now| now.default_permissions.to_string()),
     option(
+        &["idmap", "allow-idmap"],
+        Takes::Switch,
+        "false",
+        "Allow idmapped mounts of the pool (Linux 6.12), as containers use them; the kernel then sends the caller's ids only with requests that make something.",
+        |raw, typed| typed.by_switch(&mut raw.options.idmap),
+    )
+    .settled(|now| now.idmap.to_string()),
+    option(
         &["mergerfs-control"],
         Takes::Choice(ControlFile::VARIANTS),
         "on",

@@ -18,7 +18,7 @@ use super::followed::Followed;
 use super::listing::Listing;
 use super::listing_memory::ListingMemory;
 use super::lock_owner::LockOwner;
-use super::route::{Backings, Route};
+use super::route::{Backings, Route, Writer};
 use super::write_back_errors::ReportTo;
 use super::{Access, DirHandle, FileHandle, OpenFile, Sync};
 use crate::settings::Settings;
@@ -37,7 +37,7 @@ pub(crate) struct OpenFileRow {
     decided: Option<Route>,
     because: Option<DecisionRow>,
     backing: Option<u32>,
-    writers: Vec<u32>,
+    writers: Vec<Writer>,
     strips: u32,
     immutable: bool,
     append_only: bool,
@@ -100,7 +100,7 @@ pub(crate) struct FileHandleRow {
     pub(crate) inode: usize,
     pub(crate) file: usize,
     route: Route,
-    writer: Option<u32>,
+    writer: Option<Writer>,
     sync: Option<Sync>,
     since: u64,
     mappable: bool,
@@ -230,7 +230,7 @@ impl OpenFile {
     pub(crate) fn take_opens(
         &self,
         because: PathDecision,
-        opens: impl Iterator<Item = (Route, Option<u32>)>,
+        opens: impl Iterator<Item = (Route, Option<Writer>)>,
     ) {
         let mut io_mode = self.io_mode.lock();
         for (route, writer) in opens {
@@ -247,8 +247,8 @@ impl OpenFile {
             if let Route::Passthrough(id) | Route::DirectBeside(id) = route {
                 io_mode.backing = Some(id);
             }
-            if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
-                io_mode.writers.push(uid);
+            if let (Route::Passthrough(_), Some(writer)) = (route, writer) {
+                io_mode.writers.push(writer);
             }
         }
         let route = io_mode.decided.unwrap_or(because.route);

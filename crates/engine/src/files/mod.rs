@@ -51,7 +51,7 @@ use followed::Followed;
 use listing::Listing;
 use lock_owner::LockOwner;
 use noatime::NoatimeState;
-use route::{Backings, IoMode, Known, Route, Unknown, register};
+use route::{Backings, IoMode, Known, Route, Unknown, Writer, register};
 use write_back_errors::{ReportTo, WriteBackErrors};
 
 /// Set-uid, set-gid.
@@ -317,7 +317,7 @@ impl OpenFile {
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's lock
     /// held: giving the file a set-id bit looks for its writers under the same lock. A branch that may hang is asked before
     /// that, with the file's place held. `was_past`: it has been open by passthrough.
-    pub fn io_mode(&self, wish: impl Fn() -> PathDecision, writer: Option<u32>, was_past: bool) -> Route {
+    pub fn io_mode(&self, wish: impl Fn() -> PathDecision, writer: Option<Writer>, was_past: bool) -> Route {
         let placed = self.placed();
         let mut known = Known { registered: None, mapped: (!was_past).then_some(false) };
         let (route, kept) = loop {
@@ -345,13 +345,13 @@ impl OpenFile {
     }
 
     /// One open less, which `route` served.
-    pub fn leave_io_mode(&self, route: Route, writer: Option<u32>) {
+    pub fn leave_io_mode(&self, route: Route, writer: Option<Writer>) {
         self.io_mode.lock().leave(route, writer);
     }
 
     /// True if a user other than root and `owner` has the file open for passthrough writes.
     pub fn has_strange_writer(&self, owner: u32) -> bool {
-        self.io_mode.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
+        self.io_mode.lock().writers.iter().any(|writer| writer.is_stranger_to(owner))
     }
 
     /// Reason for the first open's decision.
@@ -393,7 +393,7 @@ pub struct FileHandle {
     /// Route of this handle's reads and writes.
     pub route: Route,
     /// Whether it may write, and its user.
-    pub writer: Option<u32>,
+    pub writer: Option<Writer>,
     /// `O_SYNC` or `O_DSYNC`.
     pub sync: Option<Sync>,
     /// Its share of write-back errors.

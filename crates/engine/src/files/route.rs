@@ -12,6 +12,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fsstack_branch::caller::Caller;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::decision::{PathDecision, StackedReason};
@@ -87,7 +89,31 @@ pub struct IoMode {
     /// The backing id, as long as the open file lives.
     pub backing: Option<u32>,
     /// Users that have it open for writing by passthrough.
-    pub writers: SmallVec<[u32; 2]>,
+    pub writers: SmallVec<[Writer; 2]>,
+}
+
+/// User that a file is open for writing by, as far as set-id bits depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Writer(pub(crate) u64);
+
+impl Writer {
+    /// Bit of user 0 without root's rights, by an idmapped mount. Bit 32 is for a row's own use.
+    pub(crate) const NOT_ROOT: u64 = 1 << 33;
+
+    /// Returns the user that `caller` writes as.
+    pub fn of(caller: Caller) -> Self {
+        match caller.uid {
+            _ if caller.is_root() => Self(0),
+            0 => Self(Self::NOT_ROOT),
+            uid => Self(uid.into()),
+        }
+    }
+
+    /// True for a user other than root and `owner`. An unknown user is a stranger to every owner.
+    pub fn is_stranger_to(self, owner: u32) -> bool {
+        self.0 != 0 && self.0 & u64::from(u32::MAX) != u64::from(owner)
+    }
 }
 
 impl IoMode {
@@ -95,7 +121,12 @@ impl IoMode {
     ///
     /// # Errors
     /// The fact that is needed and not `known`.
-    pub fn join(&mut self, wish: PathDecision, writer: Option<u32>, known: Known) -> Result<Route, Unknown> {
+    pub fn join(
+        &mut self,
+        wish: PathDecision,
+        writer: Option<Writer>,
+        known: Known,
+    ) -> Result<Route, Unknown> {
         let registered = || self.backing.map(Ok).or(known.registered).ok_or(Unknown::Registered);
         let route = match (self.decided, wish.route) {
             (None, Route::Passthrough(_)) => {
@@ -123,16 +154,16 @@ impl IoMode {
             (Some(decided), _) => decided,
         };
         self.decided.get_or_insert(route);
-        if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
-            self.writers.push(uid);
+        if let (Route::Passthrough(_), Some(writer)) = (route, writer) {
+            self.writers.push(writer);
         }
         Ok(route)
     }
 
     /// One open less.
-    pub fn leave(&mut self, route: Route, writer: Option<u32>) {
-        if let (Route::Passthrough(_), Some(uid)) = (route, writer)
-            && let Some(at) = self.writers.iter().position(|known| *known == uid)
+    pub fn leave(&mut self, route: Route, writer: Option<Writer>) {
+        if let (Route::Passthrough(_), Some(writer)) = (route, writer)
+            && let Some(at) = self.writers.iter().position(|known| *known == writer)
         {
             self.writers.swap_remove(at);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_pool::{Handle, Ino};
 
 use super::{Header, Kept, slots};
-use crate::files::route::Route;
+use crate::files::route::{Route, Writer};
 use crate::files::{FileHandle, Sync};
 use crate::tree::inode::Inode;
 
@@ -53,7 +53,7 @@ pub(super) struct HandleRow {
     /// The branch's slot then.
     pub(super) branch: u16,
     pub(super) route: Route,
-    pub(super) writer: Option<u32>,
+    pub(super) writer: Option<Writer>,
     pub(super) sync: Option<Sync>,
     pub(super) mappable: bool,
     pub(super) noatime: bool,
@@ -83,7 +83,7 @@ impl HandleRow {
             self.object.0,
             self.object.1,
             u64::from(self.branch) | kind << 16 | u64::from(backing) << 32,
-            self.writer.map_or(0, |uid| u64::from(uid) | HAS_WRITER),
+            self.writer.map_or(0, |writer| writer.0 | HAS_WRITER),
             self.object_generation.into(),
         ]
     }
@@ -113,7 +113,7 @@ impl HandleRow {
             object_generation: low(object_generation),
             branch: u16::try_from(place & 0xffff).unwrap_or_default(),
             route,
-            writer: (writer & HAS_WRITER != 0).then(|| low(writer)),
+            writer: (writer & HAS_WRITER != 0).then_some(Writer(writer & !HAS_WRITER)),
             sync,
             mappable: flags & MAPPABLE != 0,
             noatime: flags & NOATIME != 0,
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    fn row(handle: u64, route: Route, writer: Option<u32>, sync: Option<Sync>, set: bool) -> HandleRow {
+    fn row(handle: u64, route: Route, writer: Option<Writer>, sync: Option<Sync>, set: bool) -> HandleRow {
         HandleRow {
             number: RowNumber(0),
             handle: Handle(handle),
@@ -271,9 +271,9 @@ mod tests {
     fn rows_are_what_was_noted_and_those_of_closed_handles_are_used_again() {
         let first = Kept::new().unwrap();
         let rows = [
-            row(1, Route::Passthrough(7), Some(0), None, false),
-            row(2, Route::DirectBeside(u32::MAX), Some(u32::MAX), Some(Sync::All), true),
-            row(3, Route::Direct, None, Some(Sync::Data), true),
+            row(1, Route::Passthrough(7), Some(Writer(0)), None, false),
+            row(2, Route::DirectBeside(u32::MAX), Some(Writer(u32::MAX.into())), Some(Sync::All), true),
+            row(3, Route::Direct, Some(Writer(Writer::NOT_ROOT)), Some(Sync::Data), true),
             row(4, Route::Cached, None, None, false),
         ];
         let numbers: Vec<_> = rows.iter().map(|row| first.note(*row).unwrap()).collect();

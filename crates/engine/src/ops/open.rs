@@ -14,7 +14,7 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use crate::answer::{Opened, Validity};
 use crate::files::capability::{CAPABILITY, has_capability};
 use crate::files::decision::{Facts, StackedReason, stacked_route};
-use crate::files::route::Route;
+use crate::files::route::{Route, Writer};
 use crate::files::write_back_errors::{ReportTo, Reporter};
 use crate::files::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
 use crate::kept::slots;
@@ -126,7 +126,7 @@ impl Union {
     ) -> Opened {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let write_only = flags.contains(OFlags::WRONLY);
-        let writer = write.then_some(caller.uid);
+        let writer = write.then(|| Writer::of(caller));
         let branch = file.branch();
         let (strips, appends) = (file.strips(), file.is_append_only());
         let wished =
@@ -219,7 +219,7 @@ impl Union {
     /// # Errors
     /// The branch did not take the new mode: the write must not be answered as done.
     pub(crate) fn strip(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
-        if caller.is_root() || !file.strips() { Ok(()) } else { self.strip_now(inode, file, caller) }
+        if !file.strips() || caller.is_root() { Ok(()) } else { self.strip_now(inode, file, caller) }
     }
 
     /// Like [`Self::strip`], when the kernel has decided that it must be.

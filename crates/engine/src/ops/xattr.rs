@@ -99,7 +99,7 @@ impl Union {
         let inode = self.tree.inode(ino)?;
         let mut names = self.tree.with_one(&pool, &inode, xattr::list_vec)?;
         // The daemon sees `trusted.` attributes, which only root may.
-        let shown = |name: &[u8]| !is_hidden(name) && (caller.is_root() || !name.starts_with(b"trusted."));
+        let shown = |name: &[u8]| !is_hidden(name) && (!name.starts_with(b"trusted.") || caller.is_root());
         if !names.split(|byte| *byte == 0).all(shown) {
             names = names
                 .split_inclusive(|byte| *byte == 0)
@@ -258,7 +258,8 @@ impl Union {
 impl Tree {
     /// Checks that `caller` may set or remove the attribute `name`. The kernel has checked the two POSIX ACLs and all
     /// namespaces but `system.`, which it leaves to the file system. The branch would check the daemon's rights, not
-    /// the caller's.
+    /// the caller's. Of a caller that the kernel does not name (`idmap=on`) only root is known: which user owns the file
+    /// depends on the caller's mount.
     ///
     /// # Errors
     /// EPERM for the pool's own names, and for others of `system.` unless the caller is root or the owner.

@@ -9,7 +9,7 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Errno, Kind, OFlags};
 use fsstack_wire::{self as wire, Answer, Operation, Request, abi};
 
-use super::{Adapter, Served, caller, entry_name, errno, full};
+use super::{Adapter, Served, entry_name, errno, full};
 
 /// `XATTR_CREATE` of setxattr(2), and `RENAME_EXCHANGE` of renameat2(2).
 const XATTR_CREATE: u32 = 1;
@@ -192,7 +192,7 @@ impl Adapter {
             return self.dispatch(request, answer);
         };
         let flags = OFlags::from_bits_retain(creation.flags) - OFlags::TRUNC;
-        match self.union.open(made.ino, flags, caller(request, 0)) {
+        match self.union.open(made.ino, flags, self.caller(request, 0)) {
             Ok(opened) => {
                 let entry = self.entry(&made);
                 full(answer.created(&entry, super::files::open_out(&opened)))

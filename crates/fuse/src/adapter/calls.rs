@@ -17,6 +17,8 @@ use fsstack_sys::process::program_name;
 use fsstack_wire::{Creation, Opcode, Operation, Request};
 use parking_lot::Mutex;
 
+use super::callers::uid_of;
+
 /// Slow calls that are kept; older ones are overwritten.
 const SLOW_CALLS: usize = 1000;
 /// Callers that have a row; calls of others are added up in one more.
@@ -236,7 +238,7 @@ impl CallWatch {
             branch: longest::branch().or_else(|| union.known_branch(ino)),
             error,
             pid: request.header.pid,
-            uid: request.header.uid,
+            uid: uid_of(&request.header),
             program: program_name(request.header.pid),
         };
         let mut log = self.log.lock();
@@ -262,7 +264,7 @@ impl CallWatch {
         let header = &request.header;
         let by_dir = self.by_dir.load(Relaxed);
         let dir = if by_dir { union.known_dir(Ino(header.nodeid)) } else { None };
-        let key = CallerKey { pid: header.pid, uid: header.uid, dir };
+        let key = CallerKey { pid: header.pid, uid: uid_of(header), dir };
         let mut call =
             CallTotals { calls: 1, errors: u64::from(error.is_some()), took, ..CallTotals::default() };
         match request.op {

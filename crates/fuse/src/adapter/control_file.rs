@@ -11,6 +11,7 @@ use fsstack_pool::settings::ControlFile as Presence;
 use fsstack_sys::Errno;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
+use super::callers::uid_of;
 use super::{Adapter, Served, Timeouts, full};
 
 /// Prefix of its attributes.
@@ -88,7 +89,7 @@ impl ControlFile {
             }
             Operation::Listxattr { size } => put(&self.list(), size, answer),
             Operation::Setxattr { name, value, .. } => {
-                let setter = Setter { uid: request.header.uid, pid: request.header.pid };
+                let setter = Setter { uid: uid_of(&request.header), pid: request.header.pid };
                 self.keys.set(key_of(name).ok_or(Errno::NODATA)?, value, setter)
             }
             Operation::Removexattr { .. } => Err(Errno::NODATA),

@@ -8,13 +8,13 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Answer, Request, abi};
 
-use super::{Adapter, Served, caller, entry_name, errno, full, room};
+use super::{Adapter, Served, entry_name, errno, full, room};
 
 impl Adapter {
     pub(super) fn open(&self, request: &Request<'_>, flags: u32, answer: &mut Answer<'_>) -> Served {
         let flags = OFlags::from_bits_retain(flags);
         let ino = Ino(request.header.nodeid);
-        let opened = self.union.open(ino, flags, caller(request, 0)).map_err(errno)?;
+        let opened = self.union.open(ino, flags, self.caller(request, 0)).map_err(errno)?;
         full(answer.opened(open_out(&opened)))
     }
 
@@ -26,7 +26,7 @@ impl Adapter {
     ) -> Served {
         let flags = OFlags::from_bits_retain(creation.flags);
         let (parent, name) = (Ino(request.header.nodeid), entry_name(creation.name)?);
-        let caller = caller(request, creation.umask);
+        let caller = self.caller(request, creation.umask);
         let made = self.union.create(parent, name, creation.mode, flags, caller).map_err(errno)?;
         full(answer.created(&self.entry(&made.entry), open_out(&made.opened)))
     }
@@ -38,7 +38,7 @@ impl Adapter {
         answer: &mut Answer<'_>,
     ) -> Served {
         let flags = OFlags::from_bits_retain(creation.flags);
-        let caller = caller(request, creation.umask);
+        let caller = self.caller(request, creation.umask);
         let parent = Ino(request.header.nodeid);
         let made = self.union.tmpfile(parent, creation.mode, flags, caller).map_err(errno)?;
         full(answer.created(&self.entry(&made.entry), open_out(&made.opened)))
@@ -74,7 +74,7 @@ impl Adapter {
     ) -> Served {
         let (flags, by_cache) = (OFlags::from_bits_retain(flags), write_flags & abi::WRITE_CACHE != 0);
         let terms = WriteTerms {
-            strips: (write_flags & abi::WRITE_KILL_SUIDGID != 0).then(|| caller(request, 0)),
+            strips: (write_flags & abi::WRITE_KILL_SUIDGID != 0).then(|| self.caller(request, 0)),
             sync: Sync::of(flags),
             appends: flags.contains(OFlags::APPEND) && !by_cache,
         };

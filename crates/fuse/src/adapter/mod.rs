@@ -1,6 +1,7 @@
 //! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
 mod again;
+mod callers;
 mod calls;
 mod control_file;
 mod files;
@@ -19,7 +20,7 @@ use arc_swap::ArcSwap;
 use fsstack_engine::answer::{Attr, Entry};
 use fsstack_engine::kept::Kept;
 use fsstack_engine::ops::{Change, KeptListing};
-use fsstack_engine::{Caller, OpError, Union};
+use fsstack_engine::{OpError, Union};
 use fsstack_pool::settings::Xattrs;
 use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::process::is_program;
@@ -82,6 +83,8 @@ pub struct Adapter {
     interrupts: Interrupts,
     control_file: OnceLock<ControlFile>,
     calls: CallWatch,
+    /// Callers may use idmapped mounts.
+    maps_callers: bool,
 }
 
 /// Result of serving a request, with an errno as error.
@@ -165,6 +168,7 @@ impl Adapter {
             interrupts: Interrupts::default(),
             control_file: OnceLock::new(),
             calls: CallWatch::default(),
+            maps_callers: false,
         }
     }
 
@@ -262,24 +266,24 @@ impl Adapter {
             }
             Operation::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill_sgid = setxattr_flags & wire::abi::SETXATTR_ACL_KILL_SGID != 0;
-                let caller = caller(request, 0);
+                let caller = self.caller(request, 0);
                 self.union.setxattr(ino, name, value, flags, kill_sgid, caller).map_err(errno)
             }
             Operation::Getxattr { name, size } => self.getxattr(ino, name, size, answer),
             Operation::Listxattr { size } => self.listxattr(request, size, answer),
             Operation::Removexattr { name } => {
-                self.union.removexattr(ino, name, caller(request, 0)).map_err(errno)
+                self.union.removexattr(ino, name, self.caller(request, 0)).map_err(errno)
             }
             Operation::Getlk(lk) => self.getlk(&lk, answer),
             Operation::Setlk(lk) => self.setlk(request, &lk, false),
             Operation::Setlkw(lk) => self.setlk(request, &lk, true),
             Operation::Fallocate { fh, offset, length, mode } => {
-                self.union.fallocate(Handle(fh), mode, offset, length, caller(request, 0)).map_err(errno)
+                self.union.fallocate(Handle(fh), mode, offset, length, self.caller(request, 0)).map_err(errno)
             }
             Operation::Lseek { fh, offset, whence } => self.lseek(fh, offset, whence, answer),
             Operation::CopyFileRange { fh_in, off_in, fh_out, off_out, len, width, .. } => {
                 let (from, to) = ((Handle(fh_in), off_in), (Handle(fh_out), off_out));
-                let copied = self.union.copy_range(from, to, len, caller(request, 0)).map_err(errno)?;
+                let copied = self.union.copy_range(from, to, len, self.caller(request, 0)).map_err(errno)?;
                 full(answer.copied(width, copied))
             }
             Operation::Ioctl { fh, cmd, data, out_size, .. } => {
@@ -315,7 +319,7 @@ impl Adapter {
         };
         let ino = Ino(request.header.nodeid);
         let attr =
-            self.union.setattr(ino, change.fh.map(Handle), wanted, caller(request, 0)).map_err(errno)?;
+            self.union.setattr(ino, change.fh.map(Handle), wanted, self.caller(request, 0)).map_err(errno)?;
         let attr = self.modes().attr(attr);
         full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
     }
@@ -403,12 +407,6 @@ fn entry_name(name: &std::ffi::CStr) -> Result<EntryName<'_>, Errno> {
             Errno::INVAL
         }
     })
-}
-
-fn caller(request: &Request<'_>, umask: u32) -> Caller {
-    let (uid, gid) = (request.header.uid, request.header.gid);
-    let group = request.groups.clone().find(|group| *group != gid);
-    Caller { uid, gid, group, umask, pid: request.header.pid }
 }
 
 #[cfg(test)]

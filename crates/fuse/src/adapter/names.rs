@@ -9,7 +9,7 @@ use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
-use super::{Adapter, Served, caller, entry_name, errno, full};
+use super::{Adapter, Served, entry_name, errno, full};
 
 impl Adapter {
     pub(super) fn lookup(&self, request: &Request<'_>, name: &CStr, answer: &mut Answer<'_>) -> Served {
@@ -41,7 +41,8 @@ impl Adapter {
             _ => return Err(Errno::NOSYS),
         };
         let parent = Ino(request.header.nodeid);
-        let made = self.union.make(parent, entry_name(name)?, new, caller(request, umask)).map_err(errno)?;
+        let made =
+            self.union.make(parent, entry_name(name)?, new, self.caller(request, umask)).map_err(errno)?;
         full(answer.entry(&self.entry(&made)))
     }
 

@@ -6,7 +6,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_wire::{Answer, Request};
 
-use super::{Adapter, Served, caller, errno, full, room};
+use super::{Adapter, Served, errno, full, room};
 
 impl Adapter {
     pub(super) fn getxattr(&self, ino: Ino, name: &CStr, size: u32, answer: &mut Answer<'_>) -> Served {
@@ -20,7 +20,7 @@ impl Adapter {
     }
 
     pub(super) fn listxattr(&self, request: &Request<'_>, size: u32, answer: &mut Answer<'_>) -> Served {
-        let (ino, caller) = (Ino(request.header.nodeid), caller(request, 0));
+        let (ino, caller) = (Ino(request.header.nodeid), self.caller(request, 0));
         if size == 0 {
             let len = self.union.listxattr(ino, caller, &mut []).map_err(errno)?;
             return full(answer.xattr_size(u32::try_from(len).map_err(|_| Errno::TOOBIG)?));
