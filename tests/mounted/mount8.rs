@@ -9,15 +9,23 @@ use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
 
 use crate::command::nfs_identity::fresh_identity;
 use crate::command::{at, output_of};
+use crate::hung_branches::until;
 use crate::schedules::{WorkerSchedule, workers_become};
 use crate::script::{STRANGER, refused, sh};
 
 /// Paths at which mount(8) looks for the helper of a type: the type in fstab, and the one in the mount table, used by a
 /// remount.
-const SBIN: [&str; 3] = ["/sbin/mount.fsstack", "/sbin/mount.fuse.fsstack", "/sbin/mount.fuseblk.fsstack"];
+const SBIN: [&str; 5] = [
+    "/sbin/mount.fsstack",
+    "/sbin/mount.fuse.fsstack",
+    "/sbin/mount.fuseblk.fsstack",
+    "/sbin/umount.fuse.fsstack",
+    "/sbin/umount.fuseblk.fsstack",
+];
 
 /// The helper under test at mount(8)'s path, for one test at a time.
 struct Installed {
@@ -96,6 +104,46 @@ fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     workers_become(daemon.pid, WorkerSchedule::Idle);
     mount.undo().unwrap();
     daemon.wait(Duration::from_secs(10)).unwrap();
+}
+
+/// The daemon is stopped, as if a branch took long to close: umount(8) must not end before it.
+#[test]
+fn umount_returns_when_the_daemon_has_ended() {
+    needs!(mounting());
+    let _installed = installed!();
+    for with in ["transport=dev", "restart=keep"] {
+        let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+        let _mount = Entry::mount(pool.path()).unwrap();
+        let mount = command("mount").args(["-t", "fsstack", "-o", with, &source(&pool, ":")]);
+        mount.arg(pool.path()).run().unwrap();
+        let daemon = daemon::server_of(pool.path()).unwrap();
+        daemon.signal(Signal::STOP).unwrap();
+        let target = pool.path().to_owned();
+        let unmounts = std::thread::spawn(move || command("umount").arg(target).run());
+        until("the mount is gone", || mounts::at(pool.path()).unwrap().is_none());
+        // A umount that does not wait ends in this time.
+        std::thread::sleep(Duration::from_secs(1));
+        let early = unmounts.is_finished();
+        daemon.signal(Signal::CONT).unwrap();
+        unmounts.join().unwrap().unwrap();
+        assert!(!early && !daemon.lives(), "{with}: umount ended before the daemon");
+    }
+}
+
+#[test]
+fn umount_of_a_pool_that_is_bound_elsewhere_does_not_wait() {
+    needs!(mounting());
+    let _installed = installed!();
+    let mut pool = lab::pool().tmp_branch("a").mount();
+    let other = tempfile::tempdir().unwrap();
+    let _bound = Entry::mount(other.path()).unwrap();
+    command("mount").arg("--bind").args([pool.path(), other.path()]).run().unwrap();
+    // Below the limit of a command, and of the helper.
+    command("umount").arg(pool.path()).limit(Duration::from_secs(30)).run().unwrap();
+    fs::write(other.path().join("file"), "x").unwrap();
+    command("umount").arg(other.path()).run().unwrap();
+    assert_eq!(pool.holders("file"), ["a"]);
+    pool.unmount();
 }
 
 #[test]

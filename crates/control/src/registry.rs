@@ -113,10 +113,15 @@ impl RegistryEntry {
         PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
     }
 
+    /// True if its process id is that of its daemon here: it runs, and not in another PID namespace.
+    pub fn is_visible(&self) -> bool {
+        start_of(self.pid) == Some(self.started)
+    }
+
     /// True if its daemon runs: a visible process, or one of another PID namespace that listens (a container that
     /// shares this registry).
     fn is_live(&self, registry: &Path) -> bool {
-        start_of(self.pid) == Some(self.started) || Client::new(socket_of(registry, &self.id)).is_answered()
+        self.is_visible() || Client::new(socket_of(registry, &self.id)).is_answered()
     }
 }
 

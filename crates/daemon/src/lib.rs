@@ -20,6 +20,7 @@ mod resolve;
 mod restrictions;
 mod serve;
 mod signals;
+mod umount;
 mod values;
 mod world;
 
@@ -41,6 +42,12 @@ use problem::{Failure, Problems};
 use settings::Settings;
 use std::ffi::OsString;
 use std::io::{self, Write};
+
+/// Does what the program's name and the arguments ask for, and returns the exit code of mount(8) or umount(8).
+pub fn run_as(mut words: impl Iterator<Item = OsString>) -> u8 {
+    let program = words.next().unwrap_or_default();
+    if umount::is_called(&program) { umount::run(&words.collect::<Vec<_>>()) } else { run(words) }
+}
 
 /// Does what the arguments behind the program's name ask for, and returns the exit code of mount(8).
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {

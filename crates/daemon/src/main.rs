@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(fsstack_daemon::run(std::env::args_os().skip(1)))
+    ExitCode::from(fsstack_daemon::run_as(std::env::args_os()))
 }

@@ -8,7 +8,9 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
+use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitIdOptions, WaitOptions, waitpid};
 
@@ -161,9 +163,22 @@ impl Watched {
     /// # Errors
     /// Error of the system call.
     pub fn wait(&self) -> io::Result<()> {
+        self.poll(None).map(drop)
+    }
+
+    /// Waits for its end, at most for `limit`. False: it has not ended.
+    ///
+    /// # Errors
+    /// Error of the system call.
+    pub fn wait_for(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+        self.poll(Some(&limit))
+    }
+
+    fn poll(&self, limit: Option<&Timespec>) -> io::Result<bool> {
         use rustix::event::{PollFd, PollFlags, poll};
-        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None))?;
-        Ok(())
+        let ended = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], limit))?;
+        Ok(ended != 0)
     }
 }
 

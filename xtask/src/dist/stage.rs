@@ -16,10 +16,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fsstack-bench", "usr/bin/fsstack-bench"),
 ];
 
-/// Programs that mount(8) runs, for a mount and, by the types in the mount table, for a remount. `/sbin` is `/usr/sbin`
-/// on systems with a merged `/usr`.
-const HELPERS: [&str; 3] =
-    ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack", "usr/sbin/mount.fuseblk.fsstack"];
+/// Programs that mount(8) runs, for a mount and, by the types in the mount table, for a remount; and those of umount(8).
+/// `/sbin` is `/usr/sbin` on systems with a merged `/usr`.
+const HELPERS: [&str; 5] = [
+    "usr/sbin/mount.fsstack",
+    "usr/sbin/mount.fuse.fsstack",
+    "usr/sbin/mount.fuseblk.fsstack",
+    "usr/sbin/umount.fuse.fsstack",
+    "usr/sbin/umount.fuseblk.fsstack",
+];
 
 /// Files of the repository.
 const FILES: &[(&str, &str)] = &[
