@@ -9,7 +9,7 @@ use fsstack_pool::Ino;
 
 use crate::engine::{Engine, settings};
 use crate::kill;
-use crate::scenario::{DRAIN, DRAIN_LINKS, LINKED, LINKS};
+use crate::scenario::{DRAIN, DRAIN_FILES, DRAIN_LINKS, FILES, LINKED, LINKS};
 
 /// More calls than the process makes.
 const MOST: u64 = 20_000;
@@ -142,4 +142,91 @@ fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_lef
 #[test]
 fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_goes_to() {
     killed_with_links(&["a"]);
+}
+
+/// The numbers of the files, as a mount of all branches shows them, if each is whole and on one branch.
+fn files(pool: &Pool) -> Result<[Ino; 3], String> {
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    let engine = Engine::over(paths.into_iter(), settings("ff"));
+    let numbers = FILES.map(|name| {
+        let entry = engine.find(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
+        let content = engine.read(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
+        if content == name.as_bytes() { Ok(entry.ino) } else { Err(format!("{name}: another content")) }
+    });
+    drop(engine);
+    for name in FILES {
+        let holders = pool.holders(name);
+        if holders.len() != 1 {
+            return Err(format!("{name} is on {holders:?}"));
+        }
+        let stat = pool.branch(holders[0]).path().join(name).metadata().unwrap();
+        if stat.mode() & 0o7777 != 0o640 {
+            return Err(format!("{name} has mode {:o}", stat.mode()));
+        }
+    }
+    let left = pool.holders(".fsstack.moving");
+    if !left.is_empty() {
+        return Err(format!("a hidden folder is left on {left:?}"));
+    }
+    let [one, two, three] = numbers;
+    Ok([one?, two?, three?])
+}
+
+/// Small files that move as one batch, killed before each call. With `first` only those branches are mounted after the kill; then
+/// all.
+fn killed_in_a_batch(first: &[&str]) {
+    needs!(root());
+    let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
+    let pool = pool.unmounted();
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    let reset = || {
+        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        DRAIN_FILES.prepare(&paths);
+        files(&pool).unwrap()
+    };
+    let numbers = reset();
+    let (mounting, calls) = kill::child(&DRAIN_FILES, &paths, None).unwrap();
+    assert!(!paths[0].join("d").exists(), "the job did not empty the branch");
+    assert_eq!(files(&pool), Ok(numbers), "after {calls} calls");
+    let (mut wrong, mut together) = (Vec::new(), 0);
+    for nth in mounting + 1.. {
+        assert!(nth < MOST, "the process does not end");
+        let numbers = reset();
+        if kill::child(&DRAIN_FILES, &paths, Some(nth)).is_some() {
+            break;
+        }
+        // A record for each file would have been settled for the first one by the time that the second one has its new name.
+        together += usize::from(FILES.iter().all(|path| pool.holders(path).len() > 1));
+        if !first.is_empty() {
+            let paths = first.iter().map(|name| pool.branch(name).path());
+            let engine = Engine::over(paths, settings("ff"));
+            let other = |name: &&str| engine.read(Path::new(name)).is_ok_and(|text| text != name.as_bytes());
+            if FILES.iter().any(other) {
+                wrong.push(format!("killed at {nth}: another content with {first:?}"));
+            }
+        }
+        match files(&pool) {
+            Ok(now) if now == numbers => {}
+            other => wrong.push(format!("killed at {nth}: {other:?}, was {numbers:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(together > 0, "the files did not move together");
+}
+
+#[test]
+fn small_files_are_whole_on_one_branch_wherever_their_batch_is_killed() {
+    killed_in_a_batch(&[]);
+}
+
+#[test]
+fn small_files_of_a_batch_are_whole_after_a_mount_without_the_branch_that_they_left() {
+    killed_in_a_batch(&["b", "c"]);
+}
+
+#[test]
+fn small_files_of_a_batch_are_whole_after_a_mount_without_the_branch_that_they_go_to() {
+    killed_in_a_batch(&["a"]);
 }

@@ -109,7 +109,7 @@ impl Scenario {
 pub(crate) fn named(name: &str) -> &'static Scenario {
     SCENARIOS
         .iter()
-        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS])
+        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS, &DRAIN_FILES])
         .find(|scenario| scenario.name == name)
         .unwrap()
 }
@@ -176,6 +176,17 @@ pub(crate) static DRAIN_LINKS: Scenario = Scenario {
             fs::hard_link(branches[0].join(LINKS[0]), branches[0].join(name)).unwrap();
         }
     },
+    act: drain,
+    leaves: Leaves::Nothing,
+};
+
+/// The files of [`DRAIN_FILES`], which move as one batch. Each has its path as content.
+pub(crate) const FILES: [&str; 3] = ["d/one", "d/two", "d/three"];
+
+/// The first branch is emptied of small files.
+pub(crate) static DRAIN_FILES: Scenario = Scenario {
+    name: "drain files",
+    prepare: |branches| FILES.iter().for_each(|name| put(branches[0], name, name)),
     act: drain,
     leaves: Leaves::Nothing,
 };

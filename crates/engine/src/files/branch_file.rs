@@ -216,6 +216,7 @@ impl OpenFile {
             let placed = take(self)?;
             let departure = placed.departure.as_ref().filter(|departure| !departure.is_over()).cloned();
             let Some(departure) = departure else { return Ok(placed) };
+            departure.yields();
             drop(placed);
             if reply_takeover::aside(|| departure.wait(|| ())) == DepartureOutcome::Unknown {
                 return Err(OpError::UNSURE);
@@ -245,12 +246,27 @@ impl OpenFile {
         if placed.branch.ix != full {
             return Ok(MoveRequest::Gone);
         }
-        if let Some(departure) = placed.departure.as_ref().filter(|departure| !departure.is_over()) {
-            return Ok(MoveRequest::UnderWay(departure.clone()));
+        if let Some(departure) = &placed.departure {
+            departure.yields();
+            if !departure.is_over() {
+                return Ok(MoveRequest::UnderWay(departure.clone()));
+            }
         }
         let departure = Arc::new(Departure::ordered());
         placed.departure = Some(departure.clone());
         Ok(MoveRequest::Ordered(departure))
+    }
+
+    /// Like [`Self::leave`], as one of a batch; None where that would have to wait, or has left or is leaving.
+    pub(crate) fn leave_in_batch(&self, from: BranchIx) -> Option<Arc<Departure>> {
+        let mut placed = self.try_hold_exclusively()?;
+        let is_leaving = placed.departure.as_ref().is_some_and(|departure| !departure.is_over());
+        if placed.branch.ix != from || is_leaving {
+            return None;
+        }
+        let departure = Arc::new(Departure::in_batch());
+        placed.departure = Some(departure.clone());
+        Some(departure)
     }
 
     /// Which mount of its branch it was opened on; None while it is being moved.
@@ -293,6 +309,13 @@ impl OpenFile {
         };
         *self.alone.lock() = Some(ThreadInCalls::here());
         Ok(ExclusiveFile { placed, _rank: rank, file: self })
+    }
+
+    /// Like [`Self::hold_exclusively`], if nobody shares it now. A thread may hold many files so, as it waits for none.
+    pub(crate) fn try_hold_exclusively(&self) -> Option<ExclusiveFile<'_>> {
+        let placed = self.placed.try_write()?;
+        *self.alone.lock() = Some(ThreadInCalls::here());
+        Some(ExclusiveFile { placed, _rank: HeldRank::unordered(), file: self })
     }
 
     fn wait_for_exclusive(&self) -> Result<RwLockWriteGuard<'_, BranchFile>> {

@@ -2,7 +2,7 @@
 //!
 //! While the copy is made the file's readers go on with the old one, and threads that change the file wait here. Removal of
 //! a name of the file, a mover that hangs and the end of the daemon cancel the move. Until the copy gets the name, that
-//! takes one step and waits for nothing.
+//! takes one step and waits for nothing. A thread that changes a file whose move is one of a batch cancels it instead of waiting.
 
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ enum DepartureStage {
 /// One move.
 #[derive(Debug)]
 pub(crate) struct Departure {
+    yields: bool,
     state: Mutex<DepartureState>,
     changed: Condvar,
 }
@@ -46,8 +47,24 @@ struct DepartureState {
 impl Departure {
     /// A move that was ordered.
     pub(crate) fn ordered() -> Self {
+        Self::new(false)
+    }
+
+    /// One in a batch: a thread that changes the file does not wait for the others, and calls it off.
+    pub(crate) fn in_batch() -> Self {
+        Self::new(true)
+    }
+
+    fn new(yields: bool) -> Self {
         let state = DepartureState { stage: DepartureStage::Copying, mover: None };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { yields, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Called off, if it is one that waits for others.
+    pub(crate) fn yields(&self) {
+        if self.yields {
+            self.call_off(DepartureOutcome::TryAgain);
+        }
     }
 
     /// The calling thread is the mover. False: the move was called off.

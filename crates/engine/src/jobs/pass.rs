@@ -9,6 +9,7 @@ use fsstack_pool::BranchIx;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
 use super::{Job, NAMED, Staying};
 use crate::files::{MAPPED, WRITTEN_PAST};
+use crate::moves::batch;
 use crate::moves::directories;
 use crate::moves::job_move::{self, HeldFile};
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
@@ -89,12 +90,14 @@ impl<'a> Pass<'a> {
             return;
         }
         self.moved_away.clear();
-        for (mut open, Leaving { file, from, targets }) in held {
+        let by_batch = self.carry_small(&held);
+        for ((mut open, Leaving { file, from, targets }), is_away) in held.into_iter().zip(by_batch) {
             let how = (&targets, job.work.manner(), file.names.clone());
             let is_held_up = job.is_held_up();
-            let moved = match is_held_up {
-                true => Err(None),
-                false => union.move_held(&mut open, from, how, |departure| job.moves(departure)),
+            let moved = match (is_away, is_held_up) {
+                (true, _) => Ok(()),
+                (false, true) => Err(None),
+                (false, false) => union.move_held(&mut open, from, how, |departure| job.moves(departure)),
             };
             match moved {
                 Ok(()) => {
@@ -111,6 +114,29 @@ impl<'a> Pass<'a> {
             }
             self.moved_away.push((open, file.met));
         }
+    }
+
+    /// Moves small files together, those of each branch: which have moved.
+    fn carry_small(&self, held: &[(HeldFile, Leaving<'a>)]) -> Vec<bool> {
+        let (job, mut moved) = (self.job, vec![false; held.len()]);
+        let mut branches: Vec<BranchIx> = Vec::new();
+        for (_, leaving) in held {
+            if !branches.contains(&leaving.from) {
+                branches.push(leaving.from);
+            }
+        }
+        for from in branches.into_iter().filter(|_| !job.is_held_up()) {
+            let is_in = |(_, (_, leaving)): &(usize, &(HeldFile, Leaving<'a>))| {
+                leaving.from == from && leaving.file.bytes <= batch::LARGEST
+            };
+            let (ats, of_it): (Vec<usize>, Vec<_>) = held.iter().enumerate().filter(is_in).unzip();
+            let files =
+                of_it.into_iter().map(|(open, leaving)| (open, &leaving.file.names, &leaving.targets));
+            let manner = job.work.manner();
+            let away = self.union.move_batch_held(files, from, manner, |departure| job.moves(departure));
+            ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
+        }
+        moved
     }
 
     pub(super) fn stays(&mut self, path: Vec<u8>, why: &'static str) {

@@ -19,6 +19,14 @@ use crate::tree::skeleton::{Unfit, copy_xattrs};
 /// Removed by the kernel when the content is written to.
 const CAPABILITY: &std::ffi::CStr = c"security.capability";
 
+/// Whether a copy is made durable by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durable {
+    Now,
+    /// The caller syncs the whole file system, by a descriptor that is older than the copy.
+    WithOthers,
+}
+
 /// Gives the empty file `new` flags, owner, attributes, content, allocated space, mode and times of `old`, in an order in which none undoes
 /// another; then on disk.
 ///
@@ -32,12 +40,41 @@ pub(crate) fn clone_metadata(
     how: &Relocation,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), SysError> {
+    let shared = copy_file(new, old, stat, (how, Durable::Now), goes_on)?;
+    sys::file::fsync(new)?;
+    if !shared { verify(new, old, how) } else { Ok(()) }
+}
+
+/// Compares the copy, read again from its disk, with the file, if `how` says so.
+///
+/// # Errors
+/// EIO if the two are not the same.
+pub(crate) fn verify(new: BorrowedFd<'_>, old: BorrowedFd<'_>, how: &Relocation) -> Result<(), SysError> {
+    if how.verify != Verify::Content {
+        return Ok(());
+    }
+    sys::file::drop_cached(new)?;
+    let same = transfer::is_same(old, new)?;
+    if same { Ok(()) } else { Err(SysError { call: sys::Call::Read, errno: Errno::IO }) }
+}
+
+/// Like [`clone_metadata`], not on disk yet. Returns whether the two share their content.
+///
+/// # Errors
+/// The same.
+pub(crate) fn copy_file(
+    new: BorrowedFd<'_>,
+    old: BorrowedFd<'_>,
+    stat: &Stat,
+    (how, durable): (&Relocation, Durable),
+    goes_on: &dyn Fn() -> bool,
+) -> Result<bool, SysError> {
     let inode_flags = InodeFlags::of(old)?;
     inode_flags.begin(new)?;
     inode_flags.try_promises(new)?;
     sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     copy_xattrs(new, old, Unfit::Refused)?;
-    let shared = as_owner(stat, || fill(new, old, stat, how, goes_on))?;
+    let shared = as_owner(stat, || fill(new, old, stat, (how, durable), goes_on))?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
@@ -46,17 +83,11 @@ pub(crate) fn clone_metadata(
     let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
     sys::at::utimens_fd(new, times)?;
     let written = sys::at::stat_fd(new)?;
-    if written.size != stat.size {
-        return Err(SysError { call: sys::Call::Write, errno: Errno::IO });
+    if written.size == stat.size {
+        Ok(shared)
+    } else {
+        Err(SysError { call: sys::Call::Write, errno: Errno::IO })
     }
-    sys::file::fsync(new)?;
-    if how.verify == Verify::Content && !shared {
-        sys::file::drop_cached(new)?;
-        if !transfer::is_same(old, new)? {
-            return Err(SysError { call: sys::Call::Read, errno: Errno::IO });
-        }
-    }
-    Ok(())
 }
 
 /// Gives `new` the content of `old`, and the space that is allocated for it: whether the two share it. The calling thread acts as
@@ -65,7 +96,7 @@ fn fill(
     new: BorrowedFd<'_>,
     old: BorrowedFd<'_>,
     stat: &Stat,
-    how: &Relocation,
+    (how, durable): (&Relocation, Durable),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<bool, SysError> {
     // A server takes a write for one of the user that opened the file. One that does not let the owner in counts for the daemon.
@@ -80,7 +111,9 @@ fn fill(
     }
     allocate_as(new, old, stat, goes_on)?;
     // Only the descriptor of the write may get its write-back error.
-    sys::file::fsync(new)?;
+    if durable == Durable::Now {
+        sys::file::fsync(new)?;
+    }
     Ok(shared)
 }
 

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
+use crate::moves::batch::{self, OrderedBatch};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::pool::Pool;
@@ -148,6 +149,37 @@ impl Union {
         let (at, fd, stat) = self.tree.open_inode(pool, inode, OFlags::PATH)?;
         let branch = pool.branch(at).acquire()?;
         Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.files.backings.clone())))
+    }
+
+    /// Moves those of the held files that are small off the branch `from`, as one batch, if there are a few; the requests that
+    /// began before they were held have ended. Each with its names and targets; `tell` is given the move, to be called off.
+    /// Returns which have moved. The others are not changed, and can be moved by themselves.
+    pub(crate) fn move_batch_held<'h>(
+        &self,
+        held: impl Iterator<Item = (&'h HeldFile, &'h Names, &'h Arc<[BranchIx]>)>,
+        from: BranchIx,
+        manner: Manner,
+        tell: impl FnOnce(&Arc<Departure>),
+    ) -> Vec<bool> {
+        let (mut moves, mut jobs) = (Vec::new(), Vec::new());
+        for (held, names, targets) in held {
+            let fits = moves.len() < batch::MOST && held.inode.kind == Kind::File && names.len() == 1;
+            let departure = if fits { held.file.leave_in_batch(from) } else { None };
+            jobs.push(departure.map(|departure| {
+                let (targets, names) = (targets.clone(), names.clone());
+                let job = Arc::new(JobMove { targets, manner, names, result: Mutex::default() });
+                let cause = MoveCause::Job(job.clone());
+                moves.push(OrderedMove::new(&held.inode, &held.file, departure, from, cause));
+                job
+            }));
+        }
+        let batch = OrderedBatch { moves, departure: Arc::new(Departure::ordered()), from };
+        if batch.moves.len() >= batch::FEWEST {
+            tell(&batch.departure);
+            self.have_batch_moved(batch);
+        }
+        let has_moved = |job: Arc<JobMove>| matches!(*job.result.lock(), Some(Ok(())));
+        jobs.into_iter().map(|job| job.is_some_and(has_moved)).collect()
     }
 
     /// Moves the held file off the branch `from`; the requests that began before it was held have ended. `tell` is given the

@@ -1,6 +1,7 @@
 //! Moves of files to other branches: because a branch is full, or because a job has files leave it.
 
 pub(crate) mod allocation;
+pub(crate) mod batch;
 pub(crate) mod clone_metadata;
 pub(crate) mod directories;
 pub(crate) mod job_move;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::files::OpenFile;
 use crate::files::departure::{Departure, DepartureOutcome};
+use crate::moves::batch::OrderedBatch;
 use crate::moves::job_move::MoveCause;
 use crate::moves::moving::Names;
 use crate::tree::inode::Inode;
@@ -61,7 +62,7 @@ impl OrderedMove {
         }
     }
 
-    fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         if self.kept.swap(false, SeqCst)
             && let Some(last) = self.inode.close_handle()
         {
@@ -91,18 +92,41 @@ struct BranchMoves {
     /// Files that have left the branch since the mount.
     left: u64,
     at_work: Vec<Arc<Departure>>,
-    queue: VecDeque<Arc<OrderedMove>>,
+    queue: VecDeque<Arc<Errand>>,
+}
+
+/// Work of a mover.
+#[derive(Debug)]
+enum Errand {
+    One(OrderedMove),
+    Batch(OrderedBatch),
+}
+
+impl Errand {
+    fn departure(&self) -> &Arc<Departure> {
+        match self {
+            Self::One(order) => &order.departure,
+            Self::Batch(batch) => &batch.departure,
+        }
+    }
+
+    fn full(&self) -> BranchIx {
+        match self {
+            Self::One(order) => order.full,
+            Self::Batch(batch) => batch.from,
+        }
+    }
 }
 
 impl BranchMoves {
     /// The next one of the queue, if another mover may work. Those that were called off are left out.
-    fn next(&mut self) -> Option<Arc<OrderedMove>> {
-        self.queue.retain(|order| order.departure.goes_on());
+    fn next(&mut self) -> Option<Arc<Errand>> {
+        self.queue.retain(|errand| errand.departure().goes_on());
         if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
             return None;
         }
         let next = self.queue.pop_front()?;
-        self.at_work.push(next.departure.clone());
+        self.at_work.push(next.departure().clone());
         Some(next)
     }
 
@@ -137,7 +161,9 @@ impl Movers {
                 state.ended = true;
                 for lane in state.lanes.values_mut() {
                     lane.at_work.iter().for_each(|departure| departure.call_off(DepartureOutcome::Stays));
-                    lane.queue.drain(..).for_each(|order| order.departure.call_off(DepartureOutcome::Stays));
+                    lane.queue
+                        .drain(..)
+                        .for_each(|errand| errand.departure().call_off(DepartureOutcome::Stays));
                     lane.at_work.retain(|departure| !departure.is_stuck());
                 }
                 if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
@@ -158,7 +184,7 @@ impl Union {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
     pub(crate) fn have_moved(&self, mut order: OrderedMove) {
         if self.events.union().is_none() {
-            return self.carry_out(&order);
+            return self.carry_out_one(&order);
         }
         let full = order.full;
         {
@@ -168,41 +194,71 @@ impl Union {
             }
             let lane = state.lanes.entry(full).or_default();
             order.left_before = lane.left;
-            lane.queue.push_back(Arc::new(order));
+            lane.queue.push_back(Arc::new(Errand::One(order)));
         }
         self.start_movers(full);
+    }
+
+    /// Has a mover carry out a batch, and waits for its end; without a host for movers the calling thread does.
+    pub(crate) fn have_batch_moved(&self, batch: OrderedBatch) {
+        let (departure, from) = (batch.departure.clone(), batch.from);
+        if self.events.union().is_none() {
+            return self.carry_out(&Errand::Batch(batch));
+        }
+        {
+            let mut state = self.moves.movers.0.lock();
+            if state.ended {
+                return;
+            }
+            let lane = state.lanes.entry(from).or_default();
+            lane.queue.push_back(Arc::new(Errand::Batch(batch)));
+        }
+        self.start_movers(from);
+        departure.wait(|| self.start_movers(from));
     }
 
     /// Starts as many movers as there may be for those who wait to leave `full`.
     pub(crate) fn start_movers(&self, full: BranchIx) {
         let next = || self.moves.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
-        while let Some(order) = next() {
+        while let Some(errand) = next() {
             let Some(me) = self.events.union() else { return };
             let mover = fsstack_sync::thread::Builder::new().name("mover".into());
-            let first = order.clone();
+            let first = errand.clone();
             if let Err(error) = thread::start(mover, move || me.move_queued(first)) {
                 tracing::warn!(%error, "relocation: cannot start a thread; the writer's own thread moves the file");
-                self.move_queued(order);
+                self.move_queued(errand);
             }
         }
     }
 
-    fn move_queued(&self, first: Arc<OrderedMove>) {
+    fn move_queued(&self, first: Arc<Errand>) {
         let mut next = Some(first);
-        while let Some(order) = next {
-            self.carry_out(&order);
-            next = self.next_after(&order);
+        while let Some(errand) = next {
+            self.carry_out(&errand);
+            next = self.next_after(&errand);
         }
     }
 
-    fn next_after(&self, done: &OrderedMove) -> Option<Arc<OrderedMove>> {
+    fn next_after(&self, done: &Errand) -> Option<Arc<Errand>> {
         let mut state = self.moves.movers.0.lock();
-        let lane = state.lanes.get_mut(&done.full)?;
-        lane.is_done(&done.departure);
+        let lane = state.lanes.get_mut(&done.full())?;
+        lane.is_done(done.departure());
         lane.next()
     }
 
-    fn carry_out(&self, order: &OrderedMove) {
+    fn carry_out(&self, errand: &Errand) {
+        match errand {
+            Errand::One(order) => self.carry_out_one(order),
+            Errand::Batch(batch) => {
+                if batch.departure.begin() {
+                    beside_others(|| self.move_batch(batch));
+                }
+                batch.end();
+            }
+        }
+    }
+
+    fn carry_out_one(&self, order: &OrderedMove) {
         let outcome = match order.departure.begin() {
             true if order.cause.job().is_some() => beside_others(|| self.move_file(order)),
             true => self.move_file(order),

@@ -15,6 +15,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_pool::BranchIx;
 use fsstack_sys::at::Times;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
@@ -66,7 +67,7 @@ pub(crate) struct NewCopy<'a> {
 }
 
 /// A name, and its directory on a branch.
-type NameAt = (InodeName, Arc<DirFd>);
+pub(crate) type NameAt = (InodeName, Arc<DirFd>);
 
 impl NewCopy<'_> {
     /// Where the names are to be.
@@ -113,7 +114,7 @@ impl Tree {
         let (olds, there) = self.old_names(pool, moving)?;
         let paths: Option<Vec<Vec<u8>>> = moving.names.iter().map(InodeName::path).collect();
         let paths = paths.ok_or(OpError::STALE)?;
-        self.sync_ways(pool, moving, to)?;
+        self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
         let (times_there, times_here) = match new.quiet {
@@ -168,7 +169,7 @@ impl Tree {
 
     /// The names, with their directories on the branch that the file leaves: each leads to the file as it was copied, and no other
     /// branch has it. And how it is.
-    fn old_names(&self, pool: &Pool, moving: &Move<'_>) -> Result<(Vec<NameAt>, Stat)> {
+    pub(crate) fn old_names(&self, pool: &Pool, moving: &Move<'_>) -> Result<(Vec<NameAt>, Stat)> {
         let (mut olds, mut now) = (Vec::with_capacity(moving.names.len()), moving.stat);
         for name in &moving.names {
             let dir = self.dirfd(pool, &name.parent, moving.from.ix)?;
@@ -191,17 +192,24 @@ impl Tree {
 
     /// The ways to the names are on disk on both branches: the one to a new name may just have been made, and the one to the old
     /// name renamed. Otherwise the file could not be found after a power cut.
-    fn sync_ways(&self, pool: &Pool, moving: &Move<'_>, to: &Member) -> Result<()> {
+    pub(crate) fn sync_ways<'n>(
+        &self,
+        pool: &Pool,
+        names: impl IntoIterator<Item = &'n InodeName>,
+        branches: &[BranchIx],
+    ) -> Result<()> {
         let mut synced: Vec<Arc<Inode>> = Vec::new();
-        for above in moving.names.iter().flat_map(|name| ancestors(&name.parent)) {
-            if synced.iter().any(|other| Arc::ptr_eq(other, &above)) {
-                continue;
+        for name in names {
+            for above in ancestors(&name.parent) {
+                if synced.iter().any(|other| Arc::ptr_eq(other, &above)) {
+                    break; // what is above that, too
+                }
+                for at in branches {
+                    let above = self.dirfd(pool, &above, *at)?;
+                    pool.branch(*at).ask_long(|| sync_dir(above.as_fd()))?;
+                }
+                synced.push(above);
             }
-            for at in [to.ix, moving.from.ix] {
-                let above = self.dirfd(pool, &above, at)?;
-                pool.branch(at).ask_long(|| sync_dir(above.as_fd()))?;
-            }
-            synced.push(above);
         }
         Ok(())
     }
@@ -236,7 +244,7 @@ impl Tree {
 }
 
 /// The directories, each once.
-fn distinct<'a>(dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> SmallVec<[&'a Arc<DirFd>; 1]> {
+pub(crate) fn distinct<'a>(dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> SmallVec<[&'a Arc<DirFd>; 1]> {
     let mut each: SmallVec<[&Arc<DirFd>; 1]> = SmallVec::new();
     for dir in dirs {
         if !each.iter().any(|known| Arc::ptr_eq(known, dir)) {
@@ -247,7 +255,7 @@ fn distinct<'a>(dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> SmallVec<[&'a
 }
 
 /// Whether the old copy still has its name.
-fn stands(moving: &Move<'_>, name: &InodeName, old_dir: &DirFd) -> Result<bool> {
+pub(crate) fn stands(moving: &Move<'_>, name: &InodeName, old_dir: &DirFd) -> Result<bool> {
     match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), &name.name)) {
         Ok(there) => Ok(there.ino == moving.stat.ino),
         Err(error) if error.is_missing() => Ok(false),
@@ -262,13 +270,13 @@ fn is_frozen(dir: &DirFd) -> Result<bool, sys::SysError> {
     Ok(sys::ioctl::getflags(dir.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING != 0)
 }
 
-type DirTimes<'a> = Vec<(&'a Arc<DirFd>, Option<Times>)>;
+pub(crate) type DirTimes<'a> = Vec<(&'a Arc<DirFd>, Option<Times>)>;
 
-fn times<'a>(branch: &Branch, dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> DirTimes<'a> {
+pub(crate) fn times<'a>(branch: &Branch, dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> DirTimes<'a> {
     dirs.into_iter().map(|dir| (dir, job_move::times_of(branch, dir))).collect()
 }
 
-fn set_times(branch: &Branch, dirs: DirTimes<'_>) {
+pub(crate) fn set_times(branch: &Branch, dirs: DirTimes<'_>) {
     dirs.into_iter().for_each(|(dir, times)| job_move::set_times(branch, dir, times));
 }
 

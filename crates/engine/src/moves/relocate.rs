@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
@@ -36,7 +37,7 @@ use crate::member::Member;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
-use crate::moves::moving::Move;
+use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, RULED, why_failed, why_not};
 use crate::moves::special;
@@ -120,7 +121,7 @@ impl Union {
         let (was, from, source) = file.source()?;
         let moving = self.tree.begin(pool, order, from, source.as_fd())?;
         let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
-        let ranking = self.tree.targets(pool, &moving, need, cause.job());
+        let ranking = self.tree.targets(pool, (&moving.names, &moving.from), need, cause.job());
         let mut why = why_nowhere(&ranking);
         for at in ranking.order {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
@@ -142,18 +143,7 @@ impl Union {
                             tracing::debug!(name = ?moving.name().name, %from, %to, "moved by a job")
                         }
                     }
-                    self.tree.note_rule_of_move(pool, &moving, at);
-                    moving.from.metrics.add(BranchCounter::MovedAway, 1);
-                    pool.branch(at).metrics.add(BranchCounter::MovedHere, 1);
-                    let access = if moving.is_content() { Access::Write } else { Access::Name };
-                    if moving.is_content() {
-                        ask_for_late_errors(file, &moving);
-                        file.is_synced();
-                    }
-                    let gone = placed.arrive(mount_root, fd, access);
-                    if moving.is_content() {
-                        file.set_noatime_again(&placed);
-                    }
+                    let gone = self.arrive(pool, &moving, file, &mut placed, (mount_root, fd));
                     drop(placed); // a close may hang
                     moving.from.clone().dispose(was.mount_generation, (gone, source));
                     return Ok(());
@@ -173,6 +163,29 @@ impl Union {
             }
         }
         Err(self.tree.not_moved(order, why))
+    }
+
+    /// The file is the new copy from now on, on the branch of `mount_root`. Returns the descriptor of the old one.
+    pub(crate) fn arrive(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        file: &OpenFile,
+        placed: &mut ExclusiveFile<'_>,
+        (mount_root, fd): (OpenFileRef, MountedFd),
+    ) -> MountedFd {
+        let to = mount_root.branch().clone();
+        self.tree.note_rule_of_move(pool, moving, to.ix);
+        moving.from.metrics.add(BranchCounter::MovedAway, 1);
+        to.metrics.add(BranchCounter::MovedHere, 1);
+        if !moving.is_content() {
+            return placed.arrive(mount_root, fd, Access::Name);
+        }
+        ask_for_late_errors(file, moving);
+        file.is_synced();
+        let gone = placed.arrive(mount_root, fd, Access::Write);
+        file.set_noatime_again(placed);
+        gone
     }
 
     /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
@@ -230,7 +243,7 @@ impl Tree {
     ///
     /// # Errors
     /// ENOSPC if it may not.
-    fn begin<'a>(
+    pub(crate) fn begin<'a>(
         &self,
         pool: &Pool,
         order: &'a OrderedMove,
@@ -257,17 +270,22 @@ impl Tree {
         Ok(Move::new(inode, names, from, fd, stat))
     }
 
-    /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from, and of a
-    /// job's only those.
-    fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
+    /// Branches with room for `need` bytes and their floor, as the policy ranks them, for a file with these `names` on the branch
+    /// `from`; never that one, and of a job's only those.
+    pub(crate) fn targets(
+        &self,
+        pool: &Pool,
+        (names, from): (&Names, &Branch),
+        need: u64,
+        job: Option<&JobMove>,
+    ) -> Ranking {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
-        let parent = &moving.name().parent;
-        let placement = placement_of(pool, &moving.names).by_policy(&pool.settings.relocation.policy);
-        self.ranking(pool, parent, &placement, |branch, space| {
+        let placement = placement_of(pool, names).by_policy(&pool.settings.relocation.policy);
+        self.ranking(pool, &names[0].parent, &placement, |branch, space| {
             let own = branch.floor().unwrap_or(pool.settings.floor);
             let floor = placement.floor(branch.ix, own).bytes_of(space.total);
-            branch.ix != moving.from.ix
-                && job.map_or_else(|| branch.dev() != moving.from.dev(), |job| job.takes(branch.ix))
+            branch.ix != from.ix
+                && job.map_or_else(|| branch.dev() != from.dev(), |job| job.takes(branch.ix))
                 && branch.mode() == BranchMode::ReadWrite
                 && branch.is_writable()
                 && space.available >= need.saturating_add(floor)
@@ -285,7 +303,7 @@ impl Tree {
     }
 
     /// Counts the file if only its new branch is against the rules for its names.
-    fn note_rule_of_move(&self, pool: &Pool, moving: &Move<'_>, to: BranchIx) {
+    pub(crate) fn note_rule_of_move(&self, pool: &Pool, moving: &Move<'_>, to: BranchIx) {
         let placement = placement_of(pool, &moving.names);
         if placement.is_against(to) && !placement.is_against(moving.from.ix) {
             self.note_misplaced();
@@ -349,7 +367,7 @@ fn alone<'f>(
 }
 
 /// Write-back errors of the old copy that no handle got yet go to all handles of the file: the new copy may lack those bytes.
-fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
+pub(crate) fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let (from, old) = (&moving.from, moving.source);
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
     let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));

@@ -1,6 +1,7 @@
-//! Settling an interrupted move of a file with several hard links.
+//! Settling an interrupted move of several names: of the files of a batch, each by itself (`intent.rs`), or of a file with several
+//! hard links.
 //!
-//! The intent on the target decides. Unless it says that the new copy is the file, the old copy has all its names still, and the
+//! A file with several hard links: the intent on the target decides. Unless it says that the new copy is the file, the old copy has all its names still, and the
 //! new names go. That needs the target alone. If it says so, all new names were on disk by then, and the old ones go.
 //!
 //! A mount may have the source alone. Before the first old name goes its intent says too that the new copy is the file: such a mount
@@ -13,18 +14,60 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_branch::error::is_branch_fault;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::pool::Pool;
-use crate::recovery::intent::{GROUP, SettledMove, there, used_on};
+use crate::recovery::intent::{GROUP, SettledMove, settle_file, there, twin_of, used_on};
 use crate::recovery::record;
 use crate::recovery::recover::own_folder;
 use crate::recovery::settle::{Occasion, walk};
-use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told};
+use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch, parse_batch};
 
 /// A name of a copy, and its attributes there.
 type NamedCopy = ((OwnedFd, CString), Stat);
+
+/// Settles each file of the batch that the record `name` on the branch `on` is about. An error with one does not stop the others.
+pub(crate) fn settle_batch(
+    pool: &Pool,
+    on: &Branch,
+    name: &CStr,
+    record: &[u8],
+    occasion: Occasion<'_>,
+) -> Result<SettledMove, SysError> {
+    let Some(files) = parse_batch(record) else { return Ok(SettledMove::Whole) };
+    let Some(first) = files.first().and_then(|(_, intent)| Told::parse(intent)) else {
+        return Ok(SettledMove::Whole);
+    };
+    let twin = twin_of(pool, on, name, &first)?;
+    let twin = twin.as_deref().and_then(parse_batch).unwrap_or_default();
+    let mut left: Vec<(u32, Vec<u8>)> = Vec::new();
+    for (number, intent) in &files {
+        let Some(told) = Told::parse(intent) else { continue };
+        let known_as = name_in_batch(name, *number);
+        let of_twin =
+            twin.iter().find(|(other, _)| other == number).and_then(|(_, intent)| Told::parse(intent));
+        let taken_back = pool.taken_back.has(&known_as);
+        let decided = (of_twin.map(|twin| twin.decided), taken_back);
+        match settle_file(pool, on, (&told, intent), decided, occasion) {
+            Ok(SettledMove::Whole) => pool.taken_back.remove(&known_as),
+            Ok(SettledMove::Later(decided)) => {
+                left.push((*number, decided.unwrap_or_else(|| intent.to_vec())));
+            }
+            Err(error) if is_branch_fault(error.errno) => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, branch = %on.path.display(), "interrupted move: one file of several cannot be settled; the next mount tries again");
+                left.push((*number, intent.to_vec()));
+            }
+        }
+    }
+    if left.is_empty() {
+        return Ok(SettledMove::Whole);
+    }
+    let now = encode_batch(left.iter().map(|(number, intent)| (*number, intent.as_slice())));
+    Ok(SettledMove::Later((now != record).then_some(now)))
+}
 
 /// Removes the names of one of the copies. `name` is the intent's on the branch `on`, `told` its content.
 pub(crate) fn settle(

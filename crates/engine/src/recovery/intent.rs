@@ -42,6 +42,8 @@ use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
 /// Those of files with several hard links, whose paths [`SEPARATOR`] separates. (Until 2026-11 they had the format of [`SORT`].)
 pub(crate) const GROUP: RecordKind = RecordKind { suffix: SORT.suffix, format: 5 };
+/// Those of several files (`batch.rs`).
+pub(crate) const BATCH: RecordKind = RecordKind { suffix: SORT.suffix, format: 6 };
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
     pub(crate) from: &'a Branch,
@@ -61,6 +63,11 @@ pub(crate) struct TakenBack(Mutex<HashSet<CString>>);
 impl TakenBack {
     pub(crate) fn has(&self, intent: &CStr) -> bool {
         self.0.lock().contains(intent)
+    }
+
+    /// This one was given up.
+    pub(crate) fn add(&self, intent: CString) {
+        self.0.lock().insert(intent);
     }
 
     /// It was settled.
@@ -126,7 +133,7 @@ impl Noted<'_> {
     /// The move is not to be finished: when both branches can be asked the new copy goes.
     pub(crate) fn keeps_old(mut self, taken_back: &TakenBack) {
         self.body[0] = Decided::Old as u8;
-        taken_back.0.lock().insert(self.on_to.name().to_owned());
+        taken_back.add(self.on_to.name().to_owned());
         if let Some(on_from) = &self.on_from {
             tell_undecided(self.from.ask(|| on_from.replace(self.from, self.sort, &self.body)));
         } else if self.in_root {
@@ -142,7 +149,7 @@ impl Noted<'_> {
     }
 }
 
-fn tell_undecided(replaced: OpResult<()>) {
+pub(crate) fn tell_undecided(replaced: OpResult<()>) {
     if let Err(error) = replaced {
         tracing::debug!(%error, "an interrupted move is settled by what is found then");
     }
@@ -235,12 +242,26 @@ pub(crate) fn settle(
     if reported.path.contains(&SEPARATOR) {
         return group::settle(pool, on, name, (&reported, record), occasion);
     }
-    let is_target = on.id.get() == reported.to;
-    let other = if is_target { reported.from } else { reported.to };
-    let Some(other) = pool.branches.iter().find(|branch| branch.id.get() == other) else {
-        let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
-        return if lacks { Ok(SettledMove::Later(None)) } else { decide(on, &reported, record) };
-    };
+    let twin = twin_of(pool, on, name, &reported)?;
+    let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
+    settle_file(pool, on, (&reported, record), (twin, pool.taken_back.has(name)), occasion)
+}
+
+/// The other one of the two branches of a move, of which `on` is one; or its id, if it is not in the pool.
+fn other_branch<'p>(pool: &'p Pool, on: &Branch, reported: &Told<'_>) -> Result<&'p Branch, u16> {
+    let other = if on.id.get() == reported.to { reported.from } else { reported.to };
+    let found = pool.branches.iter().find(|branch| branch.id.get() == other);
+    found.map(|member| -> &Branch { member }).ok_or(other)
+}
+
+/// The record `name` as the other branch has it, if it does; `reported` is a move of the one on the branch `on`.
+pub(crate) fn twin_of(
+    pool: &Pool,
+    on: &Branch,
+    name: &CStr,
+    reported: &Told<'_>,
+) -> Result<Option<Vec<u8>>, SysError> {
+    let Ok(other) = other_branch(pool, on, reported) else { return Ok(None) };
     let folder = match own_folder(other) {
         Err(error) if error.errno == Errno::NOENT => None,
         folder => folder?,
@@ -249,23 +270,39 @@ pub(crate) fn settle(
         Some(Err(error)) if error.errno == Errno::NOENT => None,
         twin => twin.transpose()?.flatten(),
     };
-    let twin = match twin {
-        Some((_, body)) => Some(body),
-        None if is_target => root_attribute::get(other, name, SORT.format)?,
-        None => None,
+    match twin {
+        Some((_, body)) => Ok(Some(body)),
+        None if on.id.get() == reported.to => root_attribute::get(other, name, SORT.format),
+        None => Ok(None),
+    }
+}
+
+/// Like [`settle`], of a file with one name, and its intent. `twin`: what the other branch's record says of it; `taken_back`: its
+/// move was given up.
+pub(crate) fn settle_file(
+    pool: &Pool,
+    on: &Branch,
+    (reported, intent): (&Told<'_>, &[u8]),
+    (twin, taken_back): (Option<Decided>, bool),
+    occasion: Occasion<'_>,
+) -> Result<SettledMove, SysError> {
+    let other = match other_branch(pool, on, reported) {
+        Ok(other) => other,
+        Err(id) if occasion.lacking.iter().any(|lacking| lacking.get() == id) => {
+            return Ok(SettledMove::Later(None));
+        }
+        Err(_) => return decide(on, reported, intent),
     };
-    let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
     let decisions = [reported.decided, twin.unwrap_or(Decided::Not)];
     let is = |decided| decisions.contains(&decided);
-    let other: &Branch = other;
-    let (from, to) = if is_target { (other, on) } else { (on, other) };
-    let decided = match (is(Decided::Old) || pool.taken_back.has(name), is(Decided::New)) {
+    let (from, to) = if on.id.get() == reported.to { (other, on) } else { (on, other) };
+    let decided = match (is(Decided::Old) || taken_back, is(Decided::New)) {
         (true, true) => None, // each was shown without the other
         (true, false) => Some(Decided::Old),
         (false, true) => Some(Decided::New),
         (false, false) => Some(Decided::Not),
     };
-    settle_copies(pool, (from, to), &reported, decided, occasion.joining)
+    settle_copies(pool, (from, to), reported, decided, occasion.joining)
 }
 
 /// Settles the intents that are in attributes of the roots, after those in the hidden folders: one of a target that is not in the pool

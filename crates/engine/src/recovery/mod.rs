@@ -1,5 +1,6 @@
 //! Records of what is under way, in the hidden folders of the branches, and the mount that finds them.
 
+pub(crate) mod batch;
 pub(crate) mod blank;
 pub(crate) mod branch_recovery;
 pub(crate) mod give_up;

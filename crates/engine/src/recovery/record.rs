@@ -38,7 +38,7 @@ pub(crate) struct RecordKind {
     pub(crate) format: u16,
 }
 
-const SORTS: [&RecordKind; 3] = [&intent::SORT, &intent::GROUP, &journal::SORT];
+const SORTS: [&RecordKind; 4] = [&intent::SORT, &intent::GROUP, &intent::BATCH, &journal::SORT];
 
 /// A record that is on a branch, and in use by this process.
 #[must_use = "it is acted on by the next mount unless it is done with"]
@@ -367,7 +367,9 @@ mod tests {
     #[test]
     fn kinds_of_one_suffix_are_told_apart_by_their_format() {
         let later = RecordKind { suffix: c".move", format: 9 };
-        for (sort, known) in [(&intent::SORT, true), (&intent::GROUP, true), (&later, false)] {
+        for (sort, known) in
+            [(&intent::SORT, true), (&intent::GROUP, true), (&intent::BATCH, true), (&later, false)]
+        {
             let record = sort.encode(b"names").unwrap();
             let (found, parsed) = RecordKind::parse_as(c"1.move", &record).unwrap();
             let expected = if known { Parsed::Body(b"names") } else { Parsed::Unknown };

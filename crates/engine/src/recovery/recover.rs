@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::recovery::group;
 use crate::recovery::intent;
 use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord, RecordKind};
@@ -277,6 +278,8 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
         Ok(Some((sort, body))) => {
             if *sort == journal::SORT {
                 about(&body, away)
+            } else if *sort == intent::BATCH {
+                told::is_batch_about(&body, away)
             } else {
                 told::is_about(&body, away)
             }
@@ -437,7 +440,8 @@ fn clear_record(
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     if *sort != journal::SORT {
-        match intent::settle(pool, branch, name, body, occasion)? {
+        let settle = if *sort == intent::BATCH { group::settle_batch } else { intent::settle };
+        match settle(pool, branch, name, body, occasion)? {
             intent::SettledMove::Whole => {
                 pool.taken_back.remove(name);
                 return Ok(true);

@@ -1,4 +1,9 @@
 //! Content of an intent of a move: both branches, how both copies were, the paths, and which copy is the file.
+//!
+//! The record of a batch has for each file its number in the batch and the length of its intent, 4 bytes each, then the intent.
+//! All files go between the same two branches.
+
+use std::ffi::{CStr, CString};
 
 use fsstack_identity::index::birth;
 use fsstack_pool::BranchId;
@@ -104,5 +109,58 @@ impl Stamp {
     /// True if it was not changed.
     pub(crate) fn is_unchanged(&self, stat: &Stat) -> bool {
         self.changed == stat.ctime && self.is_written_as(stat)
+    }
+}
+
+/// Record of a batch, of the files' numbers and intents.
+pub(crate) fn encode_batch<'a>(entries: impl Iterator<Item = (u32, &'a [u8])>) -> Vec<u8> {
+    let mut record = Vec::new();
+    for (number, intent) in entries {
+        record.extend_from_slice(&number.to_le_bytes());
+        record.extend_from_slice(&u32::try_from(intent.len()).unwrap_or(u32::MAX).to_le_bytes());
+        record.extend_from_slice(intent);
+    }
+    record
+}
+
+/// Numbers and intents of the files in the record of a batch. None: it is none.
+pub(crate) fn parse_batch(mut record: &[u8]) -> Option<Vec<(u32, &[u8])>> {
+    let mut entries = Vec::new();
+    while !record.is_empty() {
+        let (number, rest) = record.split_first_chunk::<4>()?;
+        let (len, rest) = rest.split_first_chunk::<4>()?;
+        let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+        let (intent, rest) = rest.split_at_checked(len)?;
+        entries.push((u32::from_le_bytes(*number), intent));
+        record = rest;
+    }
+    Some(entries)
+}
+
+/// Name for one file of the batch `record`, for what is known of it besides the record.
+pub(crate) fn name_in_batch(record: &CStr, number: u32) -> CString {
+    let mut name = format!("{number}.").into_bytes();
+    name.extend_from_slice(record.to_bytes());
+    CString::new(name).unwrap_or_default()
+}
+
+/// Like [`is_about`], of the record of a batch.
+pub(crate) fn is_batch_about(record: &[u8], away: BranchId) -> bool {
+    parse_batch(record).is_some_and(|files| files.iter().any(|(_, intent)| is_about(intent, away)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_several_files_is_read_as_it_was_written_and_a_part_of_it_is_none() {
+        let entries: [(u32, &[u8]); 3] = [(0, b"one"), (7, b""), (2, b"the third")];
+        let record = encode_batch(entries.into_iter());
+        assert_eq!(parse_batch(&record).unwrap(), entries);
+        let ends = [0, 11, 19, record.len()];
+        for len in 0..record.len() {
+            assert_eq!(parse_batch(&record[..len]).is_some(), ends.contains(&len), "cut at {len}");
+        }
     }
 }

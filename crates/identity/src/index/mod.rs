@@ -214,7 +214,12 @@ impl Index {
     /// Records that the file `id` gets a copy on `branch` that would have the number `natural`. On disk when this
     /// returns. False: it could not be recorded.
     pub fn note_file(&self, branch: &MarkedBranch, id: Identity, natural: Ino, birth: u32) -> bool {
-        let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
+        self.note_files(branch, &[(id, natural, birth)])
+    }
+
+    /// Like [`Self::note_file`], of several files at once: (file, number, birth time).
+    pub fn note_files(&self, branch: &MarkedBranch, files: &[(Identity, Ino, u32)]) -> bool {
+        let noted = self.shared.put(StoreWhen::Now, EntryKind::File, files);
         // Last: the branch must bear the session of the index that has the entry, or of a later one.
         self.shared.cover(branch);
         self.start();
@@ -262,8 +267,15 @@ impl Index {
 
     /// Removes the entry of the object `id`; with `natural`, that place only.
     pub fn forget(&self, id: Identity, natural: Option<Ino>) {
-        if !self.knows_nothing_of(id.ino) {
-            self.shared.with(|store| store.forget(id, natural));
+        self.forget_each(&[(id, natural)]);
+    }
+
+    /// Like [`Self::forget`], of several objects at once.
+    pub fn forget_each(&self, objects: &[(Identity, Option<Ino>)]) {
+        let known: Vec<_> =
+            objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
+        if !known.is_empty() {
+            self.shared.with(|store| store.forget(&known));
             self.shared.dirty.store(true, Relaxed);
         }
     }

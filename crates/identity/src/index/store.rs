@@ -242,26 +242,27 @@ impl Store {
         })
     }
 
-    /// Removes the object `id`; with `only`, just its entry at that number.
-    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> DbResult<()> {
+    /// Removes objects; with a number, just the object's entry at that.
+    pub(super) fn forget(&self, objects: &[(Identity, Option<Ino>)]) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
-            let key = (id.ino.0, id.generation);
-            let Some(mut entry) = places.get(key)?.and_then(|value| parse(id, value.value())) else {
-                return Ok(());
-            };
-            for natural in entry.naturals.iter().filter(|natural| only.is_none_or(|only| only == **natural)) {
-                let ours = known.get(natural.0)?.is_some_and(|row| (row.value().1, row.value().2) == key);
-                if ours {
-                    known.remove(natural.0)?;
+            for (id, only) in objects {
+                let key = (id.ino.0, id.generation);
+                let Some(mut entry) = places.get(key)?.and_then(|value| parse(*id, value.value())) else {
+                    continue;
+                };
+                let goes = |natural: Ino| only.is_none_or(|only| only == natural);
+                for natural in entry.naturals.iter().copied().filter(|natural| goes(*natural)) {
+                    if known.get(natural.0)?.is_some_and(|row| (row.value().1, row.value().2) == key) {
+                        known.remove(natural.0)?;
+                    }
                 }
-            }
-            entry.naturals.retain(|natural| only.is_some_and(|only| only != *natural));
-            if entry.naturals.is_empty() {
-                places.remove(key)?;
-            } else {
-                places.insert(key, bytes(entry.sort, &entry.naturals).as_slice())?;
+                entry.naturals.retain(|natural| !goes(*natural));
+                match entry.naturals.is_empty() {
+                    true => places.remove(key)?,
+                    false => places.insert(key, bytes(entry.sort, &entry.naturals).as_slice())?,
+                };
             }
             Ok(())
         })
@@ -399,10 +400,10 @@ mod tests {
         store.note(StoreWhen::Now, EntryKind::File, &[(id(5), Ino(2005), 4)]).unwrap();
         assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(1005), Ino(2005)]);
         assert_eq!(store.known(Ino(1005), 3).unwrap(), Some(id(5)));
-        store.forget(id(5), Some(Ino(1005))).unwrap();
+        store.forget(&[(id(5), Some(Ino(1005)))]).unwrap();
         assert_eq!(store.known(Ino(1005), 3).unwrap(), None);
         assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(2005)]);
-        store.forget(id(5), None).unwrap();
+        store.forget(&[(id(5), None)]).unwrap();
         assert_eq!((store.len().unwrap(), store.known(Ino(2005), 4).unwrap()), (0, None));
     }
 
