@@ -6,7 +6,7 @@
 //! the leaves up, each once another branch shows the same.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
@@ -24,6 +24,8 @@ const TRIES: u32 = 8;
 /// Pauses between walks that move nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Least pause after a close that the job waited for, in durations of a walk.
+const WALKS_APART: u32 = 4;
 /// Names in a refusal.
 const SHOWN: usize = 5;
 
@@ -124,6 +126,8 @@ impl Union {
                     Some(format!("{}: no branch is left that takes its files", job.subject));
                 return JobState::Incomplete;
             }
+            self.jobs.awaits_none(job);
+            let began = Instant::now();
             let pass = Pass::new(self, job, std::mem::take(&mut moved_away));
             let mut walk = DrainWalk { pass, from, targets };
             self.walk_branch(job, from, &mut walk);
@@ -165,8 +169,15 @@ impl Union {
                 return JobState::Incomplete;
             }
             job.is_now(JobState::Waiting);
-            job.pause(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            // A file that is opened and closed again and again does not have the job walk all the time.
+            let walk = began.elapsed();
+            pause = match job.pause(pause) {
+                true => {
+                    job.rest(walk * WALKS_APART);
+                    SHORTEST_PAUSE
+                }
+                false => (pause * 2).min(LONGEST_PAUSE),
+            };
             job.is_now(JobState::Moving);
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
 
+mod awaited;
 mod by_rules;
 mod choice;
 mod drain;
@@ -26,6 +27,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
+use awaited::{AnyAwaited, Awaited};
 pub use moving_list::{MovingList, PlannedMove};
 use order::Work;
 pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner, RulesOrder};
@@ -174,6 +176,9 @@ struct Progress {
     staying: u64,
     named: Vec<Staying>,
     under_way: Option<Arc<Departure>>,
+    /// Files that it waits for, one of which was closed.
+    awaited: Awaited,
+    woken: bool,
     took: Option<Duration>,
 }
 
@@ -194,6 +199,8 @@ impl Job {
             staying: 0,
             named: Vec::new(),
             under_way: None,
+            awaited: Awaited::default(),
+            woken: false,
             took: None,
         };
         let began = Instant::now();
@@ -246,11 +253,26 @@ impl Job {
         }
     }
 
+    /// Waits until `timeout` has passed, a file that it waits for is closed, or the job is called off. True: a file was closed.
+    fn pause(&self, timeout: Duration) -> bool {
+        self.wait(timeout, |progress| progress.woken);
+        self.progress.lock().woken
+    }
+
     /// Waits until `timeout` has passed or the job is called off.
-    fn pause(&self, timeout: Duration) {
+    fn rest(&self, timeout: Duration) {
+        self.wait(timeout, |_| false);
+    }
+
+    fn wait(&self, timeout: Duration, is_over: impl Fn(&Progress) -> bool) {
+        let until = Instant::now().checked_add(timeout);
         let mut progress = self.progress.lock();
-        if !progress.called_off {
-            self.changed.wait_for(&mut progress, timeout);
+        while !progress.called_off && !is_over(&progress) {
+            match until {
+                None => self.changed.wait(&mut progress),
+                Some(until) if self.changed.wait_until(&mut progress, until).timed_out() => return,
+                Some(_) => {}
+            }
         }
     }
 
@@ -303,7 +325,7 @@ impl Drop for Gone {
 
 /// The jobs of a pool: those at work, and the last that have ended.
 #[derive(Debug, Default)]
-pub(crate) struct JobList(Mutex<JobsState>);
+pub(crate) struct JobList(Mutex<JobsState>, AnyAwaited);
 
 #[derive(Debug, Default)]
 struct JobsState {
@@ -415,6 +437,7 @@ impl Union {
             self.forget_drain(drained);
         }
         drop(stay);
+        self.jobs.awaits_none(job);
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
         tracing::info!(job = job.id, kind, %subject, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job ended");

@@ -110,7 +110,13 @@ impl<'a> Pass<'a> {
                     self.staying += 1;
                     self.hopes.insert(Hope::Paused);
                 }
-                Err(why) => self.stays(file.path.clone(), why.unwrap_or(CHANGED_NOW)),
+                Err(why) => {
+                    let (why, inode) = (why.unwrap_or(CHANGED_NOW), &file.met.inode);
+                    if hope(why) == Hope::Waits {
+                        union.jobs.awaits(job, inode.id.ino, inode.open_file().as_deref());
+                    }
+                    self.stays(file.path.clone(), why);
+                }
             }
             self.moved_away.push((open, file.met));
         }

@@ -210,7 +210,7 @@ impl Union {
                 break;
             }
             job.is_now(JobState::Waiting);
-            job.pause(PAUSE);
+            job.rest(PAUSE);
             job.is_now(JobState::Moving);
         }
         if job.progress.lock().staying == 0 { JobState::Done } else { JobState::Incomplete }

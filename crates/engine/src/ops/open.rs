@@ -187,6 +187,7 @@ impl Union {
             }
             open.file.write_back_errors.closed(handle);
             open.file.unlock_closed(handle);
+            self.jobs.has_closed(open.inode.id.ino, &open.file);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
                 drop(open);
