@@ -8,6 +8,7 @@
 
 mod act;
 mod after;
+mod batches;
 mod bulk;
 mod disk;
 #[path = "../model/engine.rs"]
