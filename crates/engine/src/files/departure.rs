@@ -148,3 +148,27 @@ impl Departure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_calls_off_the_move_of_a_file_in_a_batch_and_no_other() {
+        let (single, batched) = (Departure::ordered(), Departure::in_batch());
+        [&single, &batched].into_iter().for_each(Departure::yields);
+        assert!(single.goes_on() && batched.is_over());
+        assert_eq!(batched.wait(|| ()), DepartureOutcome::TryAgain);
+        assert!(!batched.begin() && !batched.name(), "a move that was called off goes on");
+    }
+
+    #[test]
+    fn an_exchange_of_names_is_waited_for_in_a_batch_too() {
+        let batched = Departure::in_batch();
+        assert!(batched.begin() && batched.name());
+        batched.yields();
+        assert!(!batched.is_over());
+        batched.end(DepartureOutcome::TryAgain);
+        assert!(batched.is_over());
+    }
+}

@@ -23,7 +23,7 @@ use crate::tree::resolve::is_private;
 use crate::union::Union;
 
 /// Files that are held open for their move at a time.
-const BATCH: usize = 128;
+const BATCH: usize = 256;
 
 pub(super) const CONTROL: &str = "the pool's control file has its name: mount with mergerfs-control=off";
 pub(super) const HIDDEN: &str = "it is hidden by another branch's object of this name";

@@ -161,7 +161,7 @@ impl Union {
     ) -> Result<(&'a Member, Vec<(&'a Source<'a>, Move<'a>)>)> {
         let begin = |source: &'a Source<'a>| {
             let Source { order, from, fd, .. } = source;
-            let moving = self.tree.begin(pool, order, from.clone(), fd.as_fd()).ok()?;
+            let moving = self.tree.begin_alone(order, from.clone(), fd.as_fd()).ok()?;
             let is_small = moving.is_content() && moving.stat.size <= LARGEST;
             (is_small && !moving.is_group()).then_some((source, moving))
         };

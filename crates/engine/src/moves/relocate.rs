@@ -239,13 +239,28 @@ impl Union {
 }
 
 impl Tree {
-    /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there.
+    /// Like [`Self::begin_alone`], if no other branch has a name of the file.
+    ///
+    /// # Errors
+    /// ENOSPC if it may not be moved.
+    fn begin<'a>(
+        &self,
+        pool: &Pool,
+        order: &'a OrderedMove,
+        from: Arc<Branch>,
+        fd: BorrowedFd<'a>,
+    ) -> Result<Move<'a>> {
+        let moving = self.begin_alone(order, from, fd)?;
+        let why = moving.names.iter().find_map(|name| self.why_not_from(pool, name, moving.from.ix));
+        why.map_or(Ok(moving), |why| Err(self.not_moved(order, why)))
+    }
+
+    /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there. Other branches are not asked.
     ///
     /// # Errors
     /// ENOSPC if it may not.
-    pub(crate) fn begin<'a>(
+    pub(crate) fn begin_alone<'a>(
         &self,
-        pool: &Pool,
         order: &'a OrderedMove,
         from: Arc<Branch>,
         fd: BorrowedFd<'a>,
@@ -256,9 +271,7 @@ impl Tree {
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
         let names = order.names(&stat).ok_or("it has no name").and_then(|names| {
             let mapped = || (inode.was_past() && file.may_be_mapped(&from, fd)).then_some(MAPPED);
-            let why = why_not(file, &stat, flags, names.len())
-                .or_else(mapped)
-                .or_else(|| names.iter().find_map(|name| self.why_not_from(pool, name, from.ix)));
+            let why = why_not(file, &stat, flags, names.len()).or_else(mapped);
             why.map_or(Ok(names), Err)
         });
         let names = names.map_err(|why| self.not_moved(order, why))?;

@@ -100,7 +100,7 @@ impl Transfer<'_> {
         let carried = match carried {
             Some(carried) => carried,
             None => {
-                buffer.resize(CHUNK, 0);
+                buffer.resize(buffer.len().max(len), 0); // a small file pays for no more
                 let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
                 write_all(to.0, &buffer[..read], to.1)?;
                 read
