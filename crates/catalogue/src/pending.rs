@@ -1,0 +1,235 @@
+//! Names of a branch that have changed and are not in the catalogue yet.
+//!
+//! Threads that serve requests add to it; the thread that writes the catalogue takes all of it at once. Its size is bounded: of a
+//! directory with many changed names only that it is to be listed again is kept, and of many directories that the branch is to be
+//! walked again.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Names that are remembered in all; then the directory of the next one is to be listed again.
+const NAMES: usize = 64 << 10;
+/// Directories that are remembered; then the branch is to be walked again.
+const DIRS: usize = 16 << 10;
+
+/// Changed names, and how the thread that waits for them is woken. `D` leads to a directory.
+#[derive(Debug)]
+pub struct Pending<D> {
+    on: AtomicBool,
+    state: Mutex<PendingState<D>>,
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct PendingState<D> {
+    changes: Changes<D>,
+    names: usize,
+    stopped: bool,
+}
+
+/// Changes since they were taken last.
+#[derive(Debug)]
+pub struct Changes<D> {
+    /// Directories with changed names, by the pool's number.
+    pub dirs: HashMap<u64, DirChange<D>>,
+    /// Directories to list again, by their numbers on the branch: they were changed out of band.
+    pub relist: HashSet<u64>,
+    /// The branch is to be walked again.
+    pub walk: bool,
+}
+
+/// Changed names of a directory.
+#[derive(Debug)]
+pub struct DirChange<D> {
+    /// The directory.
+    pub dir: D,
+    /// The names.
+    pub names: HashSet<Box<CStr>>,
+    /// There are more: the directory is to be listed again.
+    pub all: bool,
+}
+
+impl<D> Default for Changes<D> {
+    fn default() -> Self {
+        Self { dirs: HashMap::new(), relist: HashSet::new(), walk: false }
+    }
+}
+
+impl<D> Changes<D> {
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.dirs.is_empty() && self.relist.is_empty() && !self.walk
+    }
+}
+
+impl<D> Default for Pending<D> {
+    fn default() -> Self {
+        let state = PendingState { changes: Changes::default(), names: 0, stopped: false };
+        Self { on: AtomicBool::new(false), state: Mutex::new(state), wake: Condvar::new() }
+    }
+}
+
+impl<D> Pending<D> {
+    /// Changes are remembered from now on.
+    pub fn start(&self) {
+        let mut state = self.state.lock();
+        *state = PendingState { changes: Changes::default(), names: 0, stopped: false };
+        self.on.store(true, Relaxed);
+    }
+
+    /// Whether changes are remembered.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// A name in the directory that the pool calls `number` has changed, or without a name the directory's own attributes. `dir`
+    /// leads to it.
+    pub fn note(&self, number: u64, dir: impl FnOnce() -> D, name: Option<&CStr>) {
+        self.add(|PendingState { changes, names, .. }| {
+            if changes.dirs.len() >= DIRS && !changes.dirs.contains_key(&number) {
+                changes.walk = true;
+                return;
+            }
+            let new = || DirChange { dir: dir(), names: HashSet::new(), all: false };
+            let change = changes.dirs.entry(number).or_insert_with(new);
+            match name {
+                None => {}
+                Some(_) if change.all => {}
+                Some(_) if *names >= NAMES => {
+                    *names -= change.names.len();
+                    change.names = HashSet::new();
+                    change.all = true;
+                }
+                Some(name) => *names += usize::from(change.names.insert(name.into())),
+            }
+        });
+    }
+
+    /// The branch is to be walked again.
+    pub fn note_all(&self) {
+        self.add(|state| state.changes.walk = true);
+    }
+
+    /// The directory with this number on the branch is to be listed again.
+    pub fn note_number(&self, number: u64) {
+        self.add(|PendingState { changes, .. }| {
+            if changes.relist.len() < DIRS {
+                changes.relist.insert(number);
+            } else {
+                changes.walk = true;
+            }
+        });
+    }
+
+    fn add(&self, change: impl FnOnce(&mut PendingState<D>)) {
+        if self.is_on() {
+            change(&mut self.state.lock());
+            self.wake.notify_one();
+        }
+    }
+
+    /// Nothing is remembered any more; the thread that waits is to end.
+    pub fn stop(&self) {
+        self.on.store(false, Relaxed);
+        self.state.lock().stopped = true;
+        self.wake.notify_all();
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
+    /// Whether nothing has changed since changes were taken.
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().changes.is_empty()
+    }
+
+    /// Waits until something has changed, it is stopped, or this time has passed.
+    pub fn wait(&self, longest: Option<Duration>) {
+        let until = longest.map(|longest| Instant::now() + longest);
+        let mut state = self.state.lock();
+        while state.changes.is_empty() && !state.stopped {
+            match until {
+                None => self.wake.wait(&mut state),
+                Some(until) if self.wake.wait_until(&mut state, until).timed_out() => return,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Waits for `time`, or until it is stopped.
+    pub fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.stopped && !self.wake.wait_until(&mut state, until).timed_out() {}
+    }
+
+    /// All changes so far; they are remembered no longer.
+    pub fn take(&self) -> Changes<D> {
+        let mut state = self.state.lock();
+        state.names = 0;
+        std::mem::take(&mut state.changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    fn on() -> Pending<u64> {
+        let pending = Pending::default();
+        pending.start();
+        pending
+    }
+
+    #[test]
+    fn names_are_remembered_once_until_they_are_taken() {
+        let pending = on();
+        for _ in 0..3 {
+            pending.note(7, || 7, Some(c"a"));
+            pending.note(7, || 7, None);
+        }
+        let changes = pending.take();
+        assert_eq!(changes.dirs.len(), 1);
+        let change = &changes.dirs[&7];
+        assert!(!change.all && change.names.len() == 1 && change.dir == 7);
+        assert!(pending.is_empty() && pending.take().is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_nothing_is_forgotten() {
+        let pending = on();
+        for number in 0..NAMES + 10 {
+            let name = CString::new(number.to_string()).unwrap();
+            pending.note(7, || 7, Some(&name));
+        }
+        for number in 0..DIRS as u64 + 10 {
+            pending.note(1000 + number, || number, Some(c"x"));
+        }
+        let changes = pending.take();
+        assert!(changes.dirs[&7].all && changes.dirs[&7].names.is_empty());
+        assert_eq!((changes.dirs.len(), changes.walk), (DIRS, true));
+    }
+
+    #[test]
+    fn nothing_is_remembered_before_it_is_on_or_after_it_was_stopped() {
+        let pending = Pending::<u64>::default();
+        pending.note(7, || 7, Some(c"a"));
+        pending.note_all();
+        assert!(pending.is_empty());
+        pending.start();
+        pending.note_number(9);
+        pending.wait(None);
+        pending.take();
+        pending.stop();
+        pending.note(7, || 7, Some(c"a"));
+        pending.wait(None);
+        assert!(pending.is_empty() && pending.is_stopped());
+    }
+}

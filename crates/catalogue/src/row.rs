@@ -1,0 +1,121 @@
+//! The attributes of a name, in few bytes.
+
+use fsstack_sys::{Kind, Stat};
+
+/// Attributes of a name on a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes; 0 for a directory.
+    pub size: u64,
+    /// Time of last modification: seconds since the epoch.
+    pub sec: i64,
+    /// Its nanoseconds.
+    pub nsec: u32,
+    /// Number of the directory; None for anything else.
+    pub dir: Option<u64>,
+}
+
+impl Row {
+    /// The row of what `stat` describes; `number` is asked for the number of a directory.
+    pub fn of(stat: &Stat, number: impl FnOnce(&Stat) -> u64) -> Self {
+        let dir = stat.is_dir().then(|| number(stat));
+        let size = if dir.is_some() { 0 } else { stat.size };
+        let (sec, nsec) = (stat.mtime.sec, stat.mtime.nsec);
+        Self { mode: stat.mode, uid: stat.uid, gid: stat.gid, size, sec, nsec, dir }
+    }
+
+    /// Kind of object.
+    pub fn kind(&self) -> Kind {
+        Kind::from_mode(self.mode)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(24);
+        // Zigzag: small negative numbers are short too.
+        let sec = (self.sec << 1 ^ self.sec >> 63).cast_unsigned();
+        let numbers = [self.mode.into(), self.uid.into(), self.gid.into(), self.size, sec, self.nsec.into()];
+        numbers.into_iter().chain(self.dir).for_each(|number| put(&mut bytes, number));
+        bytes
+    }
+
+    /// None: these bytes are no row.
+    pub(crate) fn parse(mut bytes: &[u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        let short = |number: u64| u32::try_from(number).ok();
+        let (mode, uid, gid) = (short(take(bytes)?)?, short(take(bytes)?)?, short(take(bytes)?)?);
+        let (size, sec, nsec) = (take(bytes)?, take(bytes)?, short(take(bytes)?)?);
+        let sec = (sec >> 1).cast_signed() ^ -(sec & 1).cast_signed();
+        let dir = if bytes.is_empty() { None } else { Some(take(bytes)?) };
+        bytes.is_empty().then_some(Self { mode, uid, gid, size, sec, nsec, dir })
+    }
+}
+
+/// Appends `number` in groups of seven bits, the lowest first.
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number > 0x7f {
+        bytes.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    bytes.push((number & 0x7f) as u8);
+}
+
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let part = u64::from(byte & 0x7f);
+        if part << shift >> shift != part {
+            return None;
+        }
+        number |= part << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_row_is_read_as_it_was_written(
+            (mode, uid, gid, nsec) in any::<(u32, u32, u32, u32)>(),
+            (size, sec, dir) in any::<(u64, i64, Option<u64>)>(),
+        ) {
+            let row = Row { mode, uid, gid, size, sec, nsec, dir };
+            prop_assert_eq!(Row::parse(&row.encode()), Some(row));
+        }
+
+        #[test]
+        fn any_bytes_are_a_row_or_none(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(row) = Row::parse(&bytes) {
+                prop_assert_eq!(Row::parse(&row.encode()), Some(row));
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordinary_file_takes_few_bytes() {
+        let row = Row {
+            mode: 0o100_644,
+            uid: 1000,
+            gid: 1000,
+            size: 1 << 30,
+            sec: 1_796_000_000,
+            nsec: 999_999_999,
+            dir: None,
+        };
+        assert!(row.encode().len() <= 24, "{}", row.encode().len());
+    }
+}

@@ -1,0 +1,217 @@
+//! The tables, in an embedded database: one file, crash-safe, with a cache of fixed size.
+//!
+//! Changes are on disk with the next [`Catalogue::flush`]. What a crash takes away is not missed: a branch counts as complete
+//! only after its state was written at a clean end.
+
+use std::path::Path;
+
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::Result;
+use crate::batch::Batch;
+
+/// Memory limit of the database's cache.
+const CACHE: usize = 8 << 20;
+/// Version of the tables; a catalogue of another version is made anew.
+const VERSION: u64 = 1;
+
+/// From branch, directory and name, as [`name_key`] makes it, to a [`crate::Row`].
+pub(crate) const NAMES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("names");
+/// From branch and directory to the directory above, the walk that has listed it, and its name.
+pub(crate) const DIRS: TableDefinition<'_, (u16, u64), (u64, u32, &[u8])> = TableDefinition::new("dirs");
+/// From branch to its root, its walk, whether all of its names are known, of what time they are, and its path.
+pub(crate) const BRANCHES: TableDefinition<'_, u16, (u64, u32, bool, u64, &[u8])> =
+    TableDefinition::new("branches");
+/// The version, under the key 0.
+const ABOUT: TableDefinition<'_, u8, u64> = TableDefinition::new("about");
+
+/// The database failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CatalogueError(Box<redb::Error>);
+
+impl<E: Into<redb::Error>> From<E> for CatalogueError {
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
+impl CatalogueError {
+    /// Another daemon has the catalogue open.
+    pub fn is_in_use(&self) -> bool {
+        matches!(*self.0, redb::Error::DatabaseAlreadyOpen)
+    }
+
+    /// The file is no catalogue, or not all of one. Any other error may be over the next time.
+    pub fn is_damage(&self) -> bool {
+        use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+        match &*self.0 {
+            redb::Error::Corrupted(_)
+            | redb::Error::UpgradeRequired(_)
+            | redb::Error::TableTypeMismatch { .. } => true,
+            redb::Error::Io(error) => matches!(error.kind(), InvalidData | UnexpectedEof),
+            _ => false,
+        }
+    }
+}
+
+/// State of a branch in the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchRow {
+    /// Number of the branch's root directory.
+    pub root: u64,
+    /// The walk over it: a directory that bears another number was not listed by it.
+    pub walk: u32,
+    /// All of its names are known.
+    pub complete: bool,
+    /// Time up to which they are known: seconds since the epoch; 0: never.
+    pub as_of: u64,
+    /// Its path.
+    pub path: Vec<u8>,
+}
+
+/// An open catalogue.
+#[derive(Debug)]
+pub struct Catalogue {
+    db: Database,
+}
+
+impl Catalogue {
+    /// Opens the catalogue at `path`, or makes it. One of another version is made anew.
+    ///
+    /// # Errors
+    /// The file is in use, damaged, or cannot be made.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE);
+        let db = builder.create(path)?;
+        let catalogue = Self { db };
+        let change = catalogue.db.begin_write()?;
+        let version = {
+            let about = change.open_table(ABOUT)?;
+            about.get(0)?.map(|version| version.value())
+        };
+        if version != Some(VERSION) {
+            change.delete_table(NAMES)?;
+            change.delete_table(DIRS)?;
+            change.delete_table(BRANCHES)?;
+            change.open_table(ABOUT)?.insert(0, VERSION)?;
+        }
+        // Readers find all tables.
+        change.open_table(NAMES)?;
+        change.open_table(DIRS)?;
+        change.open_table(BRANCHES)?;
+        change.commit()?;
+        Ok(catalogue)
+    }
+
+    /// Makes the changes of `act` in one step. They are on disk with the next flush.
+    ///
+    /// # Errors
+    /// The database failed; nothing is changed.
+    pub fn change<T>(&self, act: impl FnOnce(&mut Batch<'_>) -> Result<T>) -> Result<T> {
+        let mut change = self.db.begin_write()?;
+        change.set_durability(Durability::None).map_err(redb::Error::from)?;
+        let done = {
+            let mut batch = Batch::new(&change)?;
+            let done = act(&mut batch)?;
+            batch.end()?;
+            done
+        };
+        change.commit()?;
+        Ok(done)
+    }
+
+    /// Brings all changes so far to disk.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn flush(&self) -> Result<()> {
+        let mut change = self.db.begin_write()?;
+        // The next open does not look through the whole file, however this one ends.
+        change.set_quick_repair(true);
+        change.commit()?;
+        Ok(())
+    }
+
+    /// The branches in the catalogue, by their ids.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn branches(&self) -> Result<Vec<(u16, BranchRow)>> {
+        let read = self.read()?;
+        let mut all = Vec::new();
+        for row in read.open_table(BRANCHES)?.iter()? {
+            let (id, row) = row?;
+            all.push((id.value(), branch_row(row.value())));
+        }
+        Ok(all)
+    }
+
+    /// Number of names, of all branches.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn names(&self) -> Result<u64> {
+        use redb::ReadableTableMetadata;
+        Ok(self.read()?.open_table(NAMES)?.len()?)
+    }
+
+    /// The path of a directory from its branch's root. None: it is not in the catalogue.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn path(&self, branch: u16, dir: u64) -> Result<Option<Vec<u8>>> {
+        let read = self.read()?;
+        let (dirs, branches) = (read.open_table(DIRS)?, read.open_table(BRANCHES)?);
+        let Some(root) = branches.get(branch)?.map(|row| row.value().0) else { return Ok(None) };
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = dir;
+        while at != root {
+            // A path has no more parts than bytes.
+            let Some(row) = dirs.get((branch, at))?.filter(|_| names.len() < 1 << 16) else {
+                return Ok(None);
+            };
+            let (above, _, name) = row.value();
+            names.push(name.to_vec());
+            at = above;
+        }
+        names.reverse();
+        Ok(Some(names.join(&b'/')))
+    }
+
+    /// Whether the directory was listed by the walk.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn is_listed(&self, branch: u16, dir: u64, walk: u32) -> Result<bool> {
+        let dirs = self.read()?.open_table(DIRS)?;
+        Ok(dirs.get((branch, dir))?.is_some_and(|row| row.value().1 == walk))
+    }
+
+    pub(crate) fn read(&self) -> Result<ReadTransaction> {
+        Ok(self.db.begin_read()?)
+    }
+}
+
+pub(crate) fn branch_row((root, walk, complete, as_of, path): (u64, u32, bool, u64, &[u8])) -> BranchRow {
+    BranchRow { root, walk, complete, as_of, path: path.to_vec() }
+}
+
+/// The key of `name` in a directory: names of one directory are beside each other, in the order of their bytes.
+pub(crate) fn name_key(branch: u16, dir: u64, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(10 + name.len());
+    key.extend_from_slice(&branch.to_be_bytes());
+    key.extend_from_slice(&dir.to_be_bytes());
+    key.extend_from_slice(name);
+    key
+}
+
+/// The first key behind those of a directory. None: there is none.
+pub(crate) fn key_behind(branch: u16, dir: u64) -> Option<Vec<u8>> {
+    match (dir.checked_add(1), branch.checked_add(1)) {
+        (Some(next), _) => Some(name_key(branch, next, b"")),
+        (None, Some(next)) => Some(name_key(next, 0, b"")),
+        (None, None) => None,
+    }
+}

@@ -1,0 +1,165 @@
+//! A catalogue that is being kept: how far each branch is known now, and the threads that write it, one a branch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::Result;
+use crate::store::{BranchRow, Catalogue, CatalogueError};
+
+/// Changes are on disk after this time.
+pub const FLUSH_AFTER: Duration = Duration::from_secs(5);
+
+/// How far a branch of the pool is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knowledge {
+    /// All of its names are known.
+    pub complete: bool,
+    /// A walk over it has not ended.
+    pub walking: bool,
+    /// Time up to which the names are known: seconds since the epoch; 0: never.
+    pub as_of: u64,
+}
+
+/// A catalogue that is being kept.
+#[derive(Debug)]
+pub struct Upkeep {
+    /// The catalogue.
+    pub catalogue: Catalogue,
+    known: Mutex<HashMap<u16, Knowledge>>,
+    dirty: AtomicBool,
+    flushed: Mutex<Instant>,
+    /// The database has failed: it is written no more.
+    failed: AtomicBool,
+    threads: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// A thread that writes the catalogue is at work until this drops.
+#[derive(Debug)]
+pub struct AtWork(Arc<Upkeep>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        *self.0.threads.lock() -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Upkeep {
+    /// Keeps `catalogue`.
+    pub fn new(catalogue: Catalogue) -> Self {
+        Self {
+            catalogue,
+            known: Mutex::default(),
+            dirty: AtomicBool::new(false),
+            flushed: Mutex::new(Instant::now()),
+            failed: AtomicBool::new(false),
+            threads: Mutex::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// How far the branch is known.
+    pub fn known(&self, branch: u16) -> Option<Knowledge> {
+        self.known.lock().get(&branch).copied()
+    }
+
+    /// Sets how far the branch is known.
+    pub fn set_known(&self, branch: u16, known: Knowledge) {
+        self.known.lock().insert(branch, known);
+    }
+
+    /// The branch has left the pool: what is known of it is on disk. `whole`: no change of it is pending.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn leave(&self, branch: u16, whole: bool) -> Result<()> {
+        let Some(known) = self.known.lock().remove(&branch) else { return Ok(()) };
+        self.catalogue.change(|batch| {
+            let Some(row) = batch.branch(branch)? else { return Ok(()) };
+            let complete = known.complete && whole;
+            batch.set_branch(branch, &BranchRow { complete, as_of: known.as_of, ..row })
+        })?;
+        self.catalogue.flush()
+    }
+
+    /// A thread begins to write the catalogue.
+    pub fn begin(self: &Arc<Self>) -> AtWork {
+        *self.threads.lock() += 1;
+        AtWork(self.clone())
+    }
+
+    /// Waits until no thread writes the catalogue. False: one still does after `timeout`.
+    pub fn wait_ended(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        let mut threads = self.threads.lock();
+        while *threads > 0 && !self.ended.wait_until(&mut threads, until).timed_out() {}
+        *threads == 0
+    }
+
+    /// Something was changed that is not on disk yet.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Relaxed)
+    }
+
+    /// Records that something was changed.
+    pub fn note_change(&self) {
+        self.dirty.store(true, Relaxed);
+    }
+
+    /// Brings changes to disk if the last time was long enough ago.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn flush_if_due(&self) -> Result<()> {
+        // Another thread is at it.
+        let Some(mut flushed) = self.flushed.try_lock() else { return Ok(()) };
+        if flushed.elapsed() < FLUSH_AFTER || !self.dirty.swap(false, Relaxed) {
+            return Ok(());
+        }
+        let done = self.catalogue.flush();
+        *flushed = Instant::now();
+        done
+    }
+
+    /// The database has failed. True the first time.
+    pub fn fail(&self) -> bool {
+        self.known.lock().values_mut().for_each(|known| known.complete = false);
+        !self.failed.swap(true, Relaxed)
+    }
+
+    /// Whether the database has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// Ends cleanly: what is known of each branch is on disk, and the next mount may rely on it.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn close(&self) -> Result<()> {
+        if self.has_failed() {
+            return Ok(());
+        }
+        let known = self.known.lock().clone();
+        self.catalogue.change(|batch| {
+            for (branch, known) in known {
+                if let Some(row) = batch.branch(branch)? {
+                    let Knowledge { complete, as_of, .. } = known;
+                    batch.set_branch(branch, &BranchRow { complete, as_of, ..row })?;
+                }
+            }
+            Ok::<_, CatalogueError>(())
+        })?;
+        self.catalogue.flush()
+    }
+}
+
+/// Seconds since the epoch.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

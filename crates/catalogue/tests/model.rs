@@ -1,0 +1,265 @@
+//! The catalogue against a branch in memory: after any changes, seen late, in groups, in part or in any order, it has exactly what the
+//! branch has.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fsstack_catalogue::{Asked, BranchRow, Catalogue, Listed, Look, Row, Subject};
+use fsstack_pool::BranchId;
+use proptest::prelude::*;
+
+const ROOT: u64 = 1;
+const BRANCH: u16 = 7;
+const WALK: u32 = 1;
+
+#[derive(Clone, Debug)]
+enum Act {
+    File(u8, u8, u64),
+    Dir(u8, u8),
+    Remove(u8, u8),
+    Rename(u8, u8, u8, u8),
+    /// The thread looks at up to this many changed directories.
+    Look(u8),
+    /// It lists a directory.
+    List,
+    /// Changes of a directory are lost: it is to be listed again.
+    Lose(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let (dir, name) = (0_u8..6, 0_u8..4);
+    prop_oneof![
+        3 => (dir.clone(), name.clone(), any::<u64>()).prop_map(|(d, n, s)| Act::File(d, n, s)),
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Act::Dir(d, n)),
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Act::Remove(d, n)),
+        4 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Act::Rename(a, b, c, d)),
+        2 => (1_u8..4).prop_map(Act::Look),
+        2 => Just(Act::List),
+        1 => dir.prop_map(Act::Lose),
+    ]
+}
+
+/// Directories by number, with their entries; numbers of removed ones are used again.
+#[derive(Debug, Default)]
+struct Branch {
+    dirs: BTreeMap<u64, BTreeMap<Vec<u8>, Row>>,
+    /// Changed names, by the directory's number, oldest first.
+    changed: Vec<(u64, BTreeSet<Vec<u8>>)>,
+}
+
+fn row(size: u64, dir: Option<u64>) -> Row {
+    let mode = if dir.is_some() { 0o40_755 } else { 0o100_644 };
+    Row { mode, uid: 1, gid: 2, size, sec: 3, nsec: 4, dir }
+}
+
+fn name(number: u8) -> Vec<u8> {
+    vec![b'a' + number]
+}
+
+impl Branch {
+    fn new() -> Self {
+        Self { dirs: [(ROOT, BTreeMap::new())].into(), changed: Vec::new() }
+    }
+
+    fn dir(&self, pick: u8) -> u64 {
+        let place = usize::from(pick) % self.dirs.len();
+        *self.dirs.keys().nth(place).unwrap()
+    }
+
+    fn note(&mut self, dir: u64, name: &[u8]) {
+        match self.changed.iter_mut().find(|(known, _)| *known == dir) {
+            Some((_, names)) => _ = names.insert(name.to_vec()),
+            None => self.changed.push((dir, [name.to_vec()].into())),
+        }
+    }
+
+    fn free_number(&self) -> u64 {
+        (ROOT..).find(|number| !self.dirs.contains_key(number)).unwrap()
+    }
+
+    fn is_below(&self, dir: u64, top: u64) -> bool {
+        dir == top
+            || self.dirs[&top].values().filter_map(|row| row.dir).any(|below| self.is_below(dir, below))
+    }
+
+    fn remove(&mut self, dir: u64, name: &[u8]) -> bool {
+        let Some(row) = self.dirs[&dir].get(name).copied() else { return false };
+        if let Some(number) = row.dir {
+            if !self.dirs[&number].is_empty() {
+                return false;
+            }
+            self.dirs.remove(&number);
+        }
+        self.dirs.get_mut(&dir).unwrap().remove(name);
+        self.note(dir, name);
+        true
+    }
+
+    fn run(&mut self, act: &Act) {
+        match *act {
+            Act::File(dir, to, size) => {
+                let (dir, to) = (self.dir(dir), name(to));
+                if self.dirs[&dir].get(&to).is_none_or(|row| row.dir.is_none()) {
+                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row(size, None));
+                    self.note(dir, &to);
+                }
+            }
+            Act::Dir(dir, to) => {
+                let (dir, to) = (self.dir(dir), name(to));
+                if !self.dirs[&dir].contains_key(&to) {
+                    let number = self.free_number();
+                    self.dirs.insert(number, BTreeMap::new());
+                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row(0, Some(number)));
+                    self.note(dir, &to);
+                }
+            }
+            Act::Remove(dir, at) => _ = self.remove(self.dir(dir), &name(at)),
+            Act::Rename(from, a, to, b) => {
+                let (from, a, to, b) = (self.dir(from), name(a), self.dir(to), name(b));
+                let Some(moved) = self.dirs[&from].get(&a).copied() else { return };
+                if (from, &a) == (to, &b) || moved.dir.is_some_and(|top| self.is_below(to, top)) {
+                    return;
+                }
+                if let Some(target) = self.dirs[&to].get(&b).copied()
+                    && (target.dir.is_some() != moved.dir.is_some() || !self.remove(to, &b))
+                {
+                    return;
+                }
+                self.dirs.get_mut(&from).unwrap().remove(&a);
+                self.dirs.get_mut(&to).unwrap().insert(b.clone(), moved);
+                self.note(from, &a);
+                self.note(to, &b);
+            }
+            Act::Look(_) | Act::List | Act::Lose(_) => {}
+        }
+    }
+
+    fn all(&self) -> BTreeMap<Vec<u8>, Row> {
+        let mut found = BTreeMap::new();
+        let mut waiting = vec![(ROOT, Vec::new())];
+        while let Some((dir, path)) = waiting.pop() {
+            for (name, row) in &self.dirs[&dir] {
+                let path = if path.is_empty() { name.clone() } else { [&path, &b"/"[..], name].concat() };
+                waiting.extend(row.dir.map(|number| (number, path.clone())));
+                found.insert(path, *row);
+            }
+        }
+        found
+    }
+}
+
+/// Stand-in for the thread that keeps the catalogue.
+struct Keeper {
+    catalogue: Catalogue,
+    waiting: Vec<u64>,
+}
+
+impl Keeper {
+    fn new(file: &std::path::Path) -> Self {
+        let catalogue = Catalogue::open(file).unwrap();
+        let row = BranchRow { root: ROOT, walk: WALK, complete: false, as_of: 0, path: b"/b".to_vec() };
+        catalogue.change(|batch| batch.set_branch(BRANCH, &row)).unwrap();
+        Self { catalogue, waiting: vec![ROOT] }
+    }
+
+    fn look(&mut self, branch: &mut Branch, most: usize) {
+        let count = branch.changed.len().min(most);
+        let (mut looks, mut relist) = (Vec::new(), Vec::new());
+        for (dir, names) in branch.changed.drain(..count) {
+            // A directory that is gone cannot be looked into; its number may be used again.
+            match branch.dirs.get(&dir) {
+                None => relist.push(dir),
+                Some(entries) => {
+                    let names = names.into_iter().map(|name| {
+                        let row = entries.get(&name).copied();
+                        (name.into(), row)
+                    });
+                    looks.push(Look { dir, itself: row(0, Some(dir)), names: names.collect() });
+                }
+            }
+        }
+        let due = self.catalogue.change(|batch| batch.apply((BRANCH, WALK), &looks, relist)).unwrap();
+        self.waiting.extend(due);
+    }
+
+    fn list(&mut self, branch: &Branch) {
+        let Some(dir) = self.waiting.pop() else { return };
+        if self.catalogue.is_listed(BRANCH, dir, WALK).unwrap()
+            || self.catalogue.path(BRANCH, dir).unwrap().is_none()
+        {
+            return;
+        }
+        // One that is gone was reported.
+        let Some(entries) = branch.dirs.get(&dir) else { return };
+        let due = self
+            .catalogue
+            .change(|batch| {
+                let mut due = Vec::new();
+                for (name, row) in entries {
+                    if let Listed::Not(number) = batch.set((BRANCH, WALK), dir, name, Some(row))? {
+                        due.push(number);
+                    }
+                }
+                let names: Vec<Box<[u8]>> = entries.keys().map(|name| name.clone().into()).collect();
+                batch.listed((BRANCH, WALK), dir, &names)?;
+                Ok(due)
+            })
+            .unwrap();
+        self.waiting.extend(due);
+    }
+
+    fn all(&self) -> BTreeMap<Vec<u8>, Row> {
+        let mut found = BTreeMap::new();
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let asked = Asked {
+                branches: &[BranchId::new(BRANCH).unwrap()],
+                subject: Subject::All,
+                below: b"",
+                wanted: &|_| true,
+                after: after.as_deref(),
+                most: 3,
+            };
+            let page = self.catalogue.page(&asked).unwrap();
+            for name in page.names {
+                assert!(found.insert(name.path, name.row).is_none(), "a name came twice");
+            }
+            match page.next {
+                None => return found,
+                next => after = next,
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_catalogue_has_what_the_branch_has(acts in prop::collection::vec(act(), 1..120)) {
+        let home = tempfile::tempdir().unwrap();
+        let (mut branch, mut keeper) = (Branch::new(), Keeper::new(&home.path().join("catalogue.redb")));
+        for act in &acts {
+            branch.run(act);
+            match act {
+                Act::Look(most) => keeper.look(&mut branch, (*most).into()),
+                Act::List => keeper.list(&branch),
+                Act::Lose(pick) => {
+                    let dir = branch.dir(*pick);
+                    branch.changed.retain(|(known, _)| *known != dir);
+                    let due = keeper.catalogue.change(|batch| batch.apply((BRANCH, WALK), &[], [dir])).unwrap();
+                    keeper.waiting.extend(due);
+                }
+                _ => {}
+            }
+        }
+        keeper.look(&mut branch, usize::MAX);
+        while !keeper.waiting.is_empty() {
+            keeper.list(&branch);
+        }
+        prop_assert_eq!(keeper.all(), branch.all());
+        // Nothing is left of what cannot be reached.
+        prop_assert_eq!(keeper.catalogue.names().unwrap(), branch.all().len() as u64);
+    }
+}
