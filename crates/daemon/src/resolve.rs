@@ -129,6 +129,12 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
             raw.spelled("nfs-export")
         ));
     }
+    if raw.options.engine.catalogue && world.privilege == Privilege::User {
+        problems.usage(format!(
+            "{}: the catalogue is kept in state-dir, which needs root; leave it out, or mount as root",
+            raw.spelled("catalogue")
+        ));
+    }
     if raw.options.nfs_identity.is_some() && !raw.options.engine.nfs_export {
         problems.usage(format!(
             "{}: means something only where the pool is exported; add nfs-export",

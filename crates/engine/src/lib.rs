@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod answer;
 mod bad_change;
+pub mod catalogue;
 mod changes;
 pub mod files;
 pub mod handles;

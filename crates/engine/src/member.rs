@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use fsstack_branch::branch::{Branch, BranchOptions};
 use fsstack_branch::mount_root::Proof;
+use fsstack_catalogue::Pending;
 use fsstack_identity::marked_branch::MarkedBranch;
 use fsstack_pool::{BranchId, BranchIx, BranchSpec};
 use fsstack_sys::xattr::On;
@@ -17,6 +18,7 @@ use crate::handles::search::Searches;
 use crate::recovery::branch_recovery::PoolEvents;
 use crate::recovery::recover::StagedNames;
 use crate::settings::Settings;
+use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::UnsyncedDirs;
 
 /// A branch of this pool.
@@ -29,7 +31,15 @@ pub struct Member {
     pub(crate) staged: StagedNames,
     /// Names that were removed here and may be back after a power cut.
     pub(crate) unsynced: UnsyncedDirs,
+    /// Its names that have changed and are not in the catalogue yet.
+    pub(crate) uncatalogued: Arc<Pending<Arc<Inode>>>,
     events: OnceLock<Arc<PoolEvents>>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.uncatalogued.stop();
+    }
 }
 
 impl Deref for Member {
@@ -72,6 +82,7 @@ impl Member {
             searches: Searches::default(),
             staged: StagedNames::default(),
             unsynced: UnsyncedDirs::default(),
+            uncatalogued: Arc::default(),
             events: OnceLock::new(),
         }
     }

@@ -91,6 +91,8 @@ pub struct Settings {
     pub control_file: ControlFile,
     /// Where the pool keeps its index of moved files; None: in memory, as long as it is mounted.
     pub state_dir: Option<PathBuf>,
+    /// The pool keeps a catalogue of the names on its branches, in `state_dir`.
+    pub catalogue: bool,
     /// Id that the pool has where no branch tells one: that of a daemon before this one.
     pub pool_id: Option<PoolId>,
     /// Directory file descriptors kept open at most.
@@ -125,6 +127,7 @@ impl Settings {
             nfs_export: false,
             control_file: ControlFile::Off,
             state_dir: None,
+            catalogue: false,
             pool_id: None,
             dir_fds: 512,
             listing_entries: 1 << 20,

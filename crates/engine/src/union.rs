@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use fsstack_branch::metrics::PoolMetrics;
+use fsstack_catalogue::Upkeep;
 use fsstack_identity::index::{Index, IndexHealth};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
@@ -42,6 +44,8 @@ pub struct Union {
     pub(crate) events: Arc<PoolEvents>,
     /// Memory that outlives the daemon.
     pub(crate) kept: OnceLock<Arc<Kept>>,
+    /// The catalogue, while the pool keeps one.
+    pub(crate) catalogue: ArcSwapOption<Upkeep>,
     /// A daemon before this one has died, and fsync owes what that one had noted.
     pub(crate) owes_sync: Mutex<bool>,
 }
@@ -92,6 +96,7 @@ impl Union {
             noatime_scope: OnceLock::new(),
             events,
             kept: OnceLock::new(),
+            catalogue: ArcSwapOption::empty(),
             owes_sync: Mutex::new(false),
         }
     }
@@ -162,6 +167,7 @@ impl Union {
         self.jobs.end();
         self.moves.movers.end();
         self.end_all_copies();
+        self.end_catalogue();
         self.files.handles.clear();
         self.files.dirs.clear();
         self.tree.inodes.clear();

@@ -307,6 +307,7 @@ impl Served {
             Err(why) => why.0,
         };
         self.union.go_on();
+        self.union.start_catalogue();
         drop(paused);
         why
     }

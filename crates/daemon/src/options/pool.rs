@@ -380,6 +380,14 @@ pub(super) const RUNNING: &[Row] = &[
     )
     .settled(|now| path(now.engine.state_dir.as_ref())),
     option(
+        &["catalogue"],
+        Takes::Switch,
+        "false",
+        "Keep a catalogue of the names on each branch in state-dir, for fsstack branch lost when a branch is dead, and fsstack find.",
+        |raw, typed| typed.by_switch(&mut raw.options.engine.catalogue),
+    )
+    .settled(|now| now.engine.catalogue.to_string()),
+    option(
         &["metrics"],
         Takes::Value("[ADDR:]PORT"),
         "",

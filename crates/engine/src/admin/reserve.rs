@@ -358,6 +358,7 @@ impl Tree {
         branch.note_placed_beside(size.saturating_sub(branch.arrived(*id)));
         branch.note_made();
         parent.has_new(name);
+        self.catalogue_name(pool, branch.ix, (parent, name));
         Ok(())
     }
 }

@@ -240,6 +240,9 @@ impl Union {
                 watch.leave(at);
             }
         }
+        if let Some(branch) = joined {
+            self.catalogue_joined(branch.ix);
+        }
         self.tree.parallel_lookup.start_threads(&self.tree.pool.load());
         self.invalidate_all();
     }
@@ -265,6 +268,7 @@ impl Union {
             inode.invalidate();
             inode.invalidate_copy_on(branch.ix);
         }
+        self.catalogue_anew(branch.ix);
         if let Some(watch) = self.admin.watch.get() {
             watch.returned(branch);
         }

@@ -133,6 +133,7 @@ impl Tree {
             return Ok(());
         }
         let unlinked = branch.ask(|| sys::at::unlink(y_fd.as_fd(), y.name));
+        [x, y].iter().for_each(|end| self.catalogue_name(pool, at_y, (end.dir, end.name)));
         unlinked.or_else(|error| {
             self.rename_copy(pool, y, x, at_x, RenameFlags::empty()).map_err(Half::stuck)?;
             let stuck = note(sys::at::unlink(x_fd.as_fd(), x.name), x.name);

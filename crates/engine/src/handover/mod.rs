@@ -141,6 +141,7 @@ impl Union {
         }
         self.check_handover()?;
         self.tree.index.rest();
+        self.end_catalogue();
         Ok(())
     }
 

@@ -160,6 +160,7 @@ impl Tree {
                 mtime: SetTime::At(own_stat.mtime.max(shown_stat.mtime)),
             };
             job_move::set_times(pool.branch(first), &shown, Some(later));
+            self.catalogue_attributes(pool, dir);
         }
         Ok(kept)
     }

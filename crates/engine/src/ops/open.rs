@@ -181,6 +181,9 @@ impl Union {
             if let Some((kept, row)) = self.kept().zip(open.row) {
                 kept.drop_row(row);
             }
+            if open.writer.is_some() {
+                self.tree.catalogue_attributes(&self.tree.pool.load(), &open.inode);
+            }
             open.file.leave_io_mode(open.route, open.writer);
             if open.mappable {
                 open.inode.closed_mappable();

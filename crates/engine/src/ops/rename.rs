@@ -358,6 +358,7 @@ impl Tree {
         for (at, _) in extra {
             let fd = self.dirfd(pool, to.dir, *at);
             let gone = fd.and_then(|fd| pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name)));
+            self.catalogue_name(pool, *at, (to.dir, to.name));
             if let Err(error) = gone {
                 // This copy of the target is left, so the target still is.
                 let back = self.rename_copies(pool, to, from, copies, RenameFlags::NOREPLACE);

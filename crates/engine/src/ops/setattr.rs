@@ -117,6 +117,7 @@ impl Union {
         pin.change(&pool, |fd| apply(fd, change))?;
         let stat = pin.ask(&pool, changed)?;
         inode.note_changed();
+        self.tree.catalogue_attributes(&pool, &inode);
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }
@@ -168,6 +169,7 @@ impl Tree {
             dir.forget_reported(at);
             done?;
         }
+        self.catalogue_attributes(pool, dir);
         Ok(())
     }
 

@@ -159,6 +159,7 @@ impl Union {
             pin.change(&pool, clear_sgid)?;
         }
         inode.note_changed();
+        self.tree.catalogue_attributes(&pool, &inode);
         Ok(())
     }
 
@@ -191,6 +192,7 @@ impl Union {
             Ok(())
         })?;
         inode.note_changed();
+        self.tree.catalogue_attributes(&pool, &inode);
         Ok(())
     }
 

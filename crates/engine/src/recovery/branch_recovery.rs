@@ -96,6 +96,7 @@ impl BranchEvents for PoolEvents {
         let thread = fsstack_sync::thread::Builder::new().name(format!("settle-{}", ix.0));
         let thread = fsstack_branch::thread::start(thread, move || {
             union.recover((ix, id));
+            union.catalogue_anew(ix);
             // Before the answer: the waiting thread must not keep the pool alive.
             drop(union);
             _ = settled.send(());

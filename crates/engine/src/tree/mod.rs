@@ -1,5 +1,6 @@
 //! The tree: objects by number, what a name means, where something new is put.
 
+pub(crate) mod catalogued;
 pub(crate) mod clashes;
 pub mod inode;
 pub(crate) mod inode_flags;

@@ -84,6 +84,7 @@ impl Tree {
                 return Err(branch.said(SysError { call: sys::Call::Setxattr, errno: Errno::OPNOTSUPP }));
             }
             fd = self.copy_dir(pool, branch, &fd, &inode, &name).inspect_err(|error| {
+                self.catalogue_name(pool, at, (&name.parent, &name.name));
                 if error.is_unfit() {
                     inode.note_unfit(at);
                     self.report_unfit(branch, &inode);

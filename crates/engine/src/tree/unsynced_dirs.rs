@@ -262,10 +262,17 @@ fn hash(dir: &Inode, name: &CStr) -> u64 {
 
 impl Tree {
     /// A name in the copy of `dir` on the branch `at` was changed.
-    pub(crate) fn changed(&self, pool: &Pool, at: BranchIx, (dir, name): (&Inode, &CStr), change: NameEvent) {
+    pub(crate) fn changed(
+        &self,
+        pool: &Pool,
+        at: BranchIx,
+        (dir, name): (&Arc<Inode>, &CStr),
+        change: NameEvent,
+    ) {
         let branch = pool.branch(at);
         let mount_generation = branch.mount_generation();
         dir.note_change(at, mount_generation);
+        self.catalogue_name(pool, at, (dir, name));
         if pool.branches.len() == 1 {
             return;
         }

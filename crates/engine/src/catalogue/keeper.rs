@@ -1,0 +1,469 @@
+//! The thread that keeps the names of one branch.
+//!
+//! All that it writes it has seen on the branch in the order in which it writes it. What changes meanwhile is reported again,
+//! and looked at after that: the last look counts.
+//!
+//! A directory that is to be listed is known by its number. Its path is put together when its turn comes; if it is not found
+//! there, it was renamed or removed, which is reported too. Otherwise the directory above is listed again.
+
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fsstack_branch::entries::Entries;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_catalogue::{
+    BranchRow, CatalogueError, Changes, FLUSH_AFTER, Knowledge, Listed, Look, Pending, Row, Upkeep, now,
+};
+use fsstack_identity::index::open_path;
+use fsstack_identity::number::number;
+use fsstack_pool::BranchIx;
+use fsstack_sys::thread::{IoClass, set_io_class, set_nice};
+use fsstack_sys::{self as sys, Errno, Stat};
+
+use super::{fail, path_bytes};
+use crate::member::Member;
+use crate::tree::inode::Inode;
+use crate::union::Union;
+
+/// Pause after changes: further ones of the same names cost nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Pause before a branch that could not be asked is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Names that are written in one step.
+const CHUNK: usize = 4096;
+/// Time for which directories are listed before changes are looked at.
+const WALK_FOR: Duration = Duration::from_millis(50);
+/// Time for the last directories when the pool ends.
+const LAST_FOR: Duration = Duration::from_secs(2);
+/// Names in the catalogue, of all branches; with more, it is incomplete.
+const MOST_NAMES: u64 = 100_000_000;
+
+/// Changed names of a branch.
+type Uncatalogued = Pending<Arc<Inode>>;
+
+/// Reason why a directory could not be listed.
+enum Unlisted {
+    /// It is not where the catalogue has it.
+    Elsewhere,
+    /// The branch cannot be asked now.
+    Branch(OpError),
+    Database(CatalogueError),
+    Stopped,
+}
+
+impl From<CatalogueError> for Unlisted {
+    fn from(error: CatalogueError) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// State of the thread of a branch.
+pub(super) struct Keeper {
+    upkeep: Arc<Upkeep>,
+    pending: Arc<Uncatalogued>,
+    ix: BranchIx,
+    id: u16,
+    root: u64,
+    path: Vec<u8>,
+    walk: u32,
+    /// Directories to list.
+    waiting: Vec<u64>,
+    /// A walk over all of it has not ended.
+    walking: bool,
+    /// Something could not be asked or written: it is walked again.
+    again: bool,
+    /// Too many names.
+    full: bool,
+    logged: bool,
+    /// Directories that were not found and whose parents are listed again.
+    searched: HashSet<u64>,
+    /// The pool ends: directories are listed until then, so that the next mount need not walk.
+    last_until: Option<Instant>,
+}
+
+impl Keeper {
+    /// Takes over what is known of `branch`, whose root has the number `root`. If it is `trusted`, a catalogue that was closed
+    /// cleanly is believed.
+    pub(super) fn begin(
+        upkeep: &Arc<Upkeep>,
+        branch: &Member,
+        root: u64,
+        trusted: bool,
+    ) -> std::result::Result<Self, CatalogueError> {
+        let id = branch.id.get();
+        let path = path_bytes(&branch.path);
+        let (walk, known) = upkeep.catalogue.change(|batch| {
+            let before = batch.branch(id)?.filter(|row| row.root == root);
+            if before.is_none() {
+                batch.remove_branch(id)?;
+            }
+            let known = before.as_ref().is_some_and(|row| row.complete) && trusted;
+            let (walk, as_of) = before.map_or((0, 0), |row| (row.walk, row.as_of));
+            let walk = if known { walk } else { walk.wrapping_add(1).max(1) };
+            // Until it is closed cleanly again.
+            let row = BranchRow { root, walk, complete: false, as_of, path: path.clone() };
+            batch.set_branch(id, &row)?;
+            upkeep.set_known(id, Knowledge { complete: known, walking: !known, as_of });
+            Ok((walk, known))
+        })?;
+        upkeep.catalogue.flush()?;
+        Ok(Self {
+            upkeep: upkeep.clone(),
+            pending: branch.uncatalogued.clone(),
+            ix: branch.ix,
+            id,
+            root,
+            path,
+            walk,
+            waiting: if known { Vec::new() } else { vec![root] },
+            walking: !known,
+            again: false,
+            full: false,
+            logged: false,
+            searched: HashSet::new(),
+            last_until: None,
+        })
+    }
+
+    /// Keeps the names until the pool ends or the branch leaves it.
+    pub(super) fn keep(mut self, union: &Weak<Union>) {
+        let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
+        if let Err(error) = scheduled {
+            tracing::debug!(%error, "catalogue: its thread is scheduled like others");
+        }
+        loop {
+            let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
+                (true, ..) => Some(AGAIN),
+                (_, false, _) => Some(Duration::ZERO),
+                (_, _, true) => Some(FLUSH_AFTER),
+                _ => None,
+            };
+            self.pending.wait(wait);
+            let stopped = self.pending.is_stopped();
+            if !stopped && !self.pending.is_empty() {
+                self.pending.pause(PAUSE);
+            }
+            let Some(union) = union.upgrade() else { return };
+            let Some(branch) =
+                union.pool().live(self.ix).filter(|branch| branch.id.get() == self.id).cloned()
+            else {
+                return self.leave();
+            };
+            if stopped && !self.walking {
+                self.last_until = Some(Instant::now() + LAST_FOR);
+            }
+            if self.step(&union, &branch).is_err() || stopped {
+                return;
+            }
+        }
+    }
+
+    /// The branch has left the pool: what is known of it stays in the catalogue.
+    fn leave(&self) {
+        let left = self.upkeep.leave(self.id, self.pending.is_empty());
+        if let Err(error) = left {
+            fail(&self.upkeep, &error);
+        }
+    }
+
+    /// Writes changes, and lists directories for a while. An error: the catalogue has failed, or the pool ends.
+    fn step(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), ()> {
+        let done = self.write_changes(union, branch).and_then(|()| self.list_some(union, branch));
+        let done = done.and_then(|()| {
+            self.tell(branch)?;
+            self.upkeep.flush_if_due()
+        });
+        done.map_err(|error| fail(&self.upkeep, &error))
+    }
+
+    /// Records how far the branch is known.
+    fn tell(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
+        let complete = self.waiting.is_empty() && !self.walking && !self.again && !self.full;
+        let before = self.upkeep.known(self.id).unwrap_or_default();
+        let sees = branch.is_open() && complete;
+        let as_of = if sees { now() } else { before.as_of };
+        let known = Knowledge { complete, walking: self.walking, as_of };
+        self.upkeep.set_known(self.id, known);
+        if sees && before.as_of != as_of && self.upkeep.is_dirty() {
+            let row = BranchRow {
+                root: self.root,
+                walk: self.walk,
+                complete: false,
+                as_of,
+                path: self.path.clone(),
+            };
+            self.upkeep.catalogue.change(|batch| batch.set_branch(self.id, &row))?;
+        }
+        Ok(())
+    }
+
+    fn write_changes(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), CatalogueError> {
+        let changes = self.pending.take();
+        let again = changes.walk || self.again && branch.check_open().is_ok();
+        if again {
+            self.begin_walk()?;
+        }
+        if changes.is_empty() || self.full {
+            return Ok(());
+        }
+        let (looks, relist, complete) = look_at(union, branch, changes);
+        let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
+        self.waiting.extend(due);
+        self.upkeep.note_change();
+        if !complete {
+            self.put_off(None);
+        }
+        Ok(())
+    }
+
+    /// The branch could not be asked: it is walked again when it answers.
+    fn put_off(&mut self, error: Option<OpError>) {
+        self.again = true;
+        self.waiting.clear();
+        if let Some(error) = error {
+            tracing::debug!(%error, "catalogue: the branch cannot be walked now; it is tried again");
+        }
+    }
+
+    fn begin_walk(&mut self) -> std::result::Result<(), CatalogueError> {
+        self.walk = self.walk.wrapping_add(1).max(1);
+        (self.again, self.walking) = (false, true);
+        self.waiting = vec![self.root];
+        self.searched.clear();
+        let (id, walk) = (self.id, self.walk);
+        self.upkeep.catalogue.change(|batch| match batch.branch(id)? {
+            Some(row) => batch.set_branch(id, &BranchRow { walk, ..row }),
+            None => Ok(()),
+        })?;
+        self.upkeep.note_change();
+        Ok(())
+    }
+
+    fn list_some(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), CatalogueError> {
+        let began = Instant::now();
+        while let Some(dir) = self.waiting.pop() {
+            if self.is_to_end() {
+                self.waiting.push(dir);
+                return Ok(());
+            }
+            if self.upkeep.catalogue.is_listed(self.id, dir, self.walk)? {
+                continue;
+            }
+            match self.list(union, branch, dir) {
+                Ok(()) => {}
+                Err(Unlisted::Elsewhere) => self.search(dir)?,
+                Err(Unlisted::Branch(error)) => {
+                    self.put_off(Some(error));
+                    return Ok(());
+                }
+                Err(Unlisted::Database(error)) => return Err(error),
+                Err(Unlisted::Stopped) => {
+                    self.waiting.push(dir);
+                    return Ok(());
+                }
+            }
+            if self.last_until.is_none() && began.elapsed() > WALK_FOR || !self.pending.is_empty() {
+                return Ok(());
+            }
+        }
+        if self.walking && self.pending.is_empty() && !self.again && !self.full {
+            self.end_walk(branch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether no further directory is to be listed.
+    fn is_to_end(&self) -> bool {
+        let over = self.last_until.is_none_or(|until| until < Instant::now());
+        self.pending.is_stopped() && over
+    }
+
+    /// The directory is not where the catalogue has it: the one above is listed again, once.
+    fn search(&mut self, dir: u64) -> std::result::Result<(), CatalogueError> {
+        let searched = self.searched.insert(dir);
+        let (id, root) = (self.id, self.root);
+        let above = self.upkeep.catalogue.change(|batch| match batch.above(id, dir)? {
+            Some(above) if searched && dir != root => {
+                batch.unlist(id, above).map(|there| there.then_some(above))
+            }
+            _ => Ok(None),
+        })?;
+        match above {
+            Some(above) => self.waiting.push(above),
+            None if self.upkeep.catalogue.path(id, dir)?.is_some() => self.put_off(None),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// All that can be reached was listed: the rest is gone.
+    fn end_walk(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
+        let (id, walk) = (self.id, self.walk);
+        loop {
+            let removed = self.upkeep.catalogue.change(|batch| {
+                let gone = batch.unlisted(id, walk, CHUNK)?;
+                gone.iter().try_for_each(|dir| batch.remove_dir(id, *dir))?;
+                Ok(gone.len())
+            })?;
+            if removed == 0 {
+                break;
+            }
+        }
+        self.walking = false;
+        self.searched.clear();
+        self.upkeep.note_change();
+        let names = self.upkeep.catalogue.names()?;
+        tracing::info!(branch = %branch.path.display(), names, "catalogue: all names of the branch recorded");
+        Ok(())
+    }
+
+    fn list(&mut self, union: &Union, branch: &Member, dir: u64) -> std::result::Result<(), Unlisted> {
+        let path = self.upkeep.catalogue.path(self.id, dir)?.ok_or(Unlisted::Elsewhere)?;
+        if self.is_full()? {
+            return Ok(());
+        }
+        let fd = match branch.ask(|| open_path(branch, &path)) {
+            Ok(fd) => Some(fd),
+            Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => {
+                return Err(Unlisted::Elsewhere);
+            }
+            // Another file system is mounted there, or it cannot be entered: the pool does not show its content either.
+            Err(error) if matches!(error.errno(), Errno::XDEV | Errno::ACCESS) => None,
+            Err(error) => return Err(Unlisted::Branch(error)),
+        };
+        let mut names = Vec::new();
+        if let Some(fd) = fd {
+            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
+            if number_of(branch, &stat) != dir {
+                return Err(Unlisted::Elsewhere);
+            }
+            names = self.list_names(union, branch, dir, fd.as_fd())?;
+        }
+        names.sort_unstable();
+        let at = (self.id, self.walk);
+        self.upkeep.catalogue.change(|batch| batch.listed(at, dir, &names))?;
+        self.upkeep.note_change();
+        Ok(())
+    }
+
+    fn list_names(
+        &mut self,
+        union: &Union,
+        branch: &Member,
+        dir: u64,
+        fd: BorrowedFd<'_>,
+    ) -> std::result::Result<Vec<Box<[u8]>>, Unlisted> {
+        let pool = union.pool();
+        let mut names = Vec::new();
+        let mut rows: Vec<(Box<[u8]>, Row)> = Vec::new();
+        let mut entries = Entries::of(branch, fd).map_err(Unlisted::Branch)?;
+        loop {
+            let entry = entries.next_entry().map_err(Unlisted::Branch)?;
+            let is_end = entry.is_none();
+            if let Some(entry) = entry.filter(|entry| dir != self.root || !is_hidden(&pool, &entry.name)) {
+                match branch.ask(|| sys::at::stat(fd, &entry.name)) {
+                    Ok(stat) => {
+                        let name: Box<[u8]> = entry.name.to_bytes().into();
+                        names.push(name.clone());
+                        rows.push((name, Row::of(&stat, |stat| number_of(branch, stat))));
+                    }
+                    Err(error) if error.is_missing() => {}
+                    Err(error) => return Err(Unlisted::Branch(error)),
+                }
+            }
+            if rows.len() >= CHUNK || is_end {
+                self.write_rows(dir, &rows)?;
+                rows.clear();
+                if self.is_to_end() && !is_end {
+                    return Err(Unlisted::Stopped);
+                }
+            }
+            if is_end {
+                return Ok(names);
+            }
+        }
+    }
+
+    fn write_rows(&mut self, dir: u64, rows: &[(Box<[u8]>, Row)]) -> std::result::Result<(), CatalogueError> {
+        let at = (self.id, self.walk);
+        let due = self.upkeep.catalogue.change(|batch| {
+            let mut due = Vec::new();
+            for (name, row) in rows {
+                if let Listed::Not(number) = batch.set(at, dir, name, Some(row))? {
+                    due.push(number);
+                }
+            }
+            Ok(due)
+        })?;
+        self.waiting.extend(due);
+        Ok(())
+    }
+
+    fn is_full(&mut self) -> std::result::Result<bool, CatalogueError> {
+        self.full = self.upkeep.catalogue.names()? > MOST_NAMES;
+        if self.full && !std::mem::replace(&mut self.logged, true) {
+            tracing::warn!(most = MOST_NAMES, "catalogue: the pool has more names; it stays incomplete");
+        }
+        Ok(self.full)
+    }
+}
+
+fn number_of(branch: &Member, stat: &Stat) -> u64 {
+    number(branch, stat.dev, stat.ino).0
+}
+
+/// Whether the pool keeps `name` in a branch's root for itself.
+fn is_hidden(pool: &crate::pool::Pool, name: &CStr) -> bool {
+    name.to_bytes().first() == Some(&b'.') && pool.hides(name)
+}
+
+/// Asks the branch how the changed names are: what was seen, directories to list again, and whether all could be asked.
+fn look_at(union: &Union, branch: &Member, changes: Changes<Arc<Inode>>) -> (Vec<Look>, Vec<u64>, bool) {
+    let pool = union.pool();
+    let mut relist: Vec<u64> = changes.relist.into_iter().collect();
+    let (mut looks, mut complete) = (Vec::new(), true);
+    for change in changes.dirs.into_values() {
+        let dir = &change.dir;
+        let seen = union.tree.dirfd(&pool, dir, branch.ix).and_then(|fd| {
+            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            let hides = |name: &CStr| dir.is_root() && is_hidden(&pool, name);
+            let names = change.names.iter().filter(|name| !hides(name));
+            let names = names.map(|name| look_at_name(branch, fd.as_fd(), name)).collect::<Result<_>>()?;
+            let number = number_of(branch, &stat);
+            Ok(Look { dir: number, itself: Row::of(&stat, |_| number), names })
+        });
+        match seen {
+            Ok(look) => {
+                if change.all {
+                    relist.push(look.dir);
+                }
+                looks.push(look);
+            }
+            // It is gone, which is a change of the directory above; or it is there, and was not found.
+            Err(error) if is_astray(error) => {
+                relist.extend(dir.copy_ino(branch.ix).map(|ino| number(branch, branch.dev(), ino).0));
+            }
+            Err(error) => {
+                tracing::debug!(%error, branch = %branch.path.display(), "catalogue: changes cannot be looked at; the branch is walked again");
+                complete = false;
+            }
+        }
+    }
+    (looks, relist, complete)
+}
+
+fn look_at_name(branch: &Member, dir: BorrowedFd<'_>, name: &CStr) -> Result<(Box<[u8]>, Option<Row>)> {
+    let row = match branch.ask(|| sys::at::stat(dir, name)) {
+        Ok(stat) => Some(Row::of(&stat, |stat| number_of(branch, stat))),
+        Err(error) if error.is_missing() => None,
+        Err(error) => return Err(error),
+    };
+    Ok((name.to_bytes().into(), row))
+}
+
+fn is_astray(error: OpError) -> bool {
+    error.is_missing() || matches!(error.errno(), Errno::STALE | Errno::NOTDIR)
+}

@@ -1,0 +1,223 @@
+//! Keeping the catalogue (`catalogue=on`): which names each branch has, for when it cannot be asked any more.
+//!
+//! Operations only remember which names they have changed (`Pending`). A thread for each branch asks the branch how these names are
+//! now, and writes that. It also walks over the branch where that is not known: at the mount unless the catalogue was closed
+//! cleanly and nothing but the pool changes the branch; when the branch was away; and when there were too many changes at a time.
+//! A branch that hangs holds up its own thread only.
+//!
+//! The threads have the lowest niceness and the idle I/O class.
+
+mod keeper;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fsstack_branch::thread;
+pub use fsstack_catalogue::{Asked, CatalogueError, FoundName, Subject};
+use fsstack_catalogue::{BranchRow, Catalogue, Knowledge, Page, Upkeep};
+use fsstack_identity::number::number;
+use fsstack_pool::{BranchId, BranchIx};
+
+use crate::member::Member;
+use crate::union::Union;
+use keeper::Keeper;
+
+/// The database in the pool's folder.
+const FILE: &str = "catalogue.redb";
+/// How long the end of the pool waits for the threads.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a daemon that is just ending may still have the file open.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A branch in the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CataloguedBranch {
+    /// Its id.
+    pub id: BranchId,
+    /// Its path.
+    pub path: Vec<u8>,
+    /// It is a branch of the pool now.
+    pub in_pool: bool,
+    /// How far it is known.
+    pub known: Knowledge,
+}
+
+impl Union {
+    /// Begins to keep the catalogue, if the pool is to have one. Without one it serves all the same.
+    pub fn start_catalogue(self: &Arc<Self>) {
+        let pool = self.pool();
+        if !pool.settings.catalogue || self.catalogue.load().is_some() {
+            return;
+        }
+        let Some((dir, id)) = pool.settings.state_dir.as_deref().zip(self.id()) else {
+            tracing::warn!(
+                "catalogue=on: the pool has no id that is stored with its branches; no catalogue is kept"
+            );
+            return;
+        };
+        let file = dir.join(id.to_string()).join(FILE);
+        match open(&file) {
+            Ok(catalogue) => {
+                self.catalogue.store(Some(Arc::new(Upkeep::new(catalogue))));
+                pool.branches.iter().for_each(|branch| self.catalogue_branch(branch));
+            }
+            Err(error) => {
+                tracing::error!(%error, file = %file.display(), "catalogue cannot be opened; none is kept until the next mount");
+            }
+        }
+    }
+
+    /// Begins to keep the names of `branch` in the catalogue, if there is one.
+    pub(crate) fn catalogue_branch(self: &Arc<Self>, branch: &Arc<Member>) {
+        let Some(upkeep) = self.catalogue.load_full() else { return };
+        let pool = self.pool();
+        // Inode numbers of other file systems may change with each mount.
+        let trusted = pool.settings.exclusive && !branch.is_remote();
+        let root = number(branch, branch.dev(), branch.root_ino).0;
+        let keeper = match Keeper::begin(&upkeep, branch, root, trusted) {
+            Ok(keeper) => keeper,
+            Err(error) => return fail(&upkeep, &error),
+        };
+        branch.uncatalogued.start();
+        let (me, at_work) = (Arc::downgrade(self), upkeep.begin());
+        let started = thread::start(std::thread::Builder::new().name("catalogue".into()), move || {
+            keeper.keep(&me);
+            drop(at_work);
+        });
+        if let Err(error) = started {
+            branch.uncatalogued.stop();
+            tracing::error!(%error, branch = %branch.path.display(), "catalogue: cannot start its thread; the branch's names are not kept");
+        }
+    }
+
+    /// The branch `at` is part of the pool from now on.
+    pub(crate) fn catalogue_joined(&self, at: BranchIx) {
+        if let Some(union) = self.events.union()
+            && let Some(branch) = union.pool().live(at)
+        {
+            union.catalogue_branch(branch);
+        }
+    }
+
+    /// Has the branch `at` walked again: its names may have changed.
+    pub(crate) fn catalogue_anew(&self, at: BranchIx) {
+        if let Some(branch) = self.pool().live(at) {
+            branch.uncatalogued.note_all();
+        }
+    }
+
+    /// Ends the catalogue: all is on disk, and the next mount may rely on it.
+    pub(crate) fn end_catalogue(&self) {
+        let Some(upkeep) = self.catalogue.swap(None) else { return };
+        self.pool().branches.iter().for_each(|branch| branch.uncatalogued.stop());
+        let closed = match upkeep.wait_ended(END_TIMEOUT) {
+            true => upkeep.close(),
+            // Of the branch whose thread hangs nothing was said.
+            false => return,
+        };
+        if let Err(error) = closed {
+            tracing::warn!(%error, "catalogue: clean close failed; the next mount walks the branches");
+        }
+    }
+
+    /// Whether the pool keeps a catalogue.
+    pub fn keeps_catalogue(&self) -> bool {
+        self.catalogue.load().as_ref().is_some_and(|upkeep| !upkeep.has_failed())
+    }
+
+    /// The branches in the catalogue: those of the pool first, in their order. None: there is no catalogue.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn catalogued(&self) -> Option<Result<Vec<CataloguedBranch>, CatalogueError>> {
+        let upkeep = self.catalogue.load_full()?;
+        Some(upkeep.catalogue.branches().map(|rows| self.of_rows(&upkeep, rows)))
+    }
+
+    fn of_rows(&self, upkeep: &Upkeep, rows: Vec<(u16, BranchRow)>) -> Vec<CataloguedBranch> {
+        let pool = self.pool();
+        let place = |id: u16| pool.branches.iter().position(|branch| branch.id.get() == id);
+        let mut all: Vec<_> = rows
+            .into_iter()
+            .filter_map(|(id, row)| {
+                let BranchRow { complete, as_of, .. } = row;
+                let place = place(id);
+                let mut known = upkeep.known(id).unwrap_or(Knowledge { complete, as_of, walking: false });
+                let branch = place.map(|at| &pool.branches[at]);
+                // As long as it answers nothing is missing.
+                if known.complete
+                    && branch.is_some_and(|branch| branch.is_open() && branch.uncatalogued.is_empty())
+                {
+                    known.as_of = fsstack_catalogue::now();
+                }
+                let path = branch.map_or(row.path, |branch| path_bytes(&branch.path));
+                let shown =
+                    CataloguedBranch { id: BranchId::new(id)?, path, in_pool: branch.is_some(), known };
+                Some((place.unwrap_or(usize::MAX), shown))
+            })
+            .collect();
+        all.sort_by_key(|(place, _)| *place);
+        all.into_iter().map(|(_, branch)| branch).collect()
+    }
+
+    /// Returns a page of names from the catalogue. None: there is no catalogue.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn catalogue_page(&self, asked: &Asked<'_>) -> Option<Result<Page, CatalogueError>> {
+        let upkeep = self.catalogue.load_full()?;
+        Some(upkeep.catalogue.page(asked))
+    }
+
+    /// Removes what is known of a branch that has left the pool. False: nothing was.
+    pub fn forget_catalogued(&self, id: BranchId) -> bool {
+        let Some(upkeep) = self.catalogue.load_full().filter(|_| !self.pool().has(id)) else { return false };
+        let removed = upkeep.catalogue.change(|batch| {
+            let known = batch.branch(id.get())?.is_some();
+            batch.remove_branch(id.get())?;
+            Ok(known)
+        });
+        match removed.and_then(|known| upkeep.catalogue.flush().map(|()| known)) {
+            Ok(known) => known,
+            Err(error) => {
+                fail(&upkeep, &error);
+                false
+            }
+        }
+    }
+}
+
+/// Logs that the catalogue has failed, once.
+fn fail(upkeep: &Upkeep, error: &CatalogueError) {
+    if upkeep.fail() {
+        tracing::error!(%error, "catalogue cannot be written; it is incomplete until the next mount");
+    }
+}
+
+fn path_bytes(path: &Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes().to_vec()
+}
+
+/// Opens or makes the catalogue. A damaged one is kept beside the new one.
+fn open(file: &Path) -> Result<Catalogue, CatalogueError> {
+    let began = std::time::Instant::now();
+    let io = |error| CatalogueError::from(redb::StorageError::Io(error));
+    if !file.exists() {
+        fsstack_sys::state::make_room(file).map_err(io)?;
+    }
+    loop {
+        match Catalogue::open(file) {
+            Err(error) if error.is_in_use() && began.elapsed() < IN_USE_TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) if error.is_damage() => {
+                tracing::error!(%error, file = %file.display(), "catalogue damaged; it is made anew from a walk over the branches");
+                fsstack_sys::state::make_room(file).map_err(io)?;
+                return Catalogue::open(file);
+            }
+            opened => return opened,
+        }
+    }
+}
