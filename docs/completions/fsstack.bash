@@ -37,6 +37,9 @@ _fsstack() {
             fsstack,explain)
                 cmd="fsstack__subcmd__explain"
                 ;;
+            fsstack,find)
+                cmd="fsstack__subcmd__find"
+                ;;
             fsstack,get)
                 cmd="fsstack__subcmd__get"
                 ;;
@@ -100,6 +103,9 @@ _fsstack() {
             fsstack__subcmd__branch,forget)
                 cmd="fsstack__subcmd__branch__subcmd__forget"
                 ;;
+            fsstack__subcmd__branch,lost)
+                cmd="fsstack__subcmd__branch__subcmd__lost"
+                ;;
             fsstack__subcmd__branch,mode)
                 cmd="fsstack__subcmd__branch__subcmd__mode"
                 ;;
@@ -143,7 +149,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch rule balance consolidate job upgrade where explain copy nfs check doctor top log profile support metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch rule balance consolidate job upgrade where find explain copy nfs check doctor top log profile support metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,7 +189,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch)
-            opts="-h --json --help add remove drain mode floor forget abort"
+            opts="-h --json --help add remove drain mode floor forget lost abort"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -268,6 +274,20 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch__subcmd__forget)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__branch__subcmd__lost)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -401,6 +421,31 @@ _fsstack() {
             case "${prev}" in
                 --size)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__find)
+            opts="-h --name --branch --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --branch)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 *)

@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::api::{
-    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
-    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged,
-    WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
+    HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest,
+    WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -125,6 +125,14 @@ impl Client {
     /// See [`ClientError`].
     pub fn rules(&self, request: &RuleRequest) -> Result<Rules, ClientError> {
         self.post(&Route::Rules, request)
+    }
+
+    /// Names from the catalogue.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, ClientError> {
+        self.post(&Route::Catalogue, request)
     }
 
     /// Takes a step of an upgrade.

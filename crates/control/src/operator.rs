@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
-    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, WritePathChanged,
-    WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
+    HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest,
+    WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -43,6 +43,11 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// The text is no rule, or names no branch of the pool.
     fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal>;
+    /// Returns names from the catalogue.
+    ///
+    /// # Errors
+    /// The pool keeps none, or it has no such branch.
+    fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal>;
     /// Takes a step of an upgrade: how far it has come.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ pub(crate) enum Route {
     Handles,
     Jobs,
     Rules,
+    Catalogue,
     Upgrade,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
@@ -41,6 +42,7 @@ impl Route {
             "/v1/handles" => Self::Handles,
             "/v1/jobs" => Self::Jobs,
             "/v1/rules" => Self::Rules,
+            "/v1/catalogue" => Self::Catalogue,
             "/v1/upgrade" => Self::Upgrade,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
@@ -67,6 +69,7 @@ impl Route {
             Self::Handles => "/v1/handles".to_owned(),
             Self::Jobs => "/v1/jobs".to_owned(),
             Self::Rules => "/v1/rules".to_owned(),
+            Self::Catalogue => "/v1/catalogue".to_owned(),
             Self::Upgrade => "/v1/upgrade".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
@@ -97,6 +100,7 @@ mod tests {
             Route::Handles,
             Route::Jobs,
             Route::Rules,
+            Route::Catalogue,
             Route::Upgrade,
             Route::Copy,
             Route::SlowCalls,

@@ -398,6 +398,9 @@ fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8])
         (&Method::POST, Route::Handles) => answered(asked(body).map(|request| operator.handles(&request))),
         (&Method::POST, Route::Jobs) => answered(asked(body).and_then(|request| operator.jobs(&request))),
         (&Method::POST, Route::Rules) => answered(asked(body).and_then(|request| operator.rules(&request))),
+        (&Method::POST, Route::Catalogue) => {
+            answered(asked(body).and_then(|request| operator.catalogue(&request)))
+        }
         (&Method::POST, Route::Upgrade) => {
             answered(asked(body).and_then(|request| operator.upgrade(&request)))
         }

@@ -98,6 +98,10 @@ impl Operator for Parrot {
         Err(Refusal::missing(format!("{request:?}")))
     }
 
+    fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal> {
+        Err(Refusal::missing(format!("{request:?}")))
+    }
+
     /// Where a socket is, it answers when that says so.
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
         let _gone = UnixStream::connect(OsStr::from_bytes(path)).map(|mut gate| gate.read(&mut [0]));

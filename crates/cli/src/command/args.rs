@@ -2,7 +2,7 @@
 
 mod diagnosis;
 
-pub(super) use diagnosis::{Check, Log, Profile, Support};
+pub(super) use diagnosis::{Check, Find, Log, Profile, Support};
 mod rule;
 
 pub(super) use rule::{Rule, RuleAction};
@@ -77,6 +77,8 @@ pub enum Command {
         #[arg(required = true, value_hint = ValueHint::AnyPath)]
         paths: Vec<PathBuf>,
     },
+    /// Find names in a pool from its catalogue, without asking its branches (catalogue=on).
+    Find(Find),
     /// Explain a path's placement, or where a new file would be put.
     Explain(Explain),
     /// Copy files and trees into a pool, directly onto the branches that its policy chooses.
@@ -216,6 +218,15 @@ pub enum BranchAction {
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
         /// Its former path, or its id; `fsstack nfs check` lists both.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+    },
+    /// List what only this branch has, from the pool's catalogue: what is lost if it is dead (catalogue=on).
+    Lost {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The branch's path, which may have left the pool.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
     },

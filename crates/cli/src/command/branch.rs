@@ -2,7 +2,7 @@
 
 use super::args::{BranchAction, BranchArguments};
 use super::show::{self, Style};
-use super::{Failed, abort, job, pool};
+use super::{Failed, abort, catalogue, job, pool};
 use fsstack_control::api::{BranchChanged, BranchRequest};
 use fsstack_control::operator::RefusalKind;
 use fsstack_control::{ClientError, Refusal};
@@ -25,6 +25,7 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
             (pool, BranchRequest::Floor { branch: shown(branch), floor: floor.clone() })
         }
         BranchAction::Forget { pool, branch } => (pool, BranchRequest::Forget { branch: shown(branch) }),
+        BranchAction::Lost { pool, branch } => return catalogue::lost(pool, branch, style),
         BranchAction::Drain(wish) => return job::drain(wish, style),
         BranchAction::Abort { pool, branch } => return abort::run(pool, branch, style),
     };

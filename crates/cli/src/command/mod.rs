@@ -6,6 +6,7 @@ mod abort;
 mod apart;
 mod args;
 mod branch;
+mod catalogue;
 mod check;
 mod copy;
 mod doctor;
@@ -94,6 +95,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Job(wish) => job::run(wish, style),
         Command::Upgrade(wish) => upgrade::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),
+        Command::Find(wish) => catalogue::find(wish, style),
         Command::Explain(wish) => explain::run(wish, style),
         Command::Copy(wish) => copy::run(wish, style),
         Command::Nfs(wish) => nfs::run(wish, style),

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 mod calls;
+mod catalogue;
 mod explain;
 mod handles;
 mod jobs;
@@ -14,6 +15,7 @@ mod shown;
 mod upgrade;
 
 pub use calls::*;
+pub use catalogue::*;
 pub use explain::*;
 pub use handles::*;
 pub use jobs::*;
@@ -376,6 +378,8 @@ mod tests {
         check::<HandlesTried>("handles");
         check::<Rules>("rules");
         check::<RuleRequest>("request-rule");
+        check::<CatalogueRequest>("request-catalogue");
+        check::<CataloguePage>("catalogue");
         check::<JobRequest>("request-job");
         check::<Jobs>("jobs");
         check::<Upgrade>("upgrade");

@@ -30,6 +30,21 @@ impl Served {
 
     /// Declares that the branch named by `text`, an id or a path, will not come back.
     pub(super) fn forget_branch(&self, text: &str) -> Result<BranchChanged, Refusal> {
+        let forgotten = self.forget_names(text);
+        match (self.forget_handles(text), forgotten) {
+            // It was never exported: its names were all that was known.
+            (Err(_), Some(branch)) => Ok(BranchChanged {
+                branch,
+                from: "away".to_owned(),
+                to: "forgotten".to_owned(),
+                waits_for: 0,
+                notes: Vec::new(),
+            }),
+            (done, _) => done,
+        }
+    }
+
+    fn forget_handles(&self, text: &str) -> Result<BranchChanged, Refusal> {
         let away = self.away();
         let there = |branch: &&AwayBranch| Path::new(&branch.path) == Path::new(text);
         let known = away.iter().filter(there).collect::<Vec<_>>();

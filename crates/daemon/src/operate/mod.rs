@@ -5,6 +5,7 @@
 
 mod branches;
 mod calls;
+mod catalogue;
 mod change;
 pub(crate) mod control_file;
 mod copying;
@@ -23,10 +24,10 @@ use crate::options;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
-    BranchChanged, BranchRequest, CallsByCaller, Changed, Explained, HandlesRequest, HandlesTried,
-    JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest, RecentLines, RuleRequest, Rules,
-    SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest, When, WritePathChanged,
-    WritePathRequest,
+    BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
+    HandlesRequest, HandlesTried, JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest,
+    RecentLines, RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade,
+    UpgradeRequest, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -103,6 +104,10 @@ impl Operator for Served {
     fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
         let _turn = self.handover.operators.read();
         self.obey_rule(request).inspect(|_| self.note_state())
+    }
+
+    fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal> {
+        self.look_up_names(request)
     }
 
     fn upgrade(self: Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal> {

@@ -36,6 +36,28 @@ pub struct Check {
     pub older_than: String,
 }
 
+/// Arguments of `fsstack find`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It prints the paths of the pool's catalogue, without asking a branch: for branches that sleep, are slow or dead. Changes made through \
+the pool show within a second or so, sizes and times of a file after it was closed; changes made on a branch directly show at the next mount. A branch \
+whose names are not all known is named at the end."
+)]
+pub struct Find {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// Only names below this directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Only names that match this pattern of the shell: *.mkv
+    #[arg(long, value_name = "GLOB")]
+    pub name: Option<String>,
+    /// Only names of this branch, which may be dead or have left the pool.
+    #[arg(long, value_name = "BRANCH", value_hint = ValueHint::DirPath)]
+    pub branch: Option<PathBuf>,
+}
+
 /// Arguments of `fsstack log`.
 #[derive(Debug, Args)]
 #[command(

@@ -1,0 +1,155 @@
+//! `fsstack find` and `fsstack branch lost`: names from the catalogue of a pool, without asking its branches.
+
+use super::args::Find;
+use super::show::{self, Style};
+use super::table::size;
+use super::{Failed, pool, typed_dir};
+use fsstack_control::Client;
+use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// `fsstack find`.
+pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
+    let pool = pool::find(&wish.pool)?;
+    let dir = wish.dir.as_deref().map(|dir| typed_dir::inside(&pool, dir)).transpose()?;
+    let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
+    let branch = wish.branch.as_ref().map(|branch| branch.to_string_lossy().into_owned());
+    let name = wish.name.clone();
+    let request = |after| CatalogueRequest::Find {
+        dir: dir.clone(),
+        name: name.clone(),
+        branch: branch.clone(),
+        after,
+    };
+    let branches = all_pages(&pool.client(), request, style, |name| format!("/{}\n", name.path))?;
+    // Names that are missing here may be there all the same.
+    let notes: String = branches.iter().filter(|branch| !branch.complete).map(incomplete).collect();
+    if style == Style::Human {
+        super::tell(&notes);
+    }
+    Ok(())
+}
+
+/// `fsstack branch lost`.
+pub(crate) fn lost(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
+    let client = pool::find(word)?.client();
+    let branch = branch.to_string_lossy().into_owned();
+    let request = |after| CatalogueRequest::Lost { branch: branch.clone(), after };
+    let mut count = 0_u64;
+    let branches = all_pages(&client, request, style, |name| {
+        count += 1;
+        line(name)
+    })?;
+    if style == Style::Human {
+        show::text(&summary(&branches, &branch, count))?;
+    }
+    Ok(())
+}
+
+/// Prints the names of all pages: text page by page, JSON as one document. Returns the state of the branches.
+fn all_pages(
+    client: &Client,
+    request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
+    style: Style,
+    mut line: impl FnMut(&CatalogueName) -> String,
+) -> Result<Vec<CatalogueBranch>, Failed> {
+    let mut all = client.catalogue(&request(None))?;
+    let mut names = std::mem::take(&mut all.names);
+    loop {
+        if style == Style::Human {
+            show::live(&names.iter().map(&mut line).collect::<String>())?;
+            names.clear();
+        }
+        let Some(after) = all.next.take() else { break };
+        let CataloguePage { branches, names: further, next } = client.catalogue(&request(Some(after)))?;
+        all.next = next;
+        // It may have changed meanwhile, and the first page is from before.
+        for (before, now) in all.branches.iter_mut().zip(branches) {
+            before.complete &= now.complete;
+        }
+        names.extend(further);
+    }
+    if style == Style::Json {
+        all.names = names;
+        show::answer(style, &all, |_| String::new())?;
+    }
+    Ok(all.branches)
+}
+
+fn line(name: &CatalogueName) -> String {
+    let CatalogueName { path, kind, mode, uid, gid, modified, .. } = name;
+    let bytes = if kind == "directory" { "-".to_owned() } else { size(Some(name.size)) };
+    format!("{kind:9} {mode} {uid}:{gid} {bytes:>8} {modified} /{path}\n")
+}
+
+fn summary(branches: &[CatalogueBranch], typed: &str, count: u64) -> String {
+    let typed = if typed.len() > 1 { typed.trim_end_matches('/') } else { typed };
+    let is_it = |branch: &&CatalogueBranch| branch.branch == typed || branch.id.to_string() == typed;
+    let mut text = String::new();
+    let _ = writeln!(text, "names that only {typed} has: {count}");
+    if let Some(lost) = branches.iter().find(is_it) {
+        text.push_str(&match (&lost.as_of, lost.complete) {
+            (Some(as_of), true) => format!("the catalogue of {} is complete as of {as_of}\n", lost.branch),
+            _ => incomplete(lost),
+        });
+    }
+    for other in branches.iter().filter(|branch| !is_it(branch) && !branch.complete) {
+        let _ = writeln!(
+            text,
+            "the catalogue of {} is not complete: names that it has may stand here as lost",
+            other.branch
+        );
+    }
+    text
+}
+
+fn incomplete(branch: &CatalogueBranch) -> String {
+    let walking = if branch.walking { "; a walk over the branch is under way" } else { "" };
+    let as_of = branch.as_of.as_deref().map_or("never".to_owned(), |as_of| format!("as of {as_of}"));
+    format!("the catalogue of {} is not complete (last complete: {as_of}){walking}\n", branch.branch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn branch(path: &str, id: u16, complete: bool, as_of: Option<&str>) -> CatalogueBranch {
+        let as_of = as_of.map(str::to_owned);
+        CatalogueBranch { branch: path.to_owned(), id, in_pool: true, complete, walking: false, as_of }
+    }
+
+    #[test]
+    fn a_summary_says_of_what_time_it_is_and_what_is_missing() {
+        let time = Some("2026-11-24T12:00:00Z");
+        let branches = [branch("/a", 7, true, time), branch("/b", 8, false, None)];
+        expect![[r"
+            names that only /a has: 3
+            the catalogue of /a is complete as of 2026-11-24T12:00:00Z
+            the catalogue of /b is not complete: names that it has may stand here as lost
+        "]]
+        .assert_eq(&summary(&branches, "/a/", 3));
+        expect![[r"
+            names that only 8 has: 0
+            the catalogue of /b is not complete (last complete: never)
+        "]]
+        .assert_eq(&summary(&branches, "8", 0));
+    }
+
+    #[test]
+    fn a_line_has_kind_mode_owner_size_time_and_path() {
+        let name = CatalogueName {
+            path: "a/film".into(),
+            kind: "file".into(),
+            mode: "0644".into(),
+            uid: 0,
+            gid: 5,
+            size: 3 << 30,
+            modified: "2026-11-24T12:00:00Z".into(),
+            modified_ns: 0,
+            branches: vec!["/b".into()],
+        };
+        expect!["file      0644 0:5    3 GiB 2026-11-24T12:00:00Z /a/film\n"].assert_eq(&line(&name));
+    }
+}

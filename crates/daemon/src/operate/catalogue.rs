@@ -1,0 +1,128 @@
+//! Names from the catalogue.
+
+use super::Served;
+use crate::log::utc;
+use fsstack_control::Refusal;
+use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest};
+use fsstack_engine::catalogue::{Asked, CataloguedBranch, FoundName, Subject};
+use fsstack_pool::{BranchId, Printable};
+use fsstack_sys::Kind;
+use glob::Pattern;
+use std::collections::HashMap;
+
+/// Names of one reply: it stays below a megabyte or so.
+const PAGE: usize = 2000;
+
+impl Served {
+    pub(super) fn look_up_names(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal> {
+        let none = || Refusal::busy("the pool keeps no catalogue: mount it with catalogue=on");
+        let failed = |error: fsstack_engine::catalogue::CatalogueError| {
+            Refusal::failed(format!("catalogue: {error}: see the daemon's log"))
+        };
+        let all = self.union.catalogued().ok_or_else(none)?.map_err(failed)?;
+        let in_pool = || all.iter().filter(|branch| branch.in_pool).collect::<Vec<_>>();
+        let (branches, subject, dir, name, after) = match request {
+            CatalogueRequest::Find { dir, name, branch, after } => {
+                let only = branch.as_deref().map(|branch| named(&all, branch)).transpose()?;
+                (
+                    only.map_or_else(in_pool, |only| vec![only]),
+                    Subject::All,
+                    dir.as_str(),
+                    name.as_deref(),
+                    after,
+                )
+            }
+            CatalogueRequest::Lost { branch, after } => {
+                let lost = named(&all, branch)?;
+                let mut branches = in_pool();
+                if !lost.in_pool {
+                    branches.push(lost);
+                }
+                (branches, Subject::OnlyOn(lost.id), "", None, after)
+            }
+        };
+        let pattern = name.map(Pattern::new).transpose();
+        let pattern = pattern.map_err(|error| Refusal::usage(format!("--name: {error}")))?;
+        let wanted = |name: &[u8]| {
+            pattern.as_ref().is_none_or(|pattern| pattern.matches(&String::from_utf8_lossy(name)))
+        };
+        let ids: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
+        let asked = Asked {
+            branches: &ids,
+            subject,
+            below: dir.as_bytes(),
+            wanted: &wanted,
+            after: after.as_deref(),
+            most: PAGE,
+        };
+        let page = self.union.catalogue_page(&asked).ok_or_else(none)?.map_err(failed)?;
+        let paths = branches.iter().map(|branch| (branch.id, shown(&branch.path))).collect();
+        Ok(CataloguePage {
+            branches: branches.into_iter().map(state).collect(),
+            names: page.names.iter().map(|name| told(name, &paths)).collect(),
+            next: page.next,
+        })
+    }
+}
+
+impl Served {
+    /// Removes the names of a branch that has left the pool from the catalogue. Returns its path; None: there are none.
+    pub(super) fn forget_names(&self, text: &str) -> Option<String> {
+        let all = self.union.catalogued()?.ok()?;
+        let branch = named(&all, text).ok().filter(|branch| !branch.in_pool)?;
+        self.union.forget_catalogued(branch.id).then(|| shown(&branch.path))
+    }
+}
+
+/// The branch that is named by its path or its id.
+fn named<'a>(all: &'a [CataloguedBranch], name: &str) -> Result<&'a CataloguedBranch, Refusal> {
+    let trimmed = if name.len() > 1 { name.trim_end_matches('/') } else { name };
+    let is_it = |branch: &&CataloguedBranch| {
+        branch.path == trimmed.as_bytes()
+            || shown(&branch.path) == trimmed
+            || branch.id.get().to_string() == trimmed
+    };
+    all.iter().find(is_it).ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(|branch| shown(&branch.path)).collect();
+        Refusal::missing(format!("{name}: not in the catalogue, which has {}", known.join(", ")))
+    })
+}
+
+fn shown(path: &[u8]) -> String {
+    Printable(path).to_string()
+}
+
+fn state(branch: &CataloguedBranch) -> CatalogueBranch {
+    let known = branch.known;
+    CatalogueBranch {
+        branch: shown(&branch.path),
+        id: branch.id.get(),
+        in_pool: branch.in_pool,
+        complete: known.complete,
+        walking: known.walking,
+        as_of: (known.as_of > 0).then(|| utc(known.as_of)),
+    }
+}
+
+fn told(name: &FoundName, paths: &HashMap<BranchId, String>) -> CatalogueName {
+    let row = &name.row;
+    let kind = match row.kind() {
+        Kind::File => "file",
+        Kind::Dir => "directory",
+        Kind::Symlink => "symlink",
+        Kind::Fifo => "fifo",
+        Kind::Socket => "socket",
+        Kind::Char | Kind::Block => "device",
+    };
+    CatalogueName {
+        path: shown(&name.path),
+        kind: kind.to_owned(),
+        mode: format!("{:04o}", row.mode & 0o7777),
+        uid: row.uid,
+        gid: row.gid,
+        size: row.size,
+        modified: u64::try_from(row.sec).map_or_else(|_| "before 1970".to_owned(), utc),
+        modified_ns: row.sec.saturating_mul(1_000_000_000).saturating_add(row.nsec.into()),
+        branches: name.on.iter().filter_map(|on| paths.get(on).cloned()).collect(),
+    }
+}
