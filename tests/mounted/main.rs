@@ -8,6 +8,7 @@ mod basic;
 mod branch_modes;
 mod builds;
 mod calls;
+mod catalogue;
 mod caught_callers;
 mod churn;
 mod closing;

@@ -1,0 +1,339 @@
+//! The catalogue of names (`catalogue=on`): it has exactly what the branches have, after mixed work and after kills, and says what
+//! only a dead branch had.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+
+use fsstack_lab::pool::Pool;
+use fsstack_lab::{self as lab, MiB, needs};
+use serde_json::Value;
+
+use crate::command::{at, branch, json, output_of, refused};
+
+/// Kind, mode, owner, group, size and time of a name.
+type Attributes = (String, String, u64, u64, u64, i64);
+
+/// Waits until `done`, with a generous limit.
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn state(page: &Value, path: &str) -> Value {
+    let branches = page["branches"].as_array().unwrap();
+    branches.iter().find(|branch| branch["branch"] == path).cloned().unwrap()
+}
+
+/// Waits until all names of all branches are known.
+#[track_caller]
+fn until_complete(pool: &Pool) {
+    until("a complete catalogue", || {
+        let page = json("catalogue", &["find", &at(pool), "--name", "no such name"]);
+        page["branches"].as_array().unwrap().iter().all(|branch| branch["complete"] == true)
+    });
+}
+
+/// Names of a branch by the catalogue.
+fn catalogued(pool: &Pool, name: &str) -> BTreeMap<String, Attributes> {
+    let page = json("catalogue", &["find", &at(pool), "--branch", &branch(pool, name)]);
+    let number = |value: &Value| value.as_u64().unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let known = |name: &Value| {
+        let numbers = (number(&name["uid"]), number(&name["gid"]), number(&name["size"]));
+        let time = name["modified_ns"].as_i64().unwrap();
+        (
+            text(&name["path"]),
+            (text(&name["kind"]), text(&name["mode"]), numbers.0, numbers.1, numbers.2, time),
+        )
+    };
+    page["names"].as_array().unwrap().iter().map(known).collect()
+}
+
+/// Names of a branch by a walk over it.
+fn walked(root: &Path) -> BTreeMap<String, Attributes> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            if name.starts_with(".fsstack.moving") {
+                continue;
+            }
+            let meta = path.symlink_metadata().unwrap();
+            let kind = match meta.file_type() {
+                kind if kind.is_dir() => "directory",
+                kind if kind.is_symlink() => "symlink",
+                kind if kind.is_fifo() => "fifo",
+                _ => "file",
+            };
+            let size = if meta.is_dir() { 0 } else { meta.len() };
+            let (uid, gid) = (meta.uid().into(), meta.gid().into());
+            let mode = format!("{:04o}", meta.mode() & 0o7777);
+            let time = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+            found.insert(name, (kind.to_owned(), mode, uid, gid, size, time));
+            if meta.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Waits until the catalogue has exactly what the branches have.
+#[track_caller]
+fn until_equal(pool: &Pool, names: &[&str]) {
+    for name in names {
+        let root = pool.branch(name).path().to_owned();
+        let began = Instant::now();
+        loop {
+            let (known, there) = (catalogued(pool, name), walked(&root));
+            if known == there {
+                break;
+            }
+            if began.elapsed() > Duration::from_secs(60) {
+                let differ = |a: &BTreeMap<String, Attributes>, b: &BTreeMap<String, Attributes>| {
+                    let other = a.iter().filter(|(name, known)| b.get(*name) != Some(known));
+                    other.take(5).map(|(name, known)| format!("{name} {known:?}")).collect::<Vec<_>>()
+                };
+                panic!(
+                    "{name}: catalogue {:#?}, branch {:#?}",
+                    differ(&known, &there),
+                    differ(&there, &known)
+                );
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn pool_of_three(options: &[&str]) -> Pool {
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=rand");
+    options.iter().fold(pool.option("catalogue=on"), |pool, option| pool.option(option)).unmounted()
+}
+
+/// Changes names below `top` at random, until `stop`.
+fn work(top: &Path, seed: u64, stop: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let dirs = ["d0", "d1", "d0/e0", "d0/e1", "d1/e0", "d2", "d2/e0/f0", "d1/e1"];
+    let mut count = 0_u32;
+    while !stop.load(Relaxed) && count < 4000 {
+        count += 1;
+        let mut dir = || top.join(dirs[random.usize(..dirs.len())]);
+        let (from, to) = (dir(), dir());
+        let (a, b) = (from.join(format!("n{}", random.u8(..6))), to.join(format!("n{}", random.u8(..6))));
+        // Many of these fail, as others are at work, or the daemon was killed.
+        let _done = match random.u8(..16) {
+            0 | 1 => fs::write(&a, vec![b'x'; random.usize(..5000)]),
+            2 => fs::create_dir_all(&from),
+            3 => fs::rename(&a, &b),
+            4 => fs::rename(&from, &b),
+            5 => fs::rename(&from, &to),
+            6 => fs::remove_file(&a),
+            7 => fs::remove_dir(&from),
+            8 => fs::remove_dir_all(&b),
+            9 => fs::hard_link(&a, &b),
+            10 => symlink("somewhere", &a),
+            11 => fs::set_permissions(&a, fs::Permissions::from_mode(random.u32(..0o1000))),
+            12 => std::os::unix::fs::lchown(&from, Some(random.u32(..9)), None),
+            13 => {
+                fs::OpenOptions::new().write(true).open(&a).and_then(|file| file.set_len(random.u64(..9000)))
+            }
+            14 => fs::OpenOptions::new().append(true).open(&a).and_then(|file| {
+                file.write_at(b"more", random.u64(..100))?;
+                file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_nanos(random.u64(..1 << 60)))
+            }),
+            _ => fs::create_dir_all(&b),
+        };
+    }
+}
+
+fn work_by_several(pool: &Pool, seed: u64, and_then: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (top, stop) = (pool.path(), &stop);
+            scope.spawn(move || work(top, seed * 10 + thread, stop));
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        and_then();
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn it_has_what_the_branches_have_while_programs_work() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    pool.remount();
+    until_complete(&pool);
+    for seed in 0..6 {
+        work_by_several(&pool, seed, || {});
+        until_equal(&pool, &["a", "b", "c"]);
+    }
+    until_complete(&pool);
+    // What was known at the end is known at the next mount, without a walk.
+    pool.remount();
+    let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
+    for name in ["a", "b", "c"] {
+        let known = state(&page, &branch(&pool, name));
+        assert_eq!((&known["complete"], &known["walking"]), (&true.into(), &false.into()), "{known}");
+    }
+    until_equal(&pool, &["a", "b", "c"]);
+}
+
+#[test]
+fn it_has_what_the_branches_have_after_the_daemon_was_killed() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    pool.remount();
+    for seed in 100..105 {
+        work_by_several(&pool, seed, || pool.kill_daemon());
+        pool.remount();
+        until_complete(&pool);
+        until_equal(&pool, &["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn a_crash_leaves_one_that_is_known_to_be_incomplete() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    pool.remount();
+    until_complete(&pool);
+    pool.write("file", b"x");
+    pool.kill_daemon();
+    pool.unmount();
+    // Without its branches nothing can be made anew.
+    let gone = branch(&pool, "c");
+    pool.remount_of(&["a", "b"]);
+    let page = json("catalogue", &["find", &at(&pool), "--branch", &gone]);
+    let known = state(&page, &gone);
+    assert_eq!((&known["complete"], &known["in_pool"]), (&false.into(), &false.into()), "{known}");
+    assert!(output_of(&["branch", "lost", &at(&pool), &gone]).contains("is not complete"));
+}
+
+#[test]
+fn changes_behind_the_pools_back_are_seen_at_the_next_mount() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&[]);
+    pool.remount();
+    until_complete(&pool);
+    pool.write("dir-less", b"x");
+    until_equal(&pool, &["a", "b", "c"]);
+    pool.unmount();
+    let a = pool.branch("a").path().to_owned();
+    fs::create_dir_all(a.join("new/er")).unwrap();
+    fs::write(a.join("new/er/file"), b"abc").unwrap();
+    pool.remount();
+    until_equal(&pool, &["a", "b", "c"]);
+    until_complete(&pool);
+}
+
+#[test]
+fn what_only_a_dead_branch_has_is_listed() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("catalogue=on")
+        .unmounted();
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for (home, name) in
+        [(&a, "both/on-a"), (&b, "both/on-b"), (&a, "alone/deep/file"), (&a, "same"), (&b, "same")]
+    {
+        fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+        fs::write(home.join(name), name).unwrap();
+    }
+    pool.remount();
+    pool.write("both/made", b"made in the pool");
+    fs::rename(pool.at("alone/deep"), pool.at("alone/moved")).unwrap();
+    until_complete(&pool);
+    until_equal(&pool, &["a", "b"]);
+    let dead = branch(&pool, "a");
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch to be gone", || fs::read(pool.at("both/on-a")).is_err());
+    let only_on_a = ["alone", "alone/moved", "alone/moved/file", "both/made", "both/on-a"];
+    let check = |page: &Value| {
+        let paths: Vec<_> =
+            page["names"].as_array().unwrap().iter().map(|name| name["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, only_on_a);
+        let made = &page["names"][3];
+        assert_eq!(
+            (&made["kind"], &made["size"], &made["branches"][0]),
+            (&"file".into(), &16.into(), &dead.as_str().into())
+        );
+        let known = state(page, &dead);
+        assert!(known["complete"] == true && known["as_of"].is_string(), "{known}");
+    };
+    check(&json("catalogue", &["branch", "lost", &at(&pool), &dead]));
+    let text = output_of(&["branch", "lost", &at(&pool), &dead]);
+    assert!(text.contains("/alone/moved/file\n") && text.contains("names that only"), "{text}");
+    assert!(text.contains("is complete as of"), "{text}");
+    // A branch that has left the pool is still known, until it is forgotten.
+    output_of(&["branch", "remove", &at(&pool), &dead]);
+    check(&json("catalogue", &["branch", "lost", &at(&pool), &dead]));
+    output_of(&["branch", "forget", &at(&pool), &dead]);
+    let (code, why) = refused(&["branch", "lost", &at(&pool), &dead]);
+    assert!(code == 3 && why.contains("not in the catalogue"), "{why}");
+}
+
+#[test]
+fn names_are_found_by_pattern_directory_and_branch() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&[]);
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for (home, name) in [(&a, "films/one.mkv"), (&b, "films/two.mkv"), (&b, "films/two.txt"), (&a, "x.mkv")] {
+        fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+        fs::write(home.join(name), name).unwrap();
+    }
+    pool.remount();
+    until_complete(&pool);
+    assert_eq!(
+        output_of(&["find", &at(&pool), "--name", "*.mkv"]),
+        "/films/one.mkv\n/films/two.mkv\n/x.mkv\n"
+    );
+    assert_eq!(
+        output_of(&["find", &at(&pool), "/films", "--name", "t*"]),
+        "/films/two.mkv\n/films/two.txt\n"
+    );
+    let on_a = output_of(&["find", &at(&pool), "--branch", &branch(&pool, "a")]);
+    assert_eq!(on_a, "/films\n/films/one.mkv\n/x.mkv\n");
+    let all = json("catalogue", &["find", &at(&pool)]);
+    assert_eq!(all["names"][0]["branches"].as_array().unwrap().len(), 2, "{all}");
+    let (code, _) = refused(&["find", &at(&pool), "--name", "[a"]);
+    assert_eq!(code, 2);
+}
+
+#[test]
+fn more_names_than_one_reply_has_come_all_and_once() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&[]);
+    let a = pool.branch("a").path().to_owned();
+    for dir in 0..10 {
+        fs::create_dir(a.join(format!("d{dir}"))).unwrap();
+        (0..500).for_each(|n| fs::write(a.join(format!("d{dir}/f{n}")), b"").unwrap());
+    }
+    pool.remount();
+    until_equal(&pool, &["a"]);
+    assert_eq!(output_of(&["find", &at(&pool), "--name", "f*"]).lines().count(), 5000);
+}
+
+#[test]
+fn a_pool_without_a_catalogue_says_so() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    let (code, why) = refused(&["find", &at(&pool)]);
+    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+    let (code, why) = refused(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
+    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+}
