@@ -157,6 +157,18 @@ impl Catalogue {
         Ok(self.read()?.open_table(NAMES)?.len()?)
     }
 
+    /// Bytes of the pages that are in use.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn stored(&self) -> Result<u64> {
+        let change = self.db.begin_write()?;
+        let stats = change.stats()?;
+        let used = stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes();
+        change.abort()?;
+        Ok(used)
+    }
+
     /// The path of a directory from its branch's root. None: it is not in the catalogue.
     ///
     /// # Errors

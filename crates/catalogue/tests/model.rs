@@ -263,3 +263,47 @@ proptest! {
         prop_assert_eq!(keeper.catalogue.names().unwrap(), branch.all().len() as u64);
     }
 }
+
+/// A name takes few bytes of the file, as the pages are filled by a walk and by later changes.
+#[test]
+fn a_name_takes_at_most_120_bytes() {
+    const DIRS: u64 = 100;
+    const FILES: u64 = 400;
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("catalogue.redb");
+    let keeper = Keeper::new(&file);
+    for dir in 0..DIRS {
+        let number = 1000 + dir;
+        keeper
+            .catalogue
+            .change(|batch| {
+                batch.set(
+                    (BRANCH, WALK),
+                    ROOT,
+                    format!("season {dir:03}").as_bytes(),
+                    Some(&row(0, Some(number))),
+                )?;
+                let mut names: Vec<Box<[u8]>> = Vec::new();
+                // In the order in which a hashed directory lists them.
+                for at in 0..FILES {
+                    let name = format!("episode {:04}.mkv", at * 7919 % 10_000).into_bytes();
+                    let file = Row { size: 1 << 30, sec: 1_796_000_000, nsec: 123_456_789, ..row(0, None) };
+                    batch.set((BRANCH, WALK), number, &name, Some(&file))?;
+                    names.push(name.into());
+                }
+                names.sort_unstable();
+                batch.listed((BRANCH, WALK), number, &names)
+            })
+            .unwrap();
+    }
+    keeper.catalogue.flush().unwrap();
+    let names = keeper.catalogue.names().unwrap();
+    let bytes = file.metadata().unwrap().len();
+    let stored = keeper.catalogue.stored().unwrap();
+    println!(
+        "{names} names, {} bytes a name in rows and pages, {} in the file",
+        stored / names,
+        bytes / names
+    );
+    assert!(stored / names <= 120, "{} bytes a name", stored / names);
+}

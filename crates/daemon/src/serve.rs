@@ -79,7 +79,6 @@ pub(crate) fn serve(
         let served = attended.served.clone();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.union.resume_drains();
-            served.union.start_catalogue();
             answers(settings)?;
             served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);
@@ -341,6 +340,8 @@ pub(crate) fn open_transport(
         directories: files || !settings.flags.directory_access_times,
     });
     (beginning.take_over)(&union).map_err(LaunchError::mount)?;
+    // Before the first request: a change that it does not see would be missing.
+    union.start_catalogue();
     outside::keep_informed(options, &union, mounted).map_err(system)?;
     if options.transport == Transport::Ring && !mounted.granted.ring {
         let text =

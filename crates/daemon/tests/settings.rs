@@ -133,6 +133,7 @@ fn the_defaults() {
                     state_dir: Some(
                         "/var/lib/fsstack",
                     ),
+                    catalogue: false,
                     pool_id: None,
                     dir_fds: 512,
                     listing_entries: 1048576,

@@ -339,7 +339,6 @@ impl TakenOver {
             served.start_keeping();
             if served.union.kept().is_some() {
                 served.union.resume_drains();
-                served.union.start_catalogue();
             }
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
