@@ -95,6 +95,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
         forward_locks: false,
         export: false,
         xattrs: Xattrs::On,
+        idmap: false,
     }
 }
 
