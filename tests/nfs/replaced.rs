@@ -87,7 +87,10 @@ fn work(mut client: Client, root: &[u8]) {
     }
 }
 
-fn go_on_over(pool: Pool, events: &[(&str, fn(&Pool))]) {
+/// Name of an event, and the event.
+type Event = (&'static str, fn(&Pool));
+
+fn go_on_over(pool: Pool, events: &[Event]) {
     let mut test_bed = TestBed::over(pool);
     let mut held = Held::of(&test_bed);
     held.go_on();
