@@ -197,7 +197,7 @@ fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     let began = Instant::now();
     loop {
         let answer = ask(engine);
-        if answer.is_ok() || is_gone(&answer) || began.elapsed() > Duration::from_secs(10) {
+        if answer.is_ok() || is_gone(&answer) || began.elapsed() > Duration::from_secs(60) {
             return answer;
         }
         std::thread::sleep(Duration::from_millis(2));

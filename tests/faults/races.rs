@@ -121,7 +121,7 @@ fn a_setting_changes_while_a_new_branch_is_asked() {
         let change = move || {
             let (tell, answer) = channel();
             thread::spawn(move || tell.send(other.change(|settings| settings.min_inodes = 7)));
-            answer.recv_timeout(Duration::from_secs(20)).expect("it waits for the new branch").unwrap();
+            answer.recv_timeout(Duration::from_secs(60)).expect("it waits for the new branch").unwrap();
         };
         let spec = BranchSpec::new(homes[1].path().to_owned());
         let (added, reached) = fault::before(nth, change, || engine.union.add_branch(&spec, Position::Last));

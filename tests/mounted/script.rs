@@ -9,6 +9,9 @@ use fsstack_lab::{self as lab, Pool, Skip};
 /// An unprivileged user: `nobody`.
 pub(crate) const STRANGER: u32 = 65534;
 
+/// Ends a script that hangs. No test asserts it: a script may take long beside other work.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
+
 /// Every write path with every possible page cache mode.
 pub(crate) const WAYS: &[&[&str]] = &[
     &["write-path=auto"],
@@ -79,7 +82,7 @@ pub(crate) fn log_with(log: &Path, word: &str) -> String {
 /// Runs a Python script in `dir`; returns its output without the last newline.
 #[track_caller]
 pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {
-    output_of(command("python3").arg("-c").arg(script).dir(dir))
+    output_of(command("python3").arg("-c").arg(script).dir(dir).limit(SCRIPT_LIMIT))
 }
 
 /// Number of the daemon's descriptors on branches. Its worker threads open and close others with the load.
@@ -91,7 +94,7 @@ pub(crate) fn files_held(pool: &Pool) -> usize {
 }
 
 fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
-    command("bash").args(["-euo", "pipefail", "-c", script]).dir(dir).limit(Duration::from_secs(100))
+    command("bash").args(["-euo", "pipefail", "-c", script]).dir(dir).limit(SCRIPT_LIMIT)
 }
 
 #[track_caller]

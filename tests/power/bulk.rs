@@ -28,7 +28,7 @@ use crate::shown::{on_branch, read};
 /// Environment variable with the copier's pid file, source and target.
 const ORDER: &str = "FSSTACK_TEST_COPIER";
 /// Time limit for work of milliseconds.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Rows of the operations' table, if nothing is wrong.
 const ROWS: &str = "row\tbulk copy\tkilled under way\twhole files; run again, done\n\

@@ -192,7 +192,7 @@ impl Disk {
         let began = Instant::now();
         // A process started by another thread has our descriptors until it executes its program.
         while unmount(&self.target, UnmountFlags::empty()) == Err(Errno::BUSY) {
-            assert!(began.elapsed() < Duration::from_secs(20), "{} stays busy", self.target.display());
+            assert!(began.elapsed() < Duration::from_secs(60), "{} stays busy", self.target.display());
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -174,7 +174,7 @@ fn at_last(engine: &Engine, handle: &HandleOf) -> Result<Entry, OpError> {
     let began = Instant::now();
     loop {
         match engine.union.lookup_self(handle.ino) {
-            Err(error) if error.errno() == Errno::IO && began.elapsed() < Duration::from_secs(20) => {
+            Err(error) if error.errno() == Errno::IO && began.elapsed() < Duration::from_secs(60) => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             answer => return answer,

@@ -52,7 +52,7 @@ pub struct Finished {
     line: String,
 }
 
-/// A command with a limit of 30 seconds.
+/// A command with a limit of 100 seconds: it ends one that hangs, and is no assertion. A machine with other work is slow.
 pub fn command(program: impl AsRef<OsStr>) -> Run {
     Run {
         program: program.as_ref().to_owned(),
@@ -60,7 +60,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Run {
         envs: Vec::new(),
         dir: None,
         user: None,
-        limit: Duration::from_secs(30),
+        limit: Duration::from_secs(100),
         echo: Echo::Captured,
         pause: Duration::from_millis(20),
     }
