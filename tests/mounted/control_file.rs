@@ -82,7 +82,10 @@ for key, value in (('nosuch', '1'), ('minfreespace', 'much'), ('category.create'
     print(key, no(put, key, value), end='; ')
 print()
 print(no(os.getxattr, F, K + 'nosuch'), no(os.getxattr, F, 'user.other'), no(os.setxattr, F, 'user.other', b'1'),
-      no(os.removexattr, F, K + 'minfreespace'), no(os.getxattr, F, 'security.capability'))",
+      no(os.removexattr, F, K + 'minfreespace'), no(os.getxattr, F, 'security.capability'))
+os.setxattr(F, K + 'minfreespace', b'20M', os.XATTR_REPLACE)
+print(no(os.setxattr, F, K + 'minfreespace', b'1G', os.XATTR_CREATE), get('minfreespace'),
+      no(os.setxattr, F, K + 'nosuch', b'1', os.XATTR_CREATE), no(os.setxattr, F, K + 'nosuch', b'1', os.XATTR_REPLACE))",
         ),
     );
     assert_eq!(
@@ -90,7 +93,7 @@ print(no(os.getxattr, F, K + 'nosuch'), no(os.getxattr, F, 'user.other'), no(os.
         "4194304 ff ff ff epall\n10485760 mfs mfs 5 false\nfalse false\nTrue True True\n\
          nosuch ENODATA; minfreespace EINVAL; category.create EINVAL; category.search EINVAL; version EROFS; \
          threads EROFS; use_ino ENOTSUP; write-path ENODATA; \n\
-         ENODATA ENODATA ENODATA ENODATA ENODATA"
+         ENODATA ENODATA ENODATA ENODATA ENODATA\nEEXIST 20971520 ENODATA ENODATA"
     );
     // The operator's command sees the same.
     let at = super::command::at(&pool);

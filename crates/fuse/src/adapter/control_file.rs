@@ -88,9 +88,14 @@ impl ControlFile {
                 put(&value, size, answer)
             }
             Operation::Listxattr { size } => put(&self.list(), size, answer),
-            Operation::Setxattr { name, value, .. } => {
+            Operation::Setxattr { name, value, flags, .. } => {
+                let key = key_of(name).ok_or(Errno::NODATA)?;
+                // No key can be added: one that must exist, by XATTR_REPLACE, is missing without it too.
+                if flags & XATTR_CREATE != 0 && self.keys.get(key).is_some() {
+                    return Err(Errno::EXIST);
+                }
                 let setter = Setter { uid: uid_of(&request.header), pid: request.header.pid };
-                self.keys.set(key_of(name).ok_or(Errno::NODATA)?, value, setter)
+                self.keys.set(key, value, setter)
             }
             Operation::Removexattr { .. } => Err(Errno::NODATA),
             Operation::Access { .. } | Operation::Bmap { .. } | Operation::Poll { .. } => Err(Errno::NOSYS),
@@ -137,6 +142,8 @@ impl Adapter {
     }
 }
 
+/// `XATTR_CREATE` of setxattr(2): the attribute must not exist.
+const XATTR_CREATE: u32 = 1;
 /// `S_IFREG` of stat(2).
 const REGULAR: u32 = 0o100_000;
 
