@@ -69,6 +69,10 @@ fn fix_makes_copies_equal_and_sets_duplicates_aside_until_prune() {
     symlink("/etc", a.join("link")).unwrap();
     symlink("/etc", b.join("link")).unwrap();
 
+    let dirs = [a.join("dir"), b.join("dir"), pool.at("dir")];
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    dirs[..2].iter().for_each(|dir| File::open(dir).unwrap().set_modified(long_ago).unwrap());
+
     let before = check(&pool, &[]);
     let offers: Vec<bool> =
         before["findings"].as_array().unwrap().iter().map(|one| one["fix"].is_string()).collect();
@@ -92,6 +96,7 @@ fn fix_makes_copies_equal_and_sets_duplicates_aside_until_prune() {
     assert_eq!((dir.uid(), dir.gid(), dir.mode() & 0o7777), (0, 0, 0o755));
     let attribute = |name| rustix::fs::getxattr(b.join("dir"), name, &mut [0; 8][..]);
     assert_eq!((attribute(c"user.missing"), attribute(c"user.only-here").is_err()), (Ok(1), true));
+    assert_eq!(dirs.map(|dir| fs::metadata(dir).unwrap().modified().unwrap()), [long_ago; 3]);
     assert!(!b.join("dir/same\n").exists() && fs::symlink_metadata(b.join("link")).is_err());
     assert_eq!(pool.read("dir/same\n"), b"equal");
     assert_eq!(fs::read(b.join("dir/other")).unwrap(), b"two");

@@ -7,7 +7,8 @@
 //! - The daemon may have the hidden file open: it was the first when it was opened. Then it stays.
 //! - The pool may lose the branch of the copy that it shows. So the daemon is asked for its branches before the rename and
 //!   after it.
-//! - The pool may remove or rename the name. So what was set aside goes back only while the first copy is there.
+//! - The pool may remove or rename the name. So what was set aside goes back only while the first copy is there, which is
+//!   looked for again after that.
 //! - Whatever a program writes to a file that was just set aside is not lost: it is kept, and `--prune` leaves it.
 
 use super::OpenBranch;
@@ -158,7 +159,30 @@ impl HiddenPair<'_> {
         kept.put_back(self.hides.dir, self.name).map_err(|error| {
             format!("{why}; and it cannot be moved back out of the hidden folder: {error}")
         })?;
+        watch.calls(self.shows.branch);
+        let shows = self.still_shows();
+        watch.calls(self.hides.branch);
+        if let Ok(false) = shows
+            && self.take_again(&kept, moved).map_err(said)?
+        {
+            return Err(format!("its first copy was removed or renamed meanwhile; kept in {}", kept.shown()));
+        }
+        kept.forget().map_err(said)?;
         Err(why)
+    }
+
+    /// Takes the object out of the way that went back although its first copy is gone. False: the pool has removed it too.
+    fn take_again(&self, kept: &KeptDir, moved: &Stat) -> Result<bool> {
+        let is_it = |stat: &Stat| stat.ino == moved.ino;
+        if !at::stat_by_name_now(self.hides.dir, self.name).is_ok_and(|stat| is_it(&stat)) {
+            return Ok(false);
+        }
+        match kept.take(self.hides.dir, self.name) {
+            Ok(taken) if is_it(&taken) => Ok(true),
+            Ok(_) => kept.put_back(self.hides.dir, self.name).map(|()| false),
+            Err(error) if error.errno == Errno::NOENT => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether both are as they were, nobody moves them, the pool has the same branches, and the daemon has the hidden

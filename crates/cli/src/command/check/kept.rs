@@ -13,7 +13,7 @@ use crate::command::show::{self, Style};
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{KeptObject, Pruned};
 use fsstack_pool::KEPT;
-use fsstack_sys::at::{self, Mounts, RenameFlags};
+use fsstack_sys::at::{self, Mounts, RenameFlags, SetTime, Times};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{Call, Errno, OFlags, Result, Stat, SysError, file, identity};
 use serde::{Deserialize, Serialize};
@@ -119,19 +119,18 @@ impl KeptDir {
         &self.shown
     }
 
-    /// Moves `name` of `from` here.
+    /// Moves `name` of `from` here. The directory `from` keeps its times, which the pool may show.
     pub(super) fn take(&self, from: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
-        at::rename(from, name, self.dir.as_fd(), OBJECT, RenameFlags::NOREPLACE)?;
+        keeping_times(from, || at::rename(from, name, self.dir.as_fd(), OBJECT, RenameFlags::NOREPLACE))?;
         sync(self.dir.as_fd())?;
         sync(from)?;
         at::stat(self.dir.as_fd(), OBJECT)
     }
 
     /// Moves the object back, if its name is still free.
-    pub(super) fn put_back(self, to: BorrowedFd<'_>, name: &CStr) -> Result<()> {
-        at::rename(self.dir.as_fd(), OBJECT, to, name, RenameFlags::NOREPLACE)?;
-        sync(to)?;
-        self.forget()
+    pub(super) fn put_back(&self, to: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+        keeping_times(to, || at::rename(self.dir.as_fd(), OBJECT, to, name, RenameFlags::NOREPLACE))?;
+        sync(to)
     }
 
     /// Removes the directory, if nothing was replaced.
@@ -142,6 +141,16 @@ impl KeptDir {
         at::unlink(self.dir.as_fd(), ORIGIN)?;
         at::rmdir(self.above.as_fd(), &self.name)
     }
+}
+
+/// Changes a name in `dir`, and sets the directory's time of the last change back. A change of a program between these
+/// calls shows no time of its own.
+fn keeping_times(dir: BorrowedFd<'_>, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = at::stat_fd(dir)?;
+    change()?;
+    // Times that cannot be set are no reason to fail.
+    let _ = at::utimens_fd(dir, Times { atime: SetTime::Omit, mtime: SetTime::At(before.mtime) });
+    Ok(())
 }
 
 /// Path of a directory of kept objects, in printable form.
