@@ -183,20 +183,20 @@ impl Movers {
 impl Union {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
     pub(crate) fn have_moved(&self, mut order: OrderedMove) {
-        if self.events.union().is_none() {
-            return self.carry_out_one(&order);
-        }
         let full = order.full;
         {
             let mut state = self.moves.movers.0.lock();
-            if state.ended {
-                return order.departure.call_off(DepartureOutcome::Stays);
+            order.left_before = state.lanes.get(&full).map_or(0, |lane| lane.left);
+            if self.events.union().is_some() {
+                if state.ended {
+                    return order.departure.call_off(DepartureOutcome::Stays);
+                }
+                state.lanes.entry(full).or_default().queue.push_back(Arc::new(Errand::One(order)));
+                drop(state);
+                return self.start_movers(full);
             }
-            let lane = state.lanes.entry(full).or_default();
-            order.left_before = lane.left;
-            lane.queue.push_back(Arc::new(Errand::One(order)));
         }
-        self.start_movers(full);
+        self.carry_out_one(&order);
     }
 
     /// Has a mover carry out a batch, and waits for its end; without a host for movers the calling thread does.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
 use fsstack_branch::caller::Caller;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
@@ -181,7 +182,6 @@ impl Union {
                 Ok(count) => done += count,
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
-                    moves += 1;
                     let moved = self.relocate(
                         &self.tree.pool.load(),
                         &open.inode,
@@ -192,6 +192,7 @@ impl Union {
                     if let Err(why) = moved {
                         return Ok((done, Some(unmoved(why, error))));
                     }
+                    moves += usize::from(has_left(&open.file, &branch));
                 }
                 Err(error) => return Ok((done, Some(error))),
             }
@@ -235,9 +236,9 @@ impl Union {
             match done {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
-                    moves += 1;
                     let moved = self.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
                     moved.map_err(|why| unmoved(why, error))?;
+                    moves += usize::from(has_left(file, &branch));
                 }
                 done => return done,
             }
@@ -269,6 +270,12 @@ impl Union {
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
     }
+}
+
+/// Whether the file has left `branch`. Where it has not, another file made room: then the writer tries again, as often as files
+/// leave, since others may take the room first.
+fn has_left(file: &OpenFile, branch: &Branch) -> bool {
+    file.branch().ix != branch.ix
 }
 
 /// Error for a caller whose file did not leave its `full` branch: ENOSPC, unless the file's place is unknown.
