@@ -19,9 +19,17 @@ fn modes(pool: &Pool) -> Vec<String> {
 
 /// Ends the daemon while it empties the branch `a`, which has large files.
 fn drained_halfway(pool: &Pool) {
+    drained_halfway_to(pool, &[]);
+}
+
+fn drained_halfway_to(pool: &Pool, targets: &[&str]) {
     (0..6).for_each(|n| fs::write(pool.branch("a").path().join(format!("large{n}")), mib(n)).unwrap());
     let (at, a) = (at(pool), branch(pool, "a"));
-    let drains = std::thread::spawn(move || run(&["branch", "drain", &at, &a, "--rate", "300k"]));
+    let targets: Vec<String> = targets.iter().map(|&word| word.to_owned()).collect();
+    let drains = std::thread::spawn(move || {
+        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+        run(&[&["branch", "drain", &at, &a, "--rate", "300k"], targets.as_slice()].concat())
+    });
     until("it moves", || super::drain::job(pool)["state"] == "moving");
     pool.kill_daemon();
     drains.join().unwrap();
@@ -75,4 +83,21 @@ fn a_copy_of_a_branch_that_is_drained_is_not_drained_elsewhere() {
     pool.unmount();
     pool.remount_of(&["a", "b"]);
     assert_eq!((run(&["job", "status", &at(&pool)]).code, modes(&pool).concat()), (3, "RWRW".into()));
+}
+
+/// The drain is not resumed, as a branch that takes its files is not in the pool.
+#[test]
+fn a_branch_that_is_removed_loses_the_mark_of_a_drain_that_was_not_resumed() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().ext4_branch("a", MiB(100)).ext4_branch("b", MiB(100)).ext4_branch("c", MiB(100));
+    let mut pool = pool.option("create=ff").mount();
+    drained_halfway_to(&pool, &["--to", &branch(&pool, "c")]);
+    let root = pool.branch("a").path().to_owned();
+    let is_marked = || rustix::fs::getxattr(&root, c"trusted.fsstack.drain", &mut [0_u8; 64][..]).is_ok();
+    pool.unmount();
+    pool.remount_of(&["a", "b"]);
+    assert_eq!((run(&["job", "status", &at(&pool)]).code, modes(&pool).concat()), (3, "NCRW".into()));
+    assert!(is_marked());
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    assert!(!is_marked());
 }

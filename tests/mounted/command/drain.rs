@@ -90,6 +90,8 @@ fn everything_leaves(pool: Pool) {
     assert_empty(&pool, "a");
     assert_shown(&pool, &before);
     output_of(&["branch", "remove", &at, &a]);
+    let mark = rustix::fs::getxattr(pool.branch("a").path(), c"trusted.fsstack.drain", &mut [0_u8; 64][..]);
+    assert!(mark.is_err(), "the next pool would drain it");
     forget();
     assert_shown(&pool, &before);
     handles.iter().for_each(|held| check(&pool, held));
@@ -186,6 +188,21 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
     assert_mibs(&pool, "film", 2);
     output_of(&["branch", "remove", &at, &a]);
     assert_mibs(&pool, "film", 2);
+}
+
+#[test]
+fn a_dry_run_leaves_the_times_of_the_roots() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    let time = |seconds| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    fs::write(pool.branch("a").path().join("film"), "x").unwrap();
+    for (name, seconds) in [("a", 2_000_000_000), ("b", 1_000_000_000)] {
+        let root = File::open(pool.branch(name).path()).unwrap();
+        root.set_times(fs::FileTimes::new().set_accessed(time(seconds)).set_modified(time(seconds))).unwrap();
+    }
+    let planned = json("job", &["branch", "drain", &at(&pool), &branch(&pool, "a"), "--dry-run"]);
+    assert_eq!(planned["state"], "planned", "{planned:#}");
+    assert_eq!(fs::metadata(pool.branch("b").path()).unwrap().modified().unwrap(), time(1_000_000_000));
 }
 
 #[test]

@@ -80,6 +80,16 @@ impl MembershipChanges {
     }
 }
 
+/// Requests that began before a moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Earlier {
+    Ended,
+    /// Some have not ended in time now.
+    Overdue,
+    /// Some were overdue before, and have not ended yet.
+    Hanging,
+}
+
 impl Union {
     /// Adds the branch `spec` to the pool, and returns its slot. Leftovers of moves on it are cleared.
     ///
@@ -154,13 +164,7 @@ impl Union {
         let branch = self.begin_removal(ix)?;
         loop {
             match (self.try_removal(&branch), how) {
-                (Ok(()), _) => {
-                    // In whatever pool it is next it is a branch like others. One that was not emptied may hang: not asked.
-                    if self.jobs().iter().any(|job| job.drained == Some(ix) && !job.dry_run) {
-                        let _reported = remembered::forget(&branch);
-                    }
-                    return Ok(());
-                }
+                (Ok(()), _) => return Ok(()),
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
                     std::thread::sleep(LOOK_INTERVAL);
                 }
@@ -210,6 +214,10 @@ impl Union {
             }
         }
         let mut settled = self.settle(&mut self.admin.changes.lock());
+        // In whatever pool it is next it is a branch like others. One without a mark may hang: not asked. Nor is one that is shut.
+        if self.jobs.take_drain_mark(ix) {
+            let _reported = remembered::forget(branch);
+        }
         if let Err(open) = branch.shut() {
             self.join(branch, index);
             return Err(in_use(open));
@@ -275,13 +283,29 @@ impl Union {
         changes.past.push(Arc::downgrade(&past));
     }
 
-    /// Waits for all requests that began before; the caller holds no snapshot of the pool. False: some have not ended.
+    /// Waits for all requests that began before, for a job; the caller holds no snapshot of the pool. False: some have not ended.
     pub(crate) fn requests_ended(&self) -> bool {
-        self.settle(&mut self.admin.changes.lock())
+        let ended = self.wait_for_requests(&mut self.admin.changes.lock());
+        if ended == Earlier::Overdue {
+            tracing::warn!(
+                "job: earlier requests have not ended after 5 s; files that they may use stay for now"
+            );
+        }
+        ended == Earlier::Ended
     }
 
-    /// Waits for all requests that began before. False: some have not ended, and may be hanging.
+    /// Waits for all requests that began before a change of branches. False: some have not ended, and may be hanging.
     fn settle(&self, changes: &mut MembershipChanges) -> bool {
+        let ended = self.wait_for_requests(changes);
+        if ended == Earlier::Overdue {
+            tracing::warn!(
+                "change of branches: earlier requests have not ended after 5 s; going on without them"
+            );
+        }
+        ended == Earlier::Ended
+    }
+
+    fn wait_for_requests(&self, changes: &mut MembershipChanges) -> Earlier {
         let same = Pool::clone(&self.tree.pool.load());
         self.publish(changes, same);
         let began = Instant::now();
@@ -289,14 +313,11 @@ impl Union {
             changes.past.retain(|past| past.strong_count() > 0);
             if changes.past.is_empty() {
                 changes.overdue.retain(|past| past.strong_count() > 0);
-                return changes.overdue.is_empty();
+                return if changes.overdue.is_empty() { Earlier::Ended } else { Earlier::Hanging };
             }
             if began.elapsed() > CHANGE_TIMEOUT {
                 changes.overdue.append(&mut changes.past);
-                tracing::warn!(
-                    "change of branches: earlier requests have not ended after 5 s; going on without them"
-                );
-                return false;
+                return Earlier::Overdue;
             }
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -12,7 +12,6 @@ use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
 use super::pass::{Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
-use super::remembered;
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, Job, JobState, Work};
 use crate::tree::inode::Inode;
@@ -35,7 +34,7 @@ impl Union {
             job.progress.lock().refusal = Some(why);
             JobState::Refused
         };
-        if let Err(why) = self.root_shows_without(from) {
+        if let Err(why) = self.check_root_without(from) {
             return refuse(format!("{}: the pool's root: {why}", job.subject));
         }
         if let Err(why) = self.take_stock(job, from, targets) {
@@ -48,7 +47,7 @@ impl Union {
             return JobState::Planned;
         }
         if let Work::Drain(order) = &job.work
-            && let Err(error) = remembered::remember(self.id().map(|id| id.0), &self.pool(), order)
+            && let Err(error) = self.remember_drain(order)
         {
             tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }

@@ -16,7 +16,7 @@ mod rearrange;
 pub(crate) mod remembered;
 mod walk;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -334,6 +334,8 @@ struct JobsState {
     ended: bool,
     /// Files that a balance moved, and when: they stay where they are for a day.
     settled: HashMap<Ino, Instant>,
+    /// Branches whose roots have a drain mark, or may have one.
+    marked: HashSet<BranchIx>,
 }
 
 impl JobsState {

@@ -22,9 +22,8 @@ use fsstack_sys::Errno;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 
-use super::{DrainOrder, Manner};
+use super::{DrainOrder, JobList, Manner};
 use crate::member::Member;
-use crate::pool::Pool;
 use crate::union::Union;
 
 /// The attribute of a branch's root.
@@ -81,23 +80,6 @@ impl Remembered {
     }
 }
 
-/// The drain of `order` outlives the daemon from now on.
-///
-/// # Errors
-/// The branch does not keep it.
-pub(super) fn remember(id: Option<[u8; 16]>, pool: &Pool, order: &DrainOrder) -> Result<()> {
-    let branch = pool.branch(order.from);
-    let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
-    let Manner { rate, verify, .. } = order.manner;
-    let of = Some((id.unwrap_or(NO_POOL), branch.id.get()));
-    let value = Remembered { of, rate, verify, targets }.encode();
-    let root = branch.root();
-    branch.ask(|| {
-        xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
-        sync_dir(root.as_fd())
-    })
-}
-
 /// No mount begins to empty `branch` again.
 ///
 /// # Errors
@@ -130,6 +112,7 @@ impl Union {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
             let Some(Remembered { of, rate, verify, targets }) = of(branch) else { continue };
+            self.jobs.note_drain_mark(branch.ix);
             let subject = (self.id().map_or(NO_POOL, |id| id.0), branch.id.get());
             if self.id().is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
                 tracing::warn!(branch = %branch.path.display(), "drain not resumed: no branch tells the pool's id now; the next mount tries again");
@@ -158,15 +141,46 @@ impl Union {
         }
     }
 
+    /// The drain of `order` outlives the daemon from now on.
+    ///
+    /// # Errors
+    /// The branch does not keep it.
+    pub(super) fn remember_drain(&self, order: &DrainOrder) -> Result<()> {
+        let pool = self.pool();
+        let branch = pool.branch(order.from);
+        let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
+        let Manner { rate, verify, .. } = order.manner;
+        let of = Some((self.id().map_or(NO_POOL, |id| id.0), branch.id.get()));
+        let value = Remembered { of, rate, verify, targets }.encode();
+        let root = branch.root();
+        self.jobs.note_drain_mark(order.from);
+        branch.ask(|| {
+            xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
+            sync_dir(root.as_fd())
+        })
+    }
+
     /// The drain of the branch is over for good, if there was one: the operator wants something else of the branch.
     pub fn forget_drain(&self, ix: BranchIx) {
         // Without one nothing is asked of the branch, which may hang.
-        if self.jobs().iter().any(|job| job.drained == Some(ix) && !job.dry_run)
-            && let Some(branch) = self.pool().live(ix)
+        if let Some(branch) = self.pool().live(ix)
+            && self.jobs.take_drain_mark(ix)
+            && forget(branch).is_err()
         {
-            // Reported there.
-            let _forgotten = forget(branch);
+            self.jobs.note_drain_mark(ix);
         }
+    }
+}
+
+impl JobList {
+    /// The root of the branch `ix` has a drain mark, or may have one.
+    pub(super) fn note_drain_mark(&self, ix: BranchIx) {
+        self.0.lock().marked.insert(ix);
+    }
+
+    /// Whether a drain mark was noted for the branch; from now on none is.
+    pub(crate) fn take_drain_mark(&self, ix: BranchIx) -> bool {
+        self.0.lock().marked.remove(&ix)
     }
 }
 

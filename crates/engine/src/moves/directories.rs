@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::mark;
 use fsstack_pool::{BranchIx, BranchMode};
@@ -64,12 +65,13 @@ impl Union {
             return Ok(false);
         }
         let kept = self.tree.copies_kept(&pool, dir, from)?;
+        self.tree.set_later_times(&pool, dir, &kept);
         let said = |error: OpError| match error.errno() {
             Errno::NOTEMPTY | Errno::EXIST => NOT_EMPTY,
             Errno::PERM => "it is append-only or immutable",
             _ => job_move::in_words(error),
         };
-        self.tree.make_durable(&pool, dir, &kept).map_err(said)?;
+        self.tree.make_durable(&pool, dir, &kept.branches).map_err(said)?;
         let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
         let times = job_move::times_of(branch, &parent);
@@ -83,14 +85,32 @@ impl Union {
         Ok(true)
     }
 
-    /// Whether the branches other than `from` show the root of the pool as it is now; times are made so.
+    /// Whether the branches other than `from` show the root of the pool as it is now, but for its times.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check_root_without(&self, from: BranchIx) -> Result<(), &'static str> {
+        self.tree.copies_kept(&self.pool(), self.tree.inodes.root(), from).map(drop)
+    }
+
+    /// Like [`Self::check_root_without`]; the times are made so.
     ///
     /// # Errors
     /// Why not.
     pub(crate) fn root_shows_without(&self, from: BranchIx) -> Result<(), &'static str> {
         let pool = self.pool();
-        self.tree.copies_kept(&pool, self.tree.inodes.root(), from).map(drop)
+        let root = self.tree.inodes.root();
+        let kept = self.tree.copies_kept(&pool, root, from)?;
+        self.tree.set_later_times(&pool, root, &kept);
+        Ok(())
     }
+}
+
+/// The copies of a directory on other branches.
+struct KeptCopies {
+    branches: Vec<BranchIx>,
+    /// Times that the first of them is to have: the later of each kind, as the pool shows the latest.
+    later: Option<(BranchIx, Arc<DirFd>, Times)>,
 }
 
 impl Tree {
@@ -122,20 +142,14 @@ impl Tree {
         Err(why)
     }
 
-    /// The branches of the other copies of `dir`, the first of which shows what the copy on `from` shows. The later time of each kind
-    /// is given to it, as the pool shows the latest.
-    fn copies_kept(
-        &self,
-        pool: &Pool,
-        dir: &Arc<Inode>,
-        from: BranchIx,
-    ) -> Result<Vec<BranchIx>, &'static str> {
+    /// The other copies of `dir`, the first of which shows what the copy on `from` shows, but for its times.
+    fn copies_kept(&self, pool: &Pool, dir: &Arc<Inode>, from: BranchIx) -> Result<KeptCopies, &'static str> {
         self.check_whole(pool, dir).map_err(job_move::in_words)?;
         let copies = dir.copies();
         let kept: Vec<BranchIx> = copies.iter().copied().filter(|at| *at != from).collect();
         let Some(first) = kept.first().copied() else { return Err("no other branch has a copy of it") };
         if !copies.contains(&from) {
-            return Ok(kept);
+            return Ok(KeptCopies { branches: kept, later: None });
         }
         let look = |at| {
             let fd = self.dirfd(pool, dir, at)?;
@@ -154,15 +168,19 @@ impl Tree {
                 return Err(DIFFERS);
             }
         }
-        if own_stat.mtime > shown_stat.mtime || own_stat.atime > shown_stat.atime {
-            let later = Times {
-                atime: SetTime::At(own_stat.atime.max(shown_stat.atime)),
-                mtime: SetTime::At(own_stat.mtime.max(shown_stat.mtime)),
-            };
-            job_move::set_times(pool.branch(first), &shown, Some(later));
+        let is_later = own_stat.mtime > shown_stat.mtime || own_stat.atime > shown_stat.atime;
+        let times = || Times {
+            atime: SetTime::At(own_stat.atime.max(shown_stat.atime)),
+            mtime: SetTime::At(own_stat.mtime.max(shown_stat.mtime)),
+        };
+        Ok(KeptCopies { branches: kept, later: is_later.then(|| (first, shown, times())) })
+    }
+
+    fn set_later_times(&self, pool: &Pool, dir: &Arc<Inode>, kept: &KeptCopies) {
+        if let Some((first, copy, times)) = &kept.later {
+            job_move::set_times(pool.branch(*first), copy, Some(*times));
             self.catalogue_attributes(pool, dir);
         }
-        Ok(kept)
     }
 
     /// The other copies lead to the directory's number, and are found after a power cut.
