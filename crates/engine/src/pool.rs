@@ -12,7 +12,7 @@ use fsstack_identity::marked_branch::MarkedBranch;
 use fsstack_identity::number::{self, hash_name, mix};
 use fsstack_identity::poolid::sync_root;
 use fsstack_pool::BranchSpec;
-use fsstack_pool::{BranchId, BranchIx, Chain, Ino, NamedBranch, PlacementRules, RuleTree};
+use fsstack_pool::{BranchId, BranchIx, Ino, NamedBranch, RuleTree};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
@@ -178,7 +178,7 @@ impl Pool {
 
     /// The pool with the rules that its settings and branches ask for.
     fn with_rules(self) -> Self {
-        let rules = rules_with(&self.settings.placement, &self.settings.create, &self.branches);
+        let rules = rules_with(&self.settings, &self.branches);
         Self { rules: Arc::new(rules), ..self }
     }
 
@@ -262,12 +262,12 @@ impl Pool {
 }
 
 /// The placement rules of a pool of these branches.
-fn rules_with(rules: &PlacementRules, create: &Chain, branches: &[Arc<Member>]) -> RuleTree {
+fn rules_with(settings: &Settings, branches: &[Arc<Member>]) -> RuleTree {
     let named: Vec<NamedBranch<'_>> = branches
         .iter()
         .map(|branch| NamedBranch { branch: branch.ix, path: &branch.path, class: branch.class.as_ref() })
         .collect();
-    RuleTree::new(rules, create, &named)
+    RuleTree::new(&settings.placement, &settings.create, &settings.tiers, &named)
 }
 
 /// Identity of a branch.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fsstack_identity::poolid::PoolId;
-use fsstack_pool::{Chain, Floor, PlacementRules, Policy, Rank, Scope};
+use fsstack_pool::{Chain, Floor, PlacementRules, Policy, Rank, Scope, Tiers};
 
 use crate::rules::Rules;
 
@@ -57,6 +57,8 @@ pub struct Settings {
     pub synced: Synced,
     /// Directories with a placement of their own.
     pub placement: PlacementRules,
+    /// Classes whose files go to another one when they are full.
+    pub tiers: Tiers,
     /// How bytes reach the branch.
     pub write_path: WritePath,
     /// Directories whose files have a write path of their own.
@@ -110,6 +112,7 @@ impl Settings {
             min_inodes: 0,
             synced: Synced::ByRequest,
             placement: PlacementRules::default(),
+            tiers: Tiers::default(),
             write_path: WritePath::Stacked,
             rules: Rules::default(),
             page_cache: PageCache::Off,

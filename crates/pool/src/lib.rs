@@ -19,7 +19,9 @@ mod rule_tree;
 mod size;
 mod source;
 mod space;
+mod tier;
 mod turn;
+mod window;
 
 pub mod escape;
 pub mod policy;
@@ -44,4 +46,6 @@ pub use rule_tree::{NamedBranch, ResolvedRule, RuleTree};
 pub use size::{Floor, Size, SizeError};
 pub use source::{SpecError, SpecFault, parse_source};
 pub use space::Space;
+pub use tier::{BadTier, Tier, TierOrder, Tiers, UsedShare};
 pub use turn::{Turn, turn};
+pub use window::{BadWindow, DayMinute, Window};

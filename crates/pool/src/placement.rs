@@ -28,7 +28,7 @@ pub enum Stage {
     NoRule,
     /// It is a target of the rule.
     Target,
-    /// It stands after `then=`.
+    /// It stands after `then=`, or a tier takes files of the targets there.
     Then,
     /// The rule does not name it, but is not strict.
     Other,
@@ -42,7 +42,7 @@ impl Stage {
         match self {
             Self::NoRule => "",
             Self::Target => "target of the rule",
-            Self::Then => "after then= of the rule",
+            Self::Then => "after then= of the rule, or of its tier",
             Self::Other => "not of the rule",
             Self::Last => "last resort",
         }
@@ -258,6 +258,7 @@ mod tests {
     use crate::placement_rule::PlacementRules;
     use crate::rule_tree::{NamedBranch, RuleTree};
     use crate::space::Space;
+    use crate::tier::Tiers;
 
     const GIB: u64 = 1 << 30;
 
@@ -296,7 +297,7 @@ mod tests {
                 class: class(at),
             })
             .collect();
-        RuleTree::new(&rule.parse::<PlacementRules>().unwrap(), create, &branches)
+        RuleTree::new(&rule.parse::<PlacementRules>().unwrap(), create, &Tiers::default(), &branches)
     }
 
     /// The order for a directory `depth` names below the rule's.

@@ -9,6 +9,7 @@ use crate::chain::Chain;
 use crate::class::Class;
 use crate::ids::BranchIx;
 use crate::placement_rule::{PlacementRule, PlacementRules, Target};
+use crate::tier::{Tier, Tiers};
 
 /// A branch as rules name it.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +47,20 @@ pub struct ResolvedRule {
 }
 
 impl ResolvedRule {
-    fn new(rule: &Arc<PlacementRule>, create: &Chain, all: &[NamedBranch<'_>]) -> Self {
+    fn new(rule: &Arc<PlacementRule>, create: &Chain, tiers: &Tiers, all: &[NamedBranch<'_>]) -> Self {
         let set = |targets: &[Target]| {
             targets.iter().fold(BranchSet::EMPTY, |set, target| set.or(target.branches(all)))
         };
         let as_is = rule.policy.as_ref().unwrap_or(create).without_last_resort();
+        let targets = set(&rule.targets);
+        let then = match rule.strict || !rule.then.is_empty() {
+            true => set(&rule.then),
+            // A tier takes its files down: there they lie by the rule, and new ones go there when its targets are full.
+            false => below(targets, tiers, all),
+        };
         Self {
-            targets: if rule.targets.is_empty() { BranchSet::ALL } else { set(&rule.targets) },
-            then: set(&rule.then),
+            targets: if rule.targets.is_empty() { BranchSet::ALL } else { targets },
+            then,
             spread: as_is.spread(),
             together: as_is.together(),
             as_is,
@@ -61,10 +68,23 @@ impl ResolvedRule {
         }
     }
 
-    /// Branches that objects of the directory belong on: its targets, and those after `then=`.
+    /// Branches that objects of the directory belong on: its targets, and those after `then=` or of the targets' tier.
     pub fn home(&self) -> BranchSet {
         self.targets.or(self.then)
     }
+}
+
+/// The branches that tiers take files of `above` to.
+fn below(above: BranchSet, tiers: &Tiers, all: &[NamedBranch<'_>]) -> BranchSet {
+    let mut reached = above;
+    // Each turn comes one tier further.
+    for _ in tiers.iter() {
+        let leads =
+            |tier: &&Arc<Tier>| !Target::Class(tier.fast.clone()).branches(all).and(reached).is_empty();
+        let slow = tiers.iter().filter(leads).map(|tier| Target::Class(tier.slow.clone()).branches(all));
+        reached = slow.fold(reached, BranchSet::or);
+    }
+    if reached == above { BranchSet::EMPTY } else { reached.and(above.others()) }
 }
 
 /// The rules of a pool, as a tree of names.
@@ -82,8 +102,8 @@ struct Node {
 }
 
 impl RuleTree {
-    /// `rules` in a pool of `branches` with the policy `create`.
-    pub fn new(rules: &PlacementRules, create: &Chain, branches: &[NamedBranch<'_>]) -> Self {
+    /// `rules` in a pool of `branches` with the policy `create` and these tiers.
+    pub fn new(rules: &PlacementRules, create: &Chain, tiers: &Tiers, branches: &[NamedBranch<'_>]) -> Self {
         let mut tree = Self::default();
         for rule in rules.iter() {
             if tree.nodes.is_empty() {
@@ -98,7 +118,7 @@ impl RuleTree {
                 }
             }
             tree.nodes[at].rule = Some(tree.rules.len());
-            tree.rules.push(ResolvedRule::new(rule, create, branches));
+            tree.rules.push(ResolvedRule::new(rule, create, tiers, branches));
         }
         tree
     }
@@ -135,7 +155,7 @@ mod tests {
     use crate::rule_dir::RuleDir;
 
     fn tree(rules: &str) -> RuleTree {
-        RuleTree::new(&rules.parse().unwrap(), &Chain::default_create(), &[])
+        RuleTree::new(&rules.parse().unwrap(), &Chain::default_create(), &Tiers::default(), &[])
     }
 
     fn found(tree: &RuleTree, path: &str) -> Option<(String, usize)> {

@@ -22,6 +22,7 @@ pub mod handover;
 pub mod identity;
 pub mod ioctl;
 pub mod keeper;
+pub mod local_time;
 pub mod locks;
 pub mod loop_device;
 pub mod mapped;
