@@ -76,6 +76,9 @@ _fsstack() {
             fsstack,support)
                 cmd="fsstack__subcmd__support"
                 ;;
+            fsstack,tier)
+                cmd="fsstack__subcmd__tier"
+                ;;
             fsstack,top)
                 cmd="fsstack__subcmd__top"
                 ;;
@@ -142,6 +145,15 @@ _fsstack() {
             fsstack__subcmd__rule,set)
                 cmd="fsstack__subcmd__rule__subcmd__set"
                 ;;
+            fsstack__subcmd__tier,remove)
+                cmd="fsstack__subcmd__tier__subcmd__remove"
+                ;;
+            fsstack__subcmd__tier,set)
+                cmd="fsstack__subcmd__tier__subcmd__set"
+                ;;
+            fsstack__subcmd__tier,status)
+                cmd="fsstack__subcmd__tier__subcmd__status"
+                ;;
             *)
                 ;;
         esac
@@ -150,6 +162,7 @@ _fsstack() {
     case "${cmd}" in
         fsstack)
             opts="-h -V --json --help --version list status get set write-path branch rule balance consolidate job upgrade where find explain copy nfs check doctor top log profile support metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch rule tier balance consolidate job upgrade where explain copy nfs check doctor top log profile support metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -163,7 +176,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__balance)
-            opts="-h --rules --by --until --rate --verify --dry-run --json --help"
+            opts="-h --rules --by --until --rate --verify --window --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -178,6 +191,10 @@ _fsstack() {
                     return 0
                     ;;
                 --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -231,7 +248,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch__subcmd__drain)
-            opts="-h --to --hidden --rate --verify --dry-run --json --help"
+            opts="-h --to --hidden --rate --verify --window --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -249,6 +266,10 @@ _fsstack() {
                     return 0
                     ;;
                 --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -352,7 +373,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__consolidate)
-            opts="-h --to --rate --verify --dry-run --json --help"
+            opts="-h --to --rate --verify --window --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -366,6 +387,10 @@ _fsstack() {
                     return 0
                     ;;
                 --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -798,6 +823,82 @@ _fsstack() {
                     fi
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__tier)
+            opts="-h --json --help status set remove"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__tier__subcmd__remove)
+            opts="-h --persist --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__tier__subcmd__set)
+            opts="-h --start --stop --order --min-age --window --persist --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --start)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stop)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --order)
+                    COMPREPLY=($(compgen -W "atime mtime size" -- "${cur}"))
+                    return 0
+                    ;;
+                --min-age)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__tier__subcmd__status)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

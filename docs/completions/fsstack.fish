@@ -34,6 +34,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "set" -d 'Change key
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Change the write path; takes effect at the next open of a file that is not open'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "branch" -d 'Add, remove or change a branch of a mounted pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "rule" -d 'List, set or remove placement rules: where new files of a directory go'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "tier" -d 'Have files of a class of branches move to another class when it is full'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "balance" -d 'Move files until the branches of a pool are about as full'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "consolidate" -d 'Move all files below a directory to one branch'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show, pause or cancel the jobs of a pool'
@@ -84,6 +85,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l to -d 'Only these branches take the files' -r -f -a "(__fish_complete_directories)"
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l hidden -d 'Names hidden by other branches: stop refuses to begin, and names them' -r -f -a "stop\t''"
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l verify -d 'Read each copy back and compare it before the old one goes'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l json -d 'Print JSON (schemas: docs/schema)'
@@ -111,10 +113,31 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand rule; and __fish_seen_su
 complete -c fsstack -n "__fish_fsstack_using_subcommand rule; and __fish_seen_subcommand_from remove" -l persist -d 'Also remove it from the pool\'s config file'
 complete -c fsstack -n "__fish_fsstack_using_subcommand rule; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand rule; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and not __fish_seen_subcommand_from status set remove" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and not __fish_seen_subcommand_from status set remove" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and not __fish_seen_subcommand_from status set remove" -f -a "status" -d 'Show the tiers: how full their classes are, and what they do'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and not __fish_seen_subcommand_from status set remove" -f -a "set" -d 'Have files of a class move to another class when it is full, in place of the tier that the class has'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and not __fish_seen_subcommand_from status set remove" -f -a "remove" -d 'Remove the tier of a class; what was moved stays moved'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from status" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l start -d 'Used share of FAST above which files leave' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l stop -d 'Used share of FAST at which they stop' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l order -d 'Files that leave first: atime (used least recently), mtime (written least recently) or size (the largest)' -r -f -a "atime\t''
+mtime\t''
+size\t''"
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l min-age -d 'Files that were used in this time stay (7d, 12h); with --order mtime: that were written' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l window -d 'Part of the local day in which files leave (01:00-06:00, 22:30-05:00)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l persist -d 'Also write it to the pool\'s config file'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from remove" -l persist -d 'Also remove it from the pool\'s config file'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l by -d 'Measure that is to be equal: percent (the used share) or free (free bytes)' -r -f -a "percent\t''
 free\t''"
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l until -d 'How far branches may be apart: of their size, or for free bytes of the mean size' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l rules -d 'Move what lies against the placement rules to branches that they name, instead of filling branches alike'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l verify -d 'Read each copy back and compare it before the old one goes'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l dry-run -d 'Only show what would move, and what would stay'
@@ -122,6 +145,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l json -d 'Pri
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l to -d 'The branch that takes the files; default: the one that has most of them, if there is room for the rest' -r -f -a "(__fish_complete_directories)"
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l rate -d 'Maximum bytes a second (100M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l verify -d 'Read each copy back and compare it before the old one goes'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l json -d 'Print JSON (schemas: docs/schema)'

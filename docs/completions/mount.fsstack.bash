@@ -40,6 +40,11 @@ _mount.fsstack() {
                     ;;
                 -o)
                     COMPREPLY=($(compgen -W "create= place-rules= minfreespace= mlimit= min-inodes= relocate relocate-verify= relocate-speed= require= branches-timeout= write-path= write-rules= page-cache= passthrough-headroom= attr-timeout= entry-timeout= negative-timeout= out-of-band= branch-timeout= branch-inflight= degraded= transport= door-scheduling= max-threads= max-write= statfs= locks= xattr= nfs-export nfs-identity= allow_other default_permissions mergerfs-control= fsname= subtype= config= state-dir= catalogue metrics= nonempty foreground seccomp= restart= log= log-level=" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "create= place-rules= tiers= minfreespace= mlimit= min-inodes= relocate relocate-verify= relocate-speed= require= branches-timeout= write-path= write-rules= page-cache= passthrough-headroom= attr-timeout= entry-timeout= negative-timeout= out-of-band= branch-timeout= branch-inflight= degraded= transport= door-scheduling= max-threads= max-write= statfs= locks= xattr= nfs-export nfs-identity= allow_other default_permissions mergerfs-control= fsname= subtype= config= state-dir= metrics= nonempty foreground seccomp= restart= log= log-level=" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "create= place-rules= tiers= minfreespace= mlimit= min-inodes= relocate relocate-verify= relocate-speed= require= branches-timeout= write-path= write-rules= page-cache= passthrough-headroom= attr-timeout= entry-timeout= negative-timeout= out-of-band= branch-timeout= branch-inflight= degraded= transport= door-scheduling= max-threads= max-write= statfs= locks= xattr= nfs-export nfs-identity= allow_other default_permissions mergerfs-control= fsname= subtype= config= state-dir= metrics= nonempty foreground seccomp= restart= log= log-level=" -- "${cur}"))
                     return 0
                     ;;
                 --print)

@@ -193,7 +193,7 @@ pub(crate) static DRAIN_FILES: Scenario = Scenario {
 
 fn drain(pool: &Engine) -> Answer<()> {
     let from = pool.union.pool().branches[0].ix;
-    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default() };
+    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default(), window: None };
     pool.union.start_drain(order).unwrap();
     while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
         std::thread::sleep(std::time::Duration::from_millis(1));

@@ -259,7 +259,7 @@ impl Act {
 
 fn drain(pool: &Engine, at: usize) -> Answer<()> {
     let from = pool.union.pool().branches[at].ix;
-    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default() };
+    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default(), window: None };
     let job = pool.union.start_drain(order).map_err(|_| Errno::INVAL)?;
     loop {
         match pool.union.jobs().iter().find(|known| known.id == job.id).map(|job| job.state) {

@@ -20,6 +20,8 @@ pub(crate) const SAMPLE: u32 = 8;
 pub const BUCKETS: usize = 27;
 
 const SHARDS: usize = 8;
+/// Shard of threads that no program waits for.
+const ASIDE: usize = SHARDS;
 /// Counters of a call: number, nanoseconds of the timed ones, and the buckets.
 const ROW: usize = 2 + BUCKETS;
 const ROWS: usize = Call::COUNT * ROW;
@@ -169,6 +171,17 @@ impl BranchMetrics {
         add(self.numbers.shard(), SUMS + sum as usize, number);
     }
 
+    /// Returns how long calls took that programs may have waited for, by kind of call.
+    pub fn times(&self) -> CallTimes {
+        let mut times = CallTimes::default();
+        let all = self.numbers.sum_of(&self.numbers.shards[..ASIDE]);
+        for call in Call::ALL {
+            let row = &all[call as usize * ROW..][..ROW];
+            times.0[call as usize].copy_from_slice(&row[2..]);
+        }
+        times
+    }
+
     /// Returns the current sums.
     pub fn snapshot(&self) -> BranchMetricsSnapshot {
         let all = self.numbers.sum();
@@ -270,6 +283,60 @@ fn bucket(took: Duration) -> usize {
     usize::try_from(u64::BITS - quarters.leading_zeros()).unwrap_or(0).min(BUCKETS - 1)
 }
 
+/// Histograms of the timed calls of a branch, one for each kind of call.
+#[derive(Clone, Debug)]
+pub struct CallTimes(Vec<[u64; BUCKETS]>);
+
+impl Default for CallTimes {
+    fn default() -> Self {
+        Self(vec![[0; BUCKETS]; Call::COUNT])
+    }
+}
+
+impl CallTimes {
+    /// The histograms, in a fixed order of kinds.
+    pub fn kinds(&self) -> impl Iterator<Item = &[u64; BUCKETS]> {
+        self.0.iter()
+    }
+
+    /// Number of all calls.
+    pub fn total(&self) -> u64 {
+        self.0.iter().flatten().sum()
+    }
+
+    /// Adds `number` calls of a kind to a bucket.
+    pub fn count(&mut self, kind: usize, bucket: usize, number: u64) {
+        self.0[kind][bucket] += number;
+    }
+
+    /// Adds the calls of `more`.
+    pub fn add(&mut self, more: &Self) {
+        self.with(more, u64::saturating_add);
+    }
+
+    /// The calls since the sums were as in `earlier`.
+    #[must_use]
+    pub fn since(mut self, earlier: &Self) -> Self {
+        self.with(earlier, u64::saturating_sub);
+        self
+    }
+
+    /// Forgets half of the calls of each bucket.
+    pub fn halve(&mut self) {
+        self.0.iter_mut().flatten().for_each(|count| *count /= 2);
+    }
+
+    fn with(&mut self, other: &Self, sum: impl Fn(u64, u64) -> u64) {
+        let pairs = self.0.iter_mut().flatten().zip(other.0.iter().flatten());
+        pairs.for_each(|(mine, others)| *mine = sum(*mine, *others));
+    }
+}
+
+/// Counts calls of this thread as those that no program waits for.
+pub fn count_aside() {
+    SHARD.with(|shard| shard.set(ASIDE));
+}
+
 /// Counters of the pool since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolMetricsSnapshot {
@@ -319,13 +386,13 @@ fsstack_sync::thread_local! {
 /// Counters in shards, one per group of threads; a shard is allocated by its first thread.
 #[derive(Debug)]
 struct Sharded {
-    shards: [OnceLock<Box<[AtomicU64]>>; SHARDS],
+    shards: [OnceLock<Box<[AtomicU64]>>; SHARDS + 1],
     len: usize,
 }
 
 impl Sharded {
     fn new(len: usize) -> Self {
-        Self { shards: [const { OnceLock::new() }; SHARDS], len }
+        Self { shards: [const { OnceLock::new() }; SHARDS + 1], len }
     }
 
     fn shard(&self) -> &[AtomicU64] {
@@ -340,8 +407,12 @@ impl Sharded {
     }
 
     fn sum(&self) -> Vec<u64> {
+        self.sum_of(&self.shards)
+    }
+
+    fn sum_of(&self, shards: &[OnceLock<Box<[AtomicU64]>>]) -> Vec<u64> {
         let mut all = vec![0_u64; self.len];
-        for shard in self.shards.iter().filter_map(OnceLock::get) {
+        for shard in shards.iter().filter_map(OnceLock::get) {
             all.iter_mut().zip(shard).for_each(|(sum, number)| *sum = sum.wrapping_add(number.load(Relaxed)));
         }
         all
@@ -389,5 +460,23 @@ mod tests {
         assert_eq!(snapshot.calls[0].buckets.iter().sum::<u64>(), 2000);
         assert!(snapshot.quantile(0.5) <= snapshot.quantile(0.99));
         assert_eq!(BranchMetrics::new(true).snapshot().quantile(0.5), None);
+    }
+
+    #[test]
+    fn calls_that_no_program_waits_for_are_counted_and_have_no_times() {
+        let metrics = BranchMetrics::new(false);
+        let call = || _ = metrics.time(|| Err::<(), _>(SysError { call: Call::Stat, errno: Errno::NOENT }));
+        call();
+        let before = metrics.times();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                count_aside();
+                call();
+            });
+        });
+        assert_eq!(
+            (before.total(), metrics.times().since(&before).total(), metrics.snapshot().count()),
+            (1, 0, 2)
+        );
     }
 }

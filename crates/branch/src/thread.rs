@@ -9,6 +9,11 @@ use std::io;
 use fsstack_sync::thread::{Builder, JoinHandle};
 use fsstack_sys as sys;
 
+use crate::metrics::count_aside;
+
+/// Threads that carry out jobs and moves: no program waits for their calls.
+const ASIDE: [&str; 2] = ["job", "mover"];
+
 /// Starts `work` on a new thread with ordinary scheduling, acting as the daemon.
 ///
 /// # Errors
@@ -21,6 +26,9 @@ pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Resul
         }
         if let Err(error) = sys::identity::become_daemon() {
             return tracing::error!(%error, "thread cannot take the daemon's identity; its work is not done");
+        }
+        if std::thread::current().name().is_some_and(|name| ASIDE.contains(&name)) {
+            count_aside();
         }
         work();
     })

@@ -15,8 +15,8 @@ use tokio::net::UnixStream;
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
-    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest,
-    WritePathChanged, WritePathRequest,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest, Upgrade,
+    UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -133,6 +133,14 @@ impl Client {
     /// See [`ClientError`].
     pub fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, ClientError> {
         self.post(&Route::Catalogue, request)
+    }
+
+    /// Shows, sets or removes tiers.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn tiers(&self, request: &TierRequest) -> Result<TierList, ClientError> {
+        self.post(&Route::Tiers, request)
     }
 
     /// Takes a step of an upgrade.

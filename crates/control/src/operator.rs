@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
-    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade, UpgradeRequest,
-    WritePathChanged, WritePathRequest,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest, Upgrade,
+    UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -48,6 +48,12 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// The pool keeps none, or it has no such branch.
     fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal>;
+
+    /// Shows, sets or removes tiers, and returns them.
+    ///
+    /// # Errors
+    /// The text is no tier, or names no class of the pool.
+    fn tiers(&self, request: &TierRequest) -> Result<TierList, Refusal>;
     /// Takes a step of an upgrade: how far it has come.
     ///
     /// # Errors

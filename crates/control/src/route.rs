@@ -16,6 +16,7 @@ pub(crate) enum Route {
     Jobs,
     Rules,
     Catalogue,
+    Tiers,
     Upgrade,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
@@ -43,6 +44,7 @@ impl Route {
             "/v1/jobs" => Self::Jobs,
             "/v1/rules" => Self::Rules,
             "/v1/catalogue" => Self::Catalogue,
+            "/v1/tiers" => Self::Tiers,
             "/v1/upgrade" => Self::Upgrade,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
@@ -70,6 +72,7 @@ impl Route {
             Self::Jobs => "/v1/jobs".to_owned(),
             Self::Rules => "/v1/rules".to_owned(),
             Self::Catalogue => "/v1/catalogue".to_owned(),
+            Self::Tiers => "/v1/tiers".to_owned(),
             Self::Upgrade => "/v1/upgrade".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
@@ -101,6 +104,7 @@ mod tests {
             Route::Jobs,
             Route::Rules,
             Route::Catalogue,
+            Route::Tiers,
             Route::Upgrade,
             Route::Copy,
             Route::SlowCalls,

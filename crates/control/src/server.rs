@@ -401,6 +401,7 @@ fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8])
         (&Method::POST, Route::Catalogue) => {
             answered(asked(body).and_then(|request| operator.catalogue(&request)))
         }
+        (&Method::POST, Route::Tiers) => answered(asked(body).and_then(|request| operator.tiers(&request))),
         (&Method::POST, Route::Upgrade) => {
             answered(asked(body).and_then(|request| operator.upgrade(&request)))
         }

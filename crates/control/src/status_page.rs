@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 
 use fsstack_pool::Size;
 
-use crate::api::{BranchStatus, Status};
+use crate::api::{BranchStatus, JobStatus, Status, TierStatus};
 
 /// Reload interval in seconds.
 const REFRESH: u32 = 5;
@@ -90,6 +90,8 @@ fn write_page(page: &mut String, status: &Status) -> fmt::Result {
     term(page, "write path", Escaped(&status.write_path))?;
     term(page, "transport", Escaped(&status.transport))?;
     page.push_str("</dl>\n");
+    status.jobs.iter().try_for_each(|job| write_job(page, job))?;
+    status.tiers.iter().try_for_each(|tier| write_tier(page, tier))?;
     status.branches.iter().try_for_each(|branch| write_branch(page, branch))?;
     writeln!(
         page,
@@ -97,6 +99,32 @@ fn write_page(page: &mut String, status: &Status) -> fmt::Result {
         Escaped(&status.version),
         status.pid
     )
+}
+
+fn write_job(page: &mut String, job: &JobStatus) -> fmt::Result {
+    let (kind, subject, state) = (Escaped(&job.kind), Escaped(&job.branch), Escaped(&job.state));
+    writeln!(page, "<section><h2><span>{state}</span>job {}: {kind} of {subject}</h2><dl>", job.id)?;
+    term(page, "files moved", format_args!("{} of {}", job.moved_files, job.files))?;
+    let (moved, all) = (Size(job.moved_bytes).approx(), Size(job.bytes).approx());
+    term(page, "moved", format_args!("{moved} of {all}"))?;
+    term(page, "staying", job.staying)?;
+    if let Some(window) = &job.window {
+        term(page, "window", Escaped(window))?;
+    }
+    page.push_str("</dl></section>\n");
+    Ok(())
+}
+
+fn write_tier(page: &mut String, tier: &TierStatus) -> fmt::Result {
+    let (fast, slow) = (Escaped(&tier.fast), Escaped(&tier.slow));
+    writeln!(page, "<section><h2>tier {fast} to {slow}</h2><dl>")?;
+    let used = |used: u64, total: u64| format!("{} of {}", Size(used).approx(), Size(total).approx());
+    term(page, "used, faster class", used(tier.fast_used, tier.fast_total))?;
+    term(page, "used, slower class", used(tier.slow_used, tier.slow_total))?;
+    term(page, "moves", format_args!("above {}, to {}", Escaped(&tier.start), Escaped(&tier.stop)))?;
+    term(page, "now", Escaped(&tier.why))?;
+    page.push_str("</dl></section>\n");
+    Ok(())
 }
 
 fn write_branch(page: &mut String, branch: &BranchStatus) -> fmt::Result {

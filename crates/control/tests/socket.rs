@@ -38,6 +38,7 @@ impl Operator for Parrot {
             write_path: "auto".into(),
             write_rules: Vec::new(),
             placement_rules: Vec::new(),
+            tiers: Vec::new(),
             misplaced: 0,
             branches: Vec::new(),
             open_files: OpenFiles::default(),
@@ -95,6 +96,10 @@ impl Operator for Parrot {
     }
 
     fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal> {
+        Err(Refusal::missing(format!("{request:?}")))
+    }
+
+    fn tiers(&self, request: &TierRequest) -> Result<TierList, Refusal> {
         Err(Refusal::missing(format!("{request:?}")))
     }
 

@@ -14,7 +14,7 @@ use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
 use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, Restart, WritePath, Xattrs};
-use fsstack_pool::{Chain, Floor, Printable, Target, parse_source};
+use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -91,7 +91,7 @@ fn notices(raw: &mut RawOptions, world: &World) {
     }
 }
 
-/// Notices targets of placement rules that no branch is: it may come later (`fsstack branch add`).
+/// Notices targets of placement rules and classes of tiers that no branch is: it may come later (`fsstack branch add`).
 fn unknown_targets(raw: &mut RawOptions, branches: &[Branch]) {
     let rules = raw.options.engine.placement.clone();
     let is_known = |target: &Target| {
@@ -107,6 +107,13 @@ fn unknown_targets(raw: &mut RawOptions, branches: &[Branch]) {
                 Target::Branch(_) => "no branch has the path",
             };
             raw.notice(format!("{}: {rule}: {what} {target}", options::PLACE_RULES));
+        }
+    }
+    let tiers = raw.options.engine.tiers.clone();
+    for tier in tiers.iter() {
+        let lacks = |class: &&Class| !is_known(&Target::Class((*class).clone()));
+        for class in [&tier.fast, &tier.slow].into_iter().filter(lacks) {
+            raw.notice(format!("{}: {tier}: no branch has the class {class}", options::TIERS));
         }
     }
 }

@@ -79,6 +79,7 @@ pub(crate) fn serve(
         let served = attended.served.clone();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.union.resume_drains();
+            served.union.watch_tiers();
             answers(settings)?;
             served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);

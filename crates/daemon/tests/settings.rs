@@ -97,6 +97,9 @@ fn the_defaults() {
                     placement: PlacementRules(
                         [],
                     ),
+                    tiers: Tiers(
+                        [],
+                    ),
                     write_path: Auto,
                     rules: Rules(
                         [],

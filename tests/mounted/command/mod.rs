@@ -18,6 +18,7 @@ mod rules;
 mod shows;
 mod support;
 mod switch;
+mod tiers;
 mod top;
 mod users;
 

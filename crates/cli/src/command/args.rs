@@ -4,8 +4,10 @@ mod diagnosis;
 
 pub(super) use diagnosis::{Check, Find, Log, Profile, Support};
 mod rule;
+mod tier;
 
 pub(super) use rule::{Rule, RuleAction};
+pub(super) use tier::{Tier, TierAction};
 
 use super::show::Style;
 use crate::nfs::Clients;
@@ -63,6 +65,8 @@ pub enum Command {
     Branch(BranchArguments),
     /// List, set or remove placement rules: where new files of a directory go.
     Rule(Rule),
+    /// Have files of a class of branches move to another class when it is full.
+    Tier(Tier),
     /// Move files until the branches of a pool are about as full.
     Balance(Balance),
     /// Move all files below a directory to one branch.
@@ -276,6 +280,9 @@ pub struct Manner {
     /// Read each copy back and compare it before the old one goes.
     #[arg(long)]
     pub verify: bool,
+    /// Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it.
+    #[arg(long, value_name = "HH:MM-HH:MM")]
+    pub window: Option<String>,
     /// Only show what would move, and what would stay.
     #[arg(long)]
     pub dry_run: bool,

@@ -25,6 +25,7 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
         to: wish.to.iter().map(shown).collect(),
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
+        window: wish.manner.window.clone(),
         dry_run: wish.manner.dry_run,
     };
     follow(&pool::find(&wish.pool)?.client(), &request, style)
@@ -37,7 +38,8 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
     let dir = dir.unwrap_or_default();
     if wish.rules {
         let Manner { verify, dry_run, .. } = wish.manner;
-        let request = JobRequest::Rules { dir, rate: rate(&wish.manner)?, verify, dry_run };
+        let window = wish.manner.window.clone();
+        let request = JobRequest::Rules { dir, rate: rate(&wish.manner)?, verify, window, dry_run };
         return follow(&pool.client(), &request, style);
     }
     let request = JobRequest::Balance {
@@ -46,6 +48,7 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
         until: hundredths(&wish.until)?,
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
+        window: wish.manner.window.clone(),
         dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
@@ -59,6 +62,7 @@ pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed
         to: wish.to.as_ref().map(|to| to.to_string_lossy().into_owned()),
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
+        window: wish.manner.window.clone(),
         dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
@@ -200,6 +204,14 @@ fn summary(job: &JobStatus) -> String {
     let mut text = String::new();
     let JobStatus { id, kind, branch, state, .. } = job;
     let _ = writeln!(text, "job {id}, {kind} of {branch}: {state}, {}", age(job.seconds));
+    if let Some(window) = &job.window {
+        let parked = if state == "parked" { ": parked until it opens" } else { "" };
+        let _ = writeln!(text, "window {window}{parked}");
+    }
+    if !job.over && job.at_work_percent < 100 {
+        let percent = job.at_work_percent;
+        let _ = writeln!(text, "at work for {percent} % of the time: programs wait longer for its branches");
+    }
     if let Some(refusal) = &job.refusal {
         let _ = writeln!(text, "{refusal}");
     }
@@ -248,6 +260,7 @@ fn progress(job: &JobStatus) {
     let mut line = format!("\r\x1b[K{}: ", job.state);
     let _ = match job.state.as_str() {
         "counting" => write!(line, "{} files, {}", job.files, size(job.bytes)),
+        "parked" => write!(line, "outside of the window {}", job.window.as_deref().unwrap_or_default()),
         _ => write!(
             line,
             "{} of {} files, {} of {}, {} staying",

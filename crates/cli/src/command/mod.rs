@@ -25,6 +25,7 @@ mod show;
 mod status;
 mod support;
 mod table;
+mod tier;
 mod time_limit;
 mod top;
 mod typed_dir;
@@ -90,6 +91,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::WritePath(wish) => write_path::run(wish, style),
         Command::Branch(wish) => branch::run(wish, style),
         Command::Rule(wish) => rule::run(wish, style),
+        Command::Tier(wish) => tier::run(wish, style),
         Command::Balance(wish) => job::balance(wish, style),
         Command::Consolidate(wish) => job::consolidate(wish, style),
         Command::Job(wish) => job::run(wish, style),

@@ -3,6 +3,7 @@
 use super::rule::misplaced;
 use super::show::{self, Style};
 use super::table::{Side, Table, age, latency, size};
+use super::tier::percent;
 use super::{Failed, pool};
 use fsstack_control::api::{Descriptors, SilentPool, Status, StatusList};
 use std::fmt::Write as _;
@@ -51,6 +52,10 @@ fn human(status: &Status) -> String {
         let _ = writeln!(text, "placement {} below {}", rule.rule, rule.dir);
     }
     text.push_str(&misplaced(status.misplaced));
+    for tier in &status.tiers {
+        let (fast, slow, used) = (&tier.fast, &tier.slow, percent(tier));
+        let _ = writeln!(text, "tier {fast}>{slow}: {used} used, {}", tier.why);
+    }
     let _ = writeln!(
         text,
         "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories open, {} directory descriptors",

@@ -20,6 +20,9 @@ pub enum JobRequest {
         /// Read each copy back before the old one goes.
         #[serde(default)]
         verify: bool,
+        /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
+        #[serde(default)]
+        window: Option<String>,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -39,6 +42,9 @@ pub enum JobRequest {
         /// Read each copy back before the old one goes.
         #[serde(default)]
         verify: bool,
+        /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
+        #[serde(default)]
+        window: Option<String>,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -54,6 +60,9 @@ pub enum JobRequest {
         /// Read each copy back before the old one goes.
         #[serde(default)]
         verify: bool,
+        /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
+        #[serde(default)]
+        window: Option<String>,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -71,6 +80,9 @@ pub enum JobRequest {
         /// Read each copy back before the old one goes.
         #[serde(default)]
         verify: bool,
+        /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
+        #[serde(default)]
+        window: Option<String>,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -123,17 +135,23 @@ pub struct Jobs {
 pub struct JobStatus {
     /// Its number, from 1 since the mount.
     pub id: u64,
-    /// `drain`, `balance`, `rules` or `consolidate`.
+    /// `drain`, `balance`, `rules`, `consolidate` or `tier`.
     pub kind: String,
-    /// The branch that it empties; of others the directory, from the pool's root.
+    /// The branch that it empties; of a tier its classes; of others the directory, from the pool's root.
     pub branch: String,
-    /// `counting`, `moving`, `waiting` (until the rest can be moved) or `paused`; after its end `planned`, `done`, `incomplete`,
-    /// `refused` or `cancelled`.
+    /// `counting`, `moving`, `waiting` (until the rest can be moved), `paused` or `parked` (outside of its window); after its end
+    /// `planned`, `done`, `incomplete`, `refused`, `cancelled` or `out-of-window` (of a tier: it begins anew when the window opens).
     pub state: String,
     /// True if it has ended.
     pub over: bool,
     /// True if it only reports what would move.
     pub dry_run: bool,
+    /// Part of the local day in which it moves files; null for all of it.
+    #[serde(default)]
+    pub window: Option<String>,
+    /// Share of the time that it is at work, in percent: less where programs wait longer for its branches.
+    #[serde(default)]
+    pub at_work_percent: u32,
     /// Reason for a refusal.
     pub refusal: Option<String>,
     /// Files, links, sockets, fifos and devices that are to move, as found at the start.
@@ -150,6 +168,9 @@ pub struct JobStatus {
     pub targets: Vec<JobTarget>,
     /// Number of objects that stay, at the last look.
     pub staying: u64,
+    /// Number of objects that the last pass did not try, as the job was to wait.
+    #[serde(default)]
+    pub untried: u64,
     /// The first of them, at most 1000.
     pub stays: Vec<JobStaying>,
     /// Running time in seconds.

@@ -12,6 +12,7 @@ mod jobs;
 mod keys;
 mod rules;
 mod shown;
+mod tiers;
 mod upgrade;
 
 pub use calls::*;
@@ -22,6 +23,7 @@ pub use jobs::*;
 pub use keys::*;
 pub use rules::*;
 pub use shown::*;
+pub use tiers::*;
 pub use upgrade::*;
 
 /// State of a pool. Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
@@ -57,6 +59,9 @@ pub struct Status {
     /// Objects that came to lie against the placement rules since the mount, or since a balance by rules counted them.
     #[serde(default)]
     pub misplaced: u64,
+    /// Classes whose files go to another one when they are full.
+    #[serde(default)]
+    pub tiers: Vec<TierStatus>,
     /// The branches in order.
     pub branches: Vec<BranchStatus>,
     /// Open files by write path.
@@ -380,6 +385,8 @@ mod tests {
         check::<RuleRequest>("request-rule");
         check::<CatalogueRequest>("request-catalogue");
         check::<CataloguePage>("catalogue");
+        check::<TierList>("tiers");
+        check::<TierRequest>("request-tier");
         check::<JobRequest>("request-job");
         check::<Jobs>("jobs");
         check::<Upgrade>("upgrade");

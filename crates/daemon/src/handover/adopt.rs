@@ -340,6 +340,7 @@ impl TakenOver {
             if served.union.kept().is_some() {
                 served.union.resume_drains();
             }
+            served.union.watch_tiers();
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 *served.handover.calls.lock() = keep_to_known_calls(&settings);

@@ -287,6 +287,7 @@ impl Served {
             Ok(kept) => kept,
             Err(why) => return why.0,
         };
+        let _tiers = self.union.hold_tiers();
         let deadline = Instant::now() + timeout(&self.union);
         let paused_at = handover::since_boot();
         let paused = match pauser.pause(deadline) {

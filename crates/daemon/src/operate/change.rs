@@ -147,6 +147,7 @@ impl Served {
     pub(super) fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
         let engine = engine_settings(settings);
         self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
+        self.union.watch_tiers();
         self.adapter.set_timeouts(timeouts(&settings.options));
         if self.level.get() != settings.options.log.level {
             self.level.set(settings.options.log.level);

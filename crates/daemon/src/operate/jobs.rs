@@ -7,36 +7,38 @@ use fsstack_engine::jobs::level::By;
 use fsstack_engine::jobs::{
     BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, Manner, MovingList, PlannedMove, RulesOrder,
 };
-use fsstack_pool::Printable;
+use fsstack_pool::{Printable, Window};
 use std::num::NonZeroU64;
 
 impl Served {
     pub(super) fn obey_job(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let one = |view: JobView| Jobs { jobs: vec![self.tell_job(&view)] };
         match request {
-            JobRequest::Drain { branch, to, rate, verify, dry_run } => {
+            JobRequest::Drain { branch, to, rate, verify, window, dry_run } => {
                 let from = self.known(branch)?.ix;
                 let to = to.iter().map(|to| self.known(to).map(|to| to.ix)).collect::<Result<_, _>>()?;
-                let order = DrainOrder { from, to, manner: manner(*rate, *verify, *dry_run)? };
+                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let order = DrainOrder { from, to, manner, window };
                 self.union.start_drain(order).map(one).map_err(|error| refused(branch, &error))
             }
-            JobRequest::Balance { dir, by, until, rate, verify, dry_run } => {
+            JobRequest::Balance { dir, by, until, rate, verify, window, dry_run } => {
                 let by = match by {
                     BalanceBy::Free => By::Free,
                     BalanceBy::Percent => By::Percent,
                 };
-                let manner = manner(*rate, *verify, *dry_run)?;
-                let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner };
+                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner, window };
                 self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
             }
-            JobRequest::Rules { dir, rate, verify, dry_run } => {
-                let order = RulesOrder { dir: dir_of(dir), manner: manner(*rate, *verify, *dry_run)? };
+            JobRequest::Rules { dir, rate, verify, window, dry_run } => {
+                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let order = RulesOrder { dir: dir_of(dir), manner, window };
                 self.union.start_rules(order).map(one).map_err(|error| refused("", &error))
             }
-            JobRequest::Consolidate { dir, to, rate, verify, dry_run } => {
+            JobRequest::Consolidate { dir, to, rate, verify, window, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
-                let manner = manner(*rate, *verify, *dry_run)?;
-                let order = ConsolidateOrder { dir: dir_of(dir), to, manner };
+                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let order = ConsolidateOrder { dir: dir_of(dir), to, manner, window };
                 self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Pause { job } => {
@@ -77,6 +79,8 @@ impl Served {
             state: view.state.name().to_owned(),
             over: view.state.is_over(),
             dry_run: view.dry_run,
+            window: view.window.map(|window| window.to_string()),
+            at_work_percent: view.at_work,
             refusal: view.refusal.clone(),
             files: view.found.files,
             bytes: view.found.bytes,
@@ -91,6 +95,7 @@ impl Served {
                 })
                 .collect(),
             staying: view.staying,
+            untried: view.untried,
             stays: view
                 .named
                 .iter()
@@ -120,6 +125,11 @@ impl Served {
 fn manner(rate: Option<u64>, verify: bool, dry_run: bool) -> Result<Manner, Refusal> {
     let some = |rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"));
     Ok(Manner { rate: rate.map(some).transpose()?, verify, dry_run })
+}
+
+fn window_of(typed: Option<&str>) -> Result<Option<Window>, Refusal> {
+    let window = typed.map(str::parse::<Window>).transpose();
+    window.map_err(|error| Refusal::usage(format!("window: {error}")))
 }
 
 /// The path of a directory, as typed: without the slashes around it.

@@ -1,7 +1,7 @@
 //! The pool's metrics in OpenMetrics text format.
 
 use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
-use fsstack_control::api::{BranchStatus, JobStatus, Status};
+use fsstack_control::api::{BranchStatus, JobStatus, Status, TierStatus};
 use fsstack_engine::admin::status::Status as Known;
 use std::fmt::Write as _;
 
@@ -39,6 +39,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     }
     page.descriptors(status);
     page.jobs(status);
+    page.tiers(status);
     page.of_branches(status, "fsstack_branch_size_bytes", "gauge", "Size of the branch.", |b| b.total);
     page.of_branches(
         status,
@@ -66,6 +67,9 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
 
 /// Reads one figure of a job.
 type JobFigure = fn(&JobStatus) -> u64;
+
+/// Reads one figure of a tier.
+type TierFigure = fn(&TierStatus) -> u64;
 
 struct MetricsPage(String);
 
@@ -106,6 +110,24 @@ impl MetricsPage {
                 let id = job.id.to_string();
                 let labels = [("job", id.as_str()), ("kind", &job.kind), ("branch", &job.branch)];
                 self.sample(name, &labels, figure(job));
+            }
+        }
+    }
+
+    fn tiers(&mut self, status: &Status) {
+        let figures: [(&str, &str, TierFigure); 3] = [
+            ("fsstack_tier_used_bytes", "Bytes of the faster class that cannot be had any more.", |tier| {
+                tier.fast_used
+            }),
+            ("fsstack_tier_size_bytes", "Size of the faster class.", |tier| tier.fast_total),
+            ("fsstack_tier_moving", "1 while a job of the tier moves files.", |tier| {
+                u64::from(tier.state == "moving")
+            }),
+        ];
+        for (name, help, figure) in figures {
+            self.family(name, "gauge", help);
+            for tier in &status.tiers {
+                self.sample(name, &[("fast", tier.fast.as_str()), ("slow", &tier.slow)], figure(tier));
             }
         }
     }

@@ -16,6 +16,7 @@ mod metrics;
 mod persist;
 mod rules;
 mod status;
+mod tiers;
 mod upgrade;
 
 use crate::handover::Handover;
@@ -26,8 +27,8 @@ pub(crate) use branches::Leaving;
 use fsstack_control::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest,
-    RecentLines, RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, Upgrade,
-    UpgradeRequest, When, WritePathChanged, WritePathRequest,
+    RecentLines, RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest,
+    Upgrade, UpgradeRequest, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -108,6 +109,11 @@ impl Operator for Served {
 
     fn catalogue(&self, request: &CatalogueRequest) -> Result<CataloguePage, Refusal> {
         self.look_up_names(request)
+    }
+
+    fn tiers(&self, request: &TierRequest) -> Result<TierList, Refusal> {
+        let _turn = self.handover.operators.read();
+        self.obey_tier(request).inspect(|_| self.note_state())
     }
 
     fn upgrade(self: Arc<Self>, request: &UpgradeRequest) -> Result<Upgrade, Refusal> {

@@ -77,7 +77,7 @@ pub(super) fn left_without(union: &Union, branch: &Member) -> Vec<String> {
 }
 
 /// Refuses a target that no branch of the pool is, as a mistyped one would take nothing.
-fn check_target(pool: &Pool, target: &Target) -> Result<(), Refusal> {
+pub(super) fn check_target(pool: &Pool, target: &Target) -> Result<(), Refusal> {
     match target {
         Target::Class(class) => {
             let mut known: Vec<&str> =

@@ -37,6 +37,7 @@ impl Served {
             write_rules: settings.options.engine.rules.iter().map(rule).collect(),
             placement_rules: known.rules.iter().map(super::rules::shown).collect(),
             misplaced: known.misplaced,
+            tiers: self.tell_tiers(),
             branches: known.branches.iter().map(|branch| self.tell_branch(branch)).collect(),
             open_files: OpenFiles {
                 passthrough: values::count(known.open.passthrough),

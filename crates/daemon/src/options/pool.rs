@@ -21,6 +21,7 @@ pub(crate) const WRITE_PATH: &str = "write-path";
 pub(crate) const PAGE_CACHE: &str = "page-cache";
 pub(crate) const WRITE_RULES: &str = "write-rules";
 pub(crate) const PLACE_RULES: &str = "place-rules";
+pub(crate) const TIERS: &str = "tiers";
 
 /// Options whose values may be no text.
 pub(super) const PATHS: [&str; 4] = ["config", "state-dir", "fsname", "log"];
@@ -47,6 +48,14 @@ pub(super) const PLACEMENT: &[Row] = &[
         |raw, typed| typed.read(&mut raw.options.engine.placement),
     )
     .live(|now| now.engine.placement.to_string()),
+    option(
+        &[TIERS],
+        Takes::Value("FAST>SLOW[;WORD][:FAST>SLOW...]"),
+        "",
+        "Classes whose files move to another class when they are full, such as fast>slow;start=80%;stop=60%; words are start=, stop=, order= (atime, mtime or size), min-age= (7d) and window= (01:00-06:00).",
+        |raw, typed| typed.read(&mut raw.options.engine.tiers),
+    )
+    .live(|now| now.engine.tiers.to_string()),
     option(
         &["minfreespace"],
         Takes::Value("SIZE"),

@@ -162,6 +162,8 @@ impl Union {
     /// The pool stays as it is then.
     pub fn remove_branch(&self, ix: BranchIx, how: Removal<'_>) -> Result<(), BadChange> {
         let branch = self.begin_removal(ix)?;
+        // One that is still at work keeps the branch in use, which is reported.
+        let _ended = self.jobs.end_yielding();
         loop {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),

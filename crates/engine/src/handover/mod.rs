@@ -18,6 +18,7 @@ use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
 use crate::files::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::jobs::JobView;
 use crate::tree::inode::handed::{InodeRow, NameRow};
 use crate::tree::unsynced_dirs::UnsyncedRow;
 use crate::union::Union;
@@ -107,12 +108,8 @@ impl Union {
                 )));
             }
         }
-        if let Some(job) = self.jobs().into_iter().find(|job| !job.state.is_over()) {
-            return Err(NotNow(format!(
-                "job {} ({} of {}) is at work: wait for its end, or call it off: fsstack job cancel",
-                job.id, job.kind, job.subject
-            )));
-        }
+        // Those of tiers make way.
+        self.check_jobs(|job| !job.yields)?;
         if !self.admin.copies.lock().is_empty() {
             return Err(NotNow(
                 "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),
@@ -121,12 +118,23 @@ impl Union {
         Ok(())
     }
 
+    fn check_jobs(&self, counts: impl Fn(&JobView) -> bool) -> Result<(), NotNow> {
+        match self.jobs().into_iter().find(|job| !job.state.is_over() && counts(job)) {
+            Some(job) => Err(NotNow(format!(
+                "job {} ({} of {}) is at work: wait for its end, or call it off: fsstack job cancel",
+                job.id, job.kind, job.subject
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Waits until nothing works on the pool by itself. Requests must be at rest.
     ///
     /// # Errors
     /// What still works at `deadline`, or stands against a handover.
     pub fn rest(&self, deadline: Instant) -> Result<(), NotNow> {
         self.check_handover()?;
+        self.check_jobs(|_| true)?;
         let idle = || {
             self.moves.movers.are_idle()
                 && self.tree.pool.load().branches.iter().all(|branch| branch.closing() == 0)

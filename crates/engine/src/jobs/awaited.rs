@@ -34,13 +34,13 @@ pub(super) struct AnyAwaited(AtomicBool);
 impl JobList {
     /// A handle of the open file `ino` was closed.
     pub(crate) fn has_closed(&self, ino: Ino, file: &OpenFile) {
-        if self.1.0.load(SeqCst) && !is_kept(file) {
+        if self.awaited.0.load(SeqCst) && !is_kept(file) {
             self.wake_for(ino);
         }
     }
 
     fn wake_for(&self, ino: Ino) {
-        for job in &self.0.lock().jobs {
+        for job in &self.state.lock().jobs {
             let mut progress = job.progress.lock();
             if progress.awaited.0.contains(&ino) {
                 progress.woken = true;
@@ -52,7 +52,7 @@ impl JobList {
     /// `job` waits for the last close of the open file `ino`.
     pub(super) fn awaits(&self, job: &Job, ino: Ino, file: Option<&OpenFile>) {
         if job.progress.lock().awaited.add(ino) {
-            self.1.0.store(true, SeqCst);
+            self.awaited.0.store(true, SeqCst);
             // Closed since it was looked at.
             if !file.is_some_and(is_kept) {
                 self.wake_for(ino);
@@ -62,13 +62,13 @@ impl JobList {
 
     /// `job` looks at all files again.
     pub(super) fn awaits_none(&self, job: &Job) {
-        let state = self.0.lock();
+        let state = self.state.lock();
         {
             let mut progress = job.progress.lock();
             (progress.awaited, progress.woken) = (Awaited::default(), false);
         }
         let any = state.jobs.iter().any(|job| !job.progress.lock().awaited.0.is_empty());
-        self.1.0.store(any, SeqCst);
+        self.awaited.0.store(any, SeqCst);
     }
 }
 
@@ -84,13 +84,14 @@ mod tests {
 
     use fsstack_pool::BranchIx;
 
+    use super::super::clock::SystemDay;
     use super::super::{DrainOrder, Manner, Work};
     use super::*;
 
     fn list_with_a_job() -> (JobList, Arc<Job>) {
         let list = JobList::default();
-        let order = DrainOrder { from: BranchIx(0), to: Vec::new(), manner: Manner::default() };
-        let job = list.0.lock().add(Work::Drain(order), "a branch".into()).unwrap();
+        let order = DrainOrder { from: BranchIx(0), to: Vec::new(), manner: Manner::default(), window: None };
+        let job = list.state.lock().add(Work::Drain(order), "a branch".into(), Arc::new(SystemDay)).unwrap();
         (list, job)
     }
 
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn other_files_wake_no_job_and_none_is_asked_for_where_none_is_awaited() {
         let (list, job) = list_with_a_job();
-        assert!(!list.1.0.load(SeqCst));
+        assert!(!list.awaited.0.load(SeqCst));
         job.progress.lock().awaited.add(Ino(7));
         list.wake_for(Ino(8));
         assert!(!job.progress.lock().woken);

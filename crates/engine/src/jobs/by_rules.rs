@@ -127,7 +127,7 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
                 continue;
             }
             let hides = |name| self.union.tree.why_not_from(&pool, name, self.from);
-            if let Some(why) = file.names.iter().find_map(hides) {
+            if let Some(why) = file.names.iter().find_map(hides).or(file.why_frozen()) {
                 self.job.leaves_out(file.path, why);
                 continue;
             }

@@ -23,7 +23,7 @@ impl Union {
         let quotas = Quotas::new(&self.loads(), order.by, order.tolerance);
         let least = quotas.total();
         let settled = {
-            let mut jobs = self.jobs.0.lock();
+            let mut jobs = self.jobs.state.lock();
             jobs.settled.retain(|_, moved| moved.elapsed() < SETTLED_FOR);
             jobs.settled.keys().copied().collect::<HashSet<Ino>>()
         };
@@ -158,7 +158,10 @@ impl Collect<'_, '_> {
         let Choice { union, taken, .. } = &*self.choice;
         let pool = union.pool();
         let is_hidden = |name| union.tree.why_not_from(&pool, name, self.from).is_some();
-        file.bytes > 0 && !taken.contains(&file.met.inode.id.ino) && !file.names.iter().any(is_hidden)
+        file.bytes > 0
+            && !file.is_frozen
+            && !taken.contains(&file.met.inode.id.ino)
+            && !file.names.iter().any(is_hidden)
     }
 }
 

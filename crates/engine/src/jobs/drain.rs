@@ -80,6 +80,13 @@ impl Union {
                 names.join(", ")
             ));
         }
+        if plan.lacking() == 0 && plan.homeless() > 0 {
+            return Err(format!(
+                "{}: the other branches lack free inodes for {} of its files, above their min-inodes",
+                job.subject,
+                plan.homeless()
+            ));
+        }
         if plan.lacking() > 0 {
             let kept = match ruled {
                 0 => String::new(),
@@ -104,7 +111,12 @@ impl Union {
             branch.distrust_space();
             let space = branch.space().ok()?;
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
-            Some(Room { branch: *at, bytes: space.available.saturating_sub(floor) })
+            let least = branch.min_inodes().unwrap_or(pool.settings.min_inodes);
+            let inodes = match space.inodes_total {
+                0 => u64::MAX, // not counted
+                _ => space.inodes_free.saturating_sub(least),
+            };
+            Some(Room { branch: *at, bytes: space.available.saturating_sub(floor), inodes })
         };
         targets.iter().filter_map(room).collect()
     }
@@ -130,23 +142,23 @@ impl Union {
             let pass = Pass::new(self, job, std::mem::take(&mut moved_away));
             let mut walk = DrainWalk { pass, from, targets };
             self.walk_branch(job, from, &mut walk);
-            if walk.pass.staying == 0 && !job.is_called_off() {
+            if walk.pass.staying + walk.pass.untried == 0 && !job.is_called_off() {
                 let mut dirs = Directories(&mut walk);
                 self.walk_branch(job, from, &mut dirs);
             }
-            let Pass { moved, staying, named, hopes, moved_away: still_held, .. } = walk.pass;
+            let Pass { moved, staying, untried, named, hopes, moved_away: still_held, .. } = walk.pass;
             moved_away = still_held;
             if self.requests_ended() {
                 moved_away.clear();
             }
             {
                 let mut progress = job.progress.lock();
-                (progress.staying, progress.named) = (staying, named);
+                (progress.staying, progress.untried, progress.named) = (staying, untried, named);
             }
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
-            if staying == 0 && moved == 0 {
+            if staying + untried + moved == 0 {
                 // The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
                 return match self.root_shows_without(from) {
                     Ok(()) => JobState::Done,
@@ -201,7 +213,7 @@ impl<'a> Visitor<'a> for Count<'_> {
         for file in files {
             let pool = self.union.pool();
             let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
-            if let Some(why) = file.names.iter().find_map(why) {
+            if let Some(why) = file.names.iter().find_map(why).or(file.why_frozen()) {
                 self.stays(file.path, why);
                 continue;
             }

@@ -1,37 +1,50 @@
 //! Work on a pool that goes on by itself, on a thread of its own: `drain` empties a branch, `balance` makes branches about
-//! as full, `consolidate` gathers a directory on one branch, and `rules` moves what lies against the placement rules.
+//! as full, `consolidate` gathers a directory on one branch, `rules` moves what lies
+//! against the placement rules, and `tier` moves files off a class of branches that is full.
 //!
 //! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
 
 mod awaited;
 mod by_rules;
 mod choice;
+mod clock;
 mod drain;
+mod job;
 pub mod level;
 mod moving_list;
 mod order;
+mod pace;
+mod pacing;
 mod pass;
 pub mod plan;
 mod rearrange;
 pub(crate) mod remembered;
+mod tier;
+mod tier_plan;
+mod tier_watch;
 mod walk;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
+use fsstack_branch::metrics::CallTimes;
 use fsstack_branch::thread;
-use fsstack_pool::{BranchIx, BranchMode, Ino};
-use parking_lot::{Condvar, Mutex};
+use fsstack_pool::{BranchIx, BranchMode, Ino, Window};
+use parking_lot::Mutex;
 
-use crate::files::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
-use awaited::{AnyAwaited, Awaited};
+use awaited::AnyAwaited;
+pub use clock::DayClock;
+use job::{Gone, Job};
 pub use moving_list::{MovingList, PlannedMove};
 use order::Work;
 pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner, RulesOrder};
 use plan::Share;
+pub use tier_plan::Fullness;
+use tier_watch::TierWatch;
+pub use tier_watch::{TierState, TierView, TiersHeld};
 
 /// Ended jobs that are shown.
 const ENDED_SHOWN: usize = 16;
@@ -53,6 +66,8 @@ pub enum JobState {
     Waiting,
     /// The operator has it pause.
     Paused,
+    /// It is outside of its window.
+    Parked,
     /// It was only to tell.
     Planned,
     /// Nothing is left.
@@ -63,12 +78,14 @@ pub enum JobState {
     Refused,
     /// It was called off.
     Cancelled,
+    /// Its window has closed: the tier begins anew when it opens.
+    OutOfWindow,
 }
 
 impl JobState {
     /// Whether it has ended.
     pub fn is_over(self) -> bool {
-        !matches!(self, Self::Counting | Self::Moving | Self::Waiting | Self::Paused)
+        !matches!(self, Self::Counting | Self::Moving | Self::Waiting | Self::Paused | Self::Parked)
     }
 
     /// In one word.
@@ -78,11 +95,13 @@ impl JobState {
             Self::Moving => "moving",
             Self::Waiting => "waiting",
             Self::Paused => "paused",
+            Self::Parked => "parked",
             Self::Planned => "planned",
             Self::Done => "done",
             Self::Incomplete => "incomplete",
             Self::Refused => "refused",
             Self::Cancelled => "cancelled",
+            Self::OutOfWindow => "out-of-window",
         }
     }
 }
@@ -111,6 +130,12 @@ pub struct JobView {
     pub state: JobState,
     /// It was only to tell.
     pub dry_run: bool,
+    /// The daemon began it, and it makes way for others.
+    pub yields: bool,
+    /// Share of the time that it is at work, in percent: less where programs wait longer for its branches.
+    pub at_work: u32,
+    /// The part of the day in which it is at work.
+    pub window: Option<Window>,
     /// Why it was refused.
     pub refusal: Option<String>,
     /// Objects found.
@@ -125,6 +150,8 @@ pub struct JobView {
     pub planned: Option<Arc<MovingList>>,
     /// How many objects stay, as it was seen last.
     pub staying: u64,
+    /// How many the last pass did not try, as the job was to wait.
+    pub untried: u64,
     /// The first of them.
     pub named: Vec<Staying>,
     /// How long it has been at work.
@@ -147,185 +174,14 @@ impl Amount {
     }
 }
 
-/// A job, for its thread and those who ask.
-#[derive(Debug)]
-struct Job {
-    id: u64,
-    work: Work,
-    subject: String,
-    began: Instant,
-    progress: Mutex<Progress>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Progress {
-    state: JobState,
-    called_off: bool,
-    paused: bool,
-    /// The next mount is not to begin it again.
-    forgotten: bool,
-    /// The thread has ended.
-    gone: bool,
-    refusal: Option<String>,
-    found: Amount,
-    moved: Amount,
-    dirs: u64,
-    shares: Vec<Share>,
-    planned: Option<Arc<MovingList>>,
-    staying: u64,
-    named: Vec<Staying>,
-    under_way: Option<Arc<Departure>>,
-    /// Files that it waits for, one of which was closed.
-    awaited: Awaited,
-    woken: bool,
-    took: Option<Duration>,
-}
-
-impl Job {
-    fn new(id: u64, work: Work, subject: String) -> Self {
-        let progress = Progress {
-            state: JobState::Counting,
-            called_off: false,
-            paused: false,
-            forgotten: false,
-            gone: false,
-            refusal: None,
-            found: Amount::default(),
-            moved: Amount::default(),
-            dirs: 0,
-            shares: Vec::new(),
-            planned: None,
-            staying: 0,
-            named: Vec::new(),
-            under_way: None,
-            awaited: Awaited::default(),
-            woken: false,
-            took: None,
-        };
-        let began = Instant::now();
-        Self { id, work, subject, began, progress: Mutex::new(progress), changed: Condvar::new() }
-    }
-
-    fn call_off(&self) {
-        let mut progress = self.progress.lock();
-        progress.called_off = true;
-        if let Some(departure) = progress.under_way.take() {
-            departure.call_off(DepartureOutcome::TryAgain);
-        }
-        self.changed.notify_all();
-    }
-
-    fn is_called_off(&self) -> bool {
-        self.progress.lock().called_off
-    }
-
-    /// Waits while the operator has it pause. False: it is called off.
-    fn goes_on(&self) -> bool {
-        let mut progress = self.progress.lock();
-        while progress.paused && !progress.called_off {
-            self.changed.wait(&mut progress);
-        }
-        !progress.called_off
-    }
-
-    /// Whether no further move is to begin now.
-    fn is_held_up(&self) -> bool {
-        let progress = self.progress.lock();
-        progress.called_off || progress.paused
-    }
-
-    /// `departure` is under way now, and is called off with the job.
-    fn moves(&self, departure: &Arc<Departure>) {
-        let mut progress = self.progress.lock();
-        if progress.called_off {
-            departure.call_off(DepartureOutcome::TryAgain);
-        }
-        progress.under_way = Some(departure.clone());
-    }
-
-    /// An object that no move was planned for.
-    fn leaves_out(&self, path: Vec<u8>, why: &'static str) {
-        let mut progress = self.progress.lock();
-        progress.staying += 1;
-        if progress.named.len() < NAMED {
-            progress.named.push(Staying { path, why });
-        }
-    }
-
-    /// Waits until `timeout` has passed, a file that it waits for is closed, or the job is called off. True: a file was closed.
-    fn pause(&self, timeout: Duration) -> bool {
-        self.wait(timeout, |progress| progress.woken);
-        self.progress.lock().woken
-    }
-
-    /// Waits until `timeout` has passed or the job is called off.
-    fn rest(&self, timeout: Duration) {
-        self.wait(timeout, |_| false);
-    }
-
-    fn wait(&self, timeout: Duration, is_over: impl Fn(&Progress) -> bool) {
-        let until = Instant::now().checked_add(timeout);
-        let mut progress = self.progress.lock();
-        while !progress.called_off && !is_over(&progress) {
-            match until {
-                None => self.changed.wait(&mut progress),
-                Some(until) if self.changed.wait_until(&mut progress, until).timed_out() => return,
-                Some(_) => {}
-            }
-        }
-    }
-
-    fn is_now(&self, state: JobState) {
-        self.progress.lock().state = state;
-    }
-
-    fn ends(&self, state: JobState) {
-        let mut progress = self.progress.lock();
-        progress.state = state;
-        progress.took = Some(self.began.elapsed());
-        progress.under_way = None;
-    }
-
-    fn view(&self) -> JobView {
-        let progress = self.progress.lock();
-        JobView {
-            id: self.id,
-            kind: self.work.kind(),
-            drained: self.work.drained(),
-            subject: self.subject.clone(),
-            state: if progress.paused && !progress.state.is_over() {
-                JobState::Paused
-            } else {
-                progress.state
-            },
-            dry_run: self.work.manner().dry_run,
-            refusal: progress.refusal.clone(),
-            found: progress.found,
-            moved: progress.moved,
-            dirs: progress.dirs,
-            shares: progress.shares.clone(),
-            planned: progress.planned.clone(),
-            staying: progress.staying,
-            named: progress.named.clone(),
-            took: progress.took.unwrap_or_else(|| self.began.elapsed()),
-        }
-    }
-}
-
-/// The thread of a job has ended, however it did, or was never started.
-struct Gone(Arc<Job>);
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.progress.lock().gone = true;
-        self.0.changed.notify_all();
-    }
-}
-
 /// The jobs of a pool: those at work, and the last that have ended.
 #[derive(Debug, Default)]
-pub(crate) struct JobList(Mutex<JobsState>, AnyAwaited);
+pub(crate) struct JobList {
+    state: Mutex<JobsState>,
+    awaited: AnyAwaited,
+    tiers: Arc<TierWatch>,
+    clock: OnceLock<Arc<dyn DayClock>>,
+}
 
 #[derive(Debug, Default)]
 struct JobsState {
@@ -336,10 +192,12 @@ struct JobsState {
     settled: HashMap<Ino, Instant>,
     /// Branches whose roots have a drain mark, or may have one.
     marked: HashSet<BranchIx>,
+    /// Times of calls when the last job ended: those since then show what is usual.
+    calm: HashMap<BranchIx, CallTimes>,
 }
 
 impl JobsState {
-    fn add(&mut self, work: Work, subject: String) -> Result<Arc<Job>, BadJob> {
+    fn add(&mut self, work: Work, subject: String, clock: Arc<dyn DayClock>) -> Result<Arc<Job>, BadJob> {
         if self.ended {
             return Err(BadJob::Ending);
         }
@@ -348,7 +206,11 @@ impl JobsState {
             return Err(BadJob::Busy(other.id));
         }
         self.begun += 1;
-        let job = Arc::new(Job::new(self.begun, work, subject));
+        if work.yields() {
+            // Of those that come by themselves the last is shown.
+            self.jobs.retain(|job| job.subject != subject || !job.work.yields());
+        }
+        let job = Arc::new(Job::new(self.begun, work, subject, clock));
         let ended: Vec<u64> =
             self.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
         let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);
@@ -362,17 +224,31 @@ impl JobList {
     /// Calls all jobs off and waits for their threads, unless they hang.
     pub(crate) fn end(&self) {
         let jobs = {
-            let mut state = self.0.lock();
+            self.tiers.end();
+            let mut state = self.state.lock();
             state.ended = true;
             state.jobs.clone()
         };
-        jobs.iter().for_each(|job| job.call_off());
-        let until = Instant::now() + END_TIMEOUT;
-        for job in jobs {
-            let mut progress = job.progress.lock();
-            while !progress.gone && !job.changed.wait_until(&mut progress, until).timed_out() {}
-        }
+        call_off_all(&jobs);
     }
+
+    /// Ends the jobs that make way for others. False: one is still at work.
+    pub(crate) fn end_yielding(&self) -> bool {
+        let at_work = |job: &&Arc<Job>| job.work.yields() && !job.progress.lock().gone;
+        let jobs: Vec<Arc<Job>> = self.state.lock().jobs.iter().filter(at_work).cloned().collect();
+        call_off_all(&jobs)
+    }
+}
+
+/// Calls the jobs off and waits for their threads, unless they hang. False: one is still at work.
+fn call_off_all(jobs: &[Arc<Job>]) -> bool {
+    jobs.iter().for_each(|job| job.call_off());
+    let until = Instant::now() + END_TIMEOUT;
+    for job in jobs {
+        let mut progress = job.progress.lock();
+        while !progress.gone && !job.changed.wait_until(&mut progress, until).timed_out() {}
+    }
+    jobs.iter().all(|job| job.progress.lock().gone)
 }
 
 impl Union {
@@ -416,7 +292,10 @@ impl Union {
         stay: Vec<OpenFileRef>,
         run: impl FnOnce(&Self, &Job) -> JobState + Send + 'static,
     ) -> Result<JobView, BadJob> {
-        let job = self.jobs.0.lock().add(work, subject)?;
+        if !work.yields() {
+            self.jobs.end_yielding();
+        }
+        let job = self.jobs.state.lock().add(work, subject, self.day_clock())?;
         // It drops with the closure, also if no thread runs that: the branch is free for another job then.
         let (me, gone) = (Arc::downgrade(self), Gone(job.clone()));
         let started = thread::start(fsstack_sync::thread::Builder::new().name("job".into()), move || {
@@ -434,7 +313,9 @@ impl Union {
     fn work(&self, job: &Job, stay: Vec<OpenFileRef>, run: impl FnOnce(&Self, &Job) -> JobState) {
         let (kind, subject) = (job.work.kind(), &job.subject);
         tracing::info!(job = job.id, kind, %subject, dry_run = job.work.manner().dry_run, "job begins");
+        self.begin_pacing(job);
         let state = run(self, job);
+        self.end_pacing(job);
         if let Some(drained) = job.work.drained().filter(|_| job.progress.lock().forgotten) {
             self.forget_drain(drained);
         }
@@ -447,7 +328,7 @@ impl Union {
 
     /// The jobs at work, and the last that have ended, the oldest first.
     pub fn jobs(&self) -> Vec<JobView> {
-        self.jobs.0.lock().jobs.iter().map(|job| job.view()).collect()
+        self.jobs.state.lock().jobs.iter().map(|job| job.view()).collect()
     }
 
     /// Calls the job `id` off, for good: the next mount does not begin it again. What it has moved stays moved.
@@ -455,13 +336,13 @@ impl Union {
     /// # Errors
     /// There is no such job.
     pub fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
-        let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
+        let job = self.jobs.state.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         // The job may just be about to be remembered, and forgets that at its end.
         let drained = job.work.drained().filter(|_| !job.work.manner().dry_run);
         let is_over = {
             let mut progress = job.progress.lock();
-            progress.forgotten = drained.is_some();
+            (progress.forgotten, progress.is_cancelled) = (drained.is_some(), true);
             progress.gone
         };
         job.call_off();
@@ -479,7 +360,7 @@ impl Union {
     /// # Errors
     /// There is no such job, or it has ended.
     pub fn pause_job(&self, id: u64, paused: bool) -> Result<JobView, BadJob> {
-        let job = self.jobs.0.lock().jobs.iter().find(|job| job.id == id).cloned();
+        let job = self.jobs.state.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         {
             let mut progress = job.progress.lock();

@@ -1,6 +1,8 @@
 //! Orders of jobs, and reasons not to begin one.
 
-use fsstack_pool::BranchIx;
+use std::sync::Arc;
+
+use fsstack_pool::{BranchIx, Tier, Window};
 
 use super::level::By;
 
@@ -13,6 +15,7 @@ pub(super) enum Work {
     Balance(BalanceOrder),
     Consolidate(ConsolidateOrder),
     Rules(RulesOrder),
+    Tier(Arc<Tier>),
 }
 
 impl Work {
@@ -22,6 +25,7 @@ impl Work {
             Self::Balance(_) => "balance",
             Self::Consolidate(_) => "consolidate",
             Self::Rules(_) => "rules",
+            Self::Tier(_) => "tier",
         }
     }
 
@@ -31,14 +35,31 @@ impl Work {
             Self::Balance(order) => order.manner,
             Self::Consolidate(order) => order.manner,
             Self::Rules(order) => order.manner,
+            Self::Tier(_) => Manner::default(),
         }
+    }
+
+    /// The part of the day in which it is at work.
+    pub(super) fn window(&self) -> Option<Window> {
+        match self {
+            Self::Drain(order) => order.window,
+            Self::Balance(order) => order.window,
+            Self::Consolidate(order) => order.window,
+            Self::Rules(order) => order.window,
+            Self::Tier(tier) => tier.window,
+        }
+    }
+
+    /// True for work that the daemon began by itself, and that makes way for what an operator wants.
+    pub(super) fn yields(&self) -> bool {
+        matches!(self, Self::Tier(_))
     }
 
     /// The branch that is emptied.
     pub(super) fn drained(&self) -> Option<BranchIx> {
         match self {
             Self::Drain(order) => Some(order.from),
-            Self::Balance(_) | Self::Consolidate(_) | Self::Rules(_) => None,
+            Self::Balance(_) | Self::Consolidate(_) | Self::Rules(_) | Self::Tier(_) => None,
         }
     }
 
@@ -62,6 +83,8 @@ pub struct BalanceOrder {
     pub tolerance: u32,
     /// How it moves files.
     pub manner: Manner,
+    /// Part of the day in which files move.
+    pub window: Option<Window>,
 }
 
 /// A wish that all files below a directory are on one branch.
@@ -73,6 +96,8 @@ pub struct ConsolidateOrder {
     pub to: Option<BranchIx>,
     /// How it moves files.
     pub manner: Manner,
+    /// Part of the day in which files move.
+    pub window: Option<Window>,
 }
 
 /// A wish that files are on the branches that the placement rules name.
@@ -82,6 +107,8 @@ pub struct RulesOrder {
     pub dir: Vec<u8>,
     /// How it moves files.
     pub manner: Manner,
+    /// Part of the day in which files move.
+    pub window: Option<Window>,
 }
 
 /// A wish to empty a branch.
@@ -93,6 +120,8 @@ pub struct DrainOrder {
     pub to: Vec<BranchIx>,
     /// How it moves files.
     pub manner: Manner,
+    /// Part of the day in which files move.
+    pub window: Option<Window>,
 }
 
 /// Why a job does not begin, or is not called off.

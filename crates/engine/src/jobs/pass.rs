@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fsstack_pool::BranchIx;
 
@@ -55,6 +56,8 @@ pub(super) struct Pass<'a> {
     pub(super) job: &'a Job,
     pub(super) moved: u64,
     pub(super) staying: u64,
+    /// Files that were not tried, as the job was to wait.
+    pub(super) untried: u64,
     pub(super) named: Vec<Staying>,
     pub(super) hopes: HashSet<Hope>,
     /// Files that were moved, still held open: a request under way may have met one where it was, and looks again where it is
@@ -65,7 +68,16 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     /// A pass that keeps `moved_away` of the last one open.
     pub(super) fn new(union: &'a Union, job: &'a Job, moved_away: Vec<(HeldFile, Met<'a>)>) -> Self {
-        Self { union, job, moved: 0, staying: 0, named: Vec::new(), hopes: HashSet::new(), moved_away }
+        Self {
+            union,
+            job,
+            moved: 0,
+            staying: 0,
+            untried: 0,
+            named: Vec::new(),
+            hopes: HashSet::new(),
+            moved_away,
+        }
     }
 
     /// Moves the files. Those of which the last one is answered with true have moved.
@@ -94,6 +106,7 @@ impl<'a> Pass<'a> {
         for ((mut open, Leaving { file, from, targets }), is_away) in held.into_iter().zip(by_batch) {
             let how = (&targets, job.work.manner(), file.names.clone());
             let is_held_up = job.is_held_up();
+            let began = Instant::now();
             let moved = match (is_away, is_held_up) {
                 (true, _) => Ok(()),
                 (false, true) => Err(None),
@@ -107,7 +120,7 @@ impl<'a> Pass<'a> {
                 }
                 // Nothing is wrong with it.
                 Err(_) if is_held_up || job.is_called_off() => {
-                    self.staying += 1;
+                    self.untried += 1;
                     self.hopes.insert(Hope::Paused);
                 }
                 Err(why) => {
@@ -119,6 +132,9 @@ impl<'a> Pass<'a> {
                 }
             }
             self.moved_away.push((open, file.met));
+            if !is_away && !is_held_up {
+                union.stand_aside(job, std::iter::once(&from).chain(targets.iter()), began.elapsed());
+            }
         }
     }
 
@@ -138,8 +154,11 @@ impl<'a> Pass<'a> {
             let (ats, of_it): (Vec<usize>, Vec<_>) = held.iter().enumerate().filter(is_in).unzip();
             let files =
                 of_it.into_iter().map(|(open, leaving)| (open, &leaving.file.names, &leaving.targets));
-            let manner = job.work.manner();
+            let (manner, began) = (job.work.manner(), Instant::now());
             let away = self.union.move_batch_held(files, from, manner, |departure| job.moves(departure));
+            let targets: HashSet<BranchIx> =
+                ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
+            self.union.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed());
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
         }
         moved

@@ -9,6 +9,8 @@ pub struct Room {
     pub branch: BranchIx,
     /// Bytes above its floor.
     pub bytes: u64,
+    /// Free inodes above those that it keeps.
+    pub inodes: u64,
 }
 
 /// Share of a branch.
@@ -21,12 +23,13 @@ pub struct Share {
     /// Their bytes.
     pub bytes: u64,
     left: u64,
+    left_inodes: u64,
 }
 
 impl Share {
     /// The share of a branch that takes one file.
     pub(super) fn of(branch: BranchIx, bytes: u64) -> Self {
-        Self { branch, files: 1, bytes, left: 0 }
+        Self { branch, files: 1, bytes, left: 0, left_inodes: 0 }
     }
 
     pub(super) fn add(&mut self, bytes: u64) {
@@ -40,33 +43,48 @@ impl Share {
 pub struct Plan {
     shares: Vec<Share>,
     lacking: u64,
+    homeless: u64,
 }
 
 impl Plan {
     /// Nothing is placed yet.
     pub fn new(rooms: impl IntoIterator<Item = Room>) -> Self {
-        let share = |room: Room| Share { branch: room.branch, files: 0, bytes: 0, left: room.bytes };
-        Self { shares: rooms.into_iter().map(share).collect(), lacking: 0 }
+        let share = |Room { branch, bytes, inodes }: Room| Share {
+            branch,
+            files: 0,
+            bytes: 0,
+            left: bytes,
+            left_inodes: inodes,
+        };
+        Self { shares: rooms.into_iter().map(share).collect(), lacking: 0, homeless: 0 }
     }
 
     /// The branch that takes a file of `bytes`: one of the first of these sets that has room for it. None: none has.
     pub fn place(&mut self, bytes: u64, sets: &[BranchSet]) -> Option<BranchIx> {
         for set in sets {
             // The first of several with the same room.
-            let shares = self.shares.iter_mut().rev().filter(|share| set.contains(share.branch));
+            let has_inode = |share: &&mut Share| set.contains(share.branch) && share.left_inodes > 0;
+            let shares = self.shares.iter_mut().rev().filter(has_inode);
             if let Some(share) = shares.max_by_key(|share| share.left).filter(|share| share.left >= bytes) {
                 share.left -= bytes;
+                share.left_inodes -= 1;
                 share.add(bytes);
                 return Some(share.branch);
             }
         }
         self.lacking = self.lacking.saturating_add(bytes);
+        self.homeless += 1;
         None
     }
 
     /// Bytes of files that fit nowhere.
     pub fn lacking(&self) -> u64 {
         self.lacking
+    }
+
+    /// Files that fit nowhere, empty ones too.
+    pub fn homeless(&self) -> u64 {
+        self.homeless
     }
 
     /// Share of each branch.
@@ -84,8 +102,11 @@ mod tests {
     const ALL: &[BranchSet] = &[BranchSet::ALL];
 
     fn rooms(bytes: &[u64]) -> Vec<Room> {
-        let room =
-            |(at, bytes): (usize, &u64)| Room { branch: BranchIx(u16::try_from(at).unwrap()), bytes: *bytes };
+        let room = |(at, bytes): (usize, &u64)| Room {
+            branch: BranchIx(u16::try_from(at).unwrap()),
+            bytes: *bytes,
+            inodes: u64::MAX,
+        };
         bytes.iter().enumerate().map(room).collect()
     }
 
@@ -104,6 +125,15 @@ mod tests {
         assert_eq!(plan.place(10, &[only(0), BranchSet::ALL]), Some(BranchIx(0)));
         assert_eq!(plan.place(10, &[only(0), BranchSet::ALL]), Some(BranchIx(1)));
         assert_eq!((plan.place(10, &[only(0)]), plan.lacking()), (None, 10));
+    }
+
+    #[test]
+    fn a_branch_takes_no_more_files_than_it_has_inodes() {
+        let room = |branch, bytes, inodes| Room { branch: BranchIx(branch), bytes, inodes };
+        let mut plan = Plan::new([room(0, 1000, 2), room(1, 10, 1)]);
+        let to: Vec<_> = (0..4).map(|_| plan.place(0, ALL).map(|at| at.0)).collect();
+        assert_eq!(to, [Some(0), Some(0), Some(1), None]);
+        assert_eq!((plan.lacking(), plan.homeless()), (0, 1));
     }
 
     proptest! {

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::level::Load;
 use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
+use super::tier_plan::LastUse;
 use super::walk::{Met, MetFile, Visitor};
 use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, NAMED, PLANNED_SHOWN, Work};
 use crate::moves::job_move;
@@ -245,14 +246,14 @@ impl Union {
             pass.carry(leaving, |file| _ = moved.insert(file.met.inode.id.ino));
         }
         if settles {
-            let mut jobs = self.jobs.0.lock();
+            let mut jobs = self.jobs.state.lock();
             let room = SETTLED.saturating_sub(jobs.settled.len());
             let now = Instant::now();
             jobs.settled.extend(moved.iter().take(room).map(|ino| (*ino, now)));
         }
         left.retain(|planned| !moved.contains(&planned.ino) && !gone.contains(&planned.ino));
         let mut progress = job.progress.lock();
-        (progress.staying, progress.named) = (pass.staying, pass.named);
+        (progress.staying, progress.untried, progress.named) = (pass.staying, pass.untried, pass.named);
         // The moved files stay open until the requests under way have ended, which may have met them on their old branch.
         drop(progress);
         self.requests_ended();
@@ -270,7 +271,7 @@ impl Union {
         ways: &mut HashMap<u32, Vec<Met<'a>>>,
     ) -> Result<Option<MetFile<'a>>, &'static str> {
         let mut names = Names::new();
-        let mut met = None;
+        let (mut met, mut used) = (None, LastUse::default());
         for (dir, name) in &planned.names {
             let way = match ways.entry(*dir) {
                 std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -296,8 +297,16 @@ impl Union {
             }
             names.push(InodeName::new(&parent.inode, name));
             met = Some(same);
+            used = LastUse { read: entry.attr.stat.atime, written: entry.attr.stat.mtime };
         }
-        Ok(met.map(|met| MetFile { met, path: list.path(planned), bytes: planned.bytes, names }))
+        Ok(met.map(|met| MetFile {
+            met,
+            path: list.path(planned),
+            bytes: planned.bytes,
+            used,
+            is_frozen: false,
+            names,
+        }))
     }
 }
 
@@ -342,7 +351,7 @@ impl<'a> Visitor<'a> for Gather<'_> {
         let pool = self.union.pool();
         for file in files {
             let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
-            match file.names.iter().find_map(why) {
+            match file.names.iter().find_map(why).or(file.why_frozen()) {
                 Some(why) => self.stays(file.path, why),
                 None => self.found.push(FoundFile::of(&file)),
             }

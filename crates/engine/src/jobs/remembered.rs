@@ -8,7 +8,8 @@
 //!
 //! Value: 1, the pool's id, the branch's id in 2 bytes, then bytes a second at most as 8 bytes, 0 for no limit, with the highest
 //! bit if copies are read back, then the ids of the targets, 2 bytes each, none for all; little-endian. Version 0.1 wrote it
-//! without what comes before the rate, an even number of bytes; that counts on a branch that is no copy (`root_mark.rs`).
+//! without what comes before the rate, an even number of bytes; that counts on a branch that is no copy (`root_mark.rs`). With 2 as the
+//! first byte two minutes of the day follow the rate, 2 bytes each: the window in which files move.
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
-use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_pool::{BranchIx, BranchMode, DayMinute, Window};
 use fsstack_sys::Errno;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
@@ -34,6 +35,8 @@ const VERIFY: u64 = 1 << 63;
 
 /// First byte of a mark that names its pool and branch.
 const NAMED: u8 = 1;
+/// First byte of one that has a window too.
+const WINDOWED: u8 = 2;
 
 /// The branch that is being drained, of a pool. A pool without an id has zeros.
 type Subject = ([u8; 16], u16);
@@ -48,6 +51,7 @@ struct Remembered {
     of: Option<Subject>,
     rate: Option<NonZeroU64>,
     verify: bool,
+    window: Option<Window>,
     targets: Vec<u16>,
 }
 
@@ -56,27 +60,39 @@ impl Remembered {
         let rate = self.rate.map_or(0, NonZeroU64::get) & !VERIFY | if self.verify { VERIFY } else { 0 };
         let mut value = Vec::new();
         if let Some((pool, branch)) = self.of {
-            value.push(NAMED);
+            value.push(if self.window.is_some() { WINDOWED } else { NAMED });
             value.extend_from_slice(&pool);
             value.extend_from_slice(&branch.to_le_bytes());
         }
         value.extend_from_slice(&rate.to_le_bytes());
+        if let (Some(_), Some(window)) = (self.of, self.window) {
+            value.extend([window.from(), window.to()].iter().flat_map(|at| at.minutes().to_le_bytes()));
+        }
         value.extend(self.targets.iter().flat_map(|id| id.to_le_bytes()));
         value
     }
 
     fn parse(value: &[u8]) -> Option<Self> {
+        let is_windowed = value.first() == Some(&WINDOWED);
         let (of, value) = match value.split_first_chunk::<19>() {
-            Some(([NAMED, pool @ .., low, high], rest)) if value.len() % 2 == 1 => {
+            Some(([NAMED | WINDOWED, pool @ .., low, high], rest)) if value.len() % 2 == 1 => {
                 (Some((*pool, u16::from_le_bytes([*low, *high]))), rest)
             }
             _ => (None, value),
         };
         let (rate, ids) = value.split_first_chunk::<8>()?;
         let (ids, []) = ids.as_chunks::<2>() else { return None };
+        let (window, ids) = match (of, ids) {
+            (Some(_), [from, to, ids @ ..]) if is_windowed => {
+                let minute = |bytes: &[u8; 2]| DayMinute::new(u16::from_le_bytes(*bytes));
+                (Window::new(minute(from), minute(to)), ids)
+            }
+            (Some(_), _) if is_windowed => return None,
+            (_, ids) => (None, ids),
+        };
         let targets = ids.iter().map(|id| u16::from_le_bytes(*id)).collect();
         let rate = u64::from_le_bytes(*rate);
-        Some(Self { of, rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, targets })
+        Some(Self { of, rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, window, targets })
     }
 }
 
@@ -111,7 +127,7 @@ impl Union {
     pub fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-            let Some(Remembered { of, rate, verify, targets }) = of(branch) else { continue };
+            let Some(Remembered { of, rate, verify, window, targets }) = of(branch) else { continue };
             self.jobs.note_drain_mark(branch.ix);
             let subject = (self.id().map_or(NO_POOL, |id| id.0), branch.id.get());
             if self.id().is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
@@ -134,7 +150,8 @@ impl Union {
                 tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
                 continue;
             };
-            let order = DrainOrder { from: branch.ix, to, manner: Manner { rate, verify, dry_run: false } };
+            let order =
+                DrainOrder { from: branch.ix, to, manner: Manner { rate, verify, dry_run: false }, window };
             if let Err(error) = self.start_drain(order) {
                 tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
             }
@@ -151,7 +168,8 @@ impl Union {
         let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
         let Manner { rate, verify, .. } = order.manner;
         let of = Some((self.id().map_or(NO_POOL, |id| id.0), branch.id.get()));
-        let value = Remembered { of, rate, verify, targets }.encode();
+        let window = order.window;
+        let value = Remembered { of, rate, verify, window, targets }.encode();
         let root = branch.root();
         self.jobs.note_drain_mark(order.from);
         branch.ask(|| {
@@ -175,12 +193,12 @@ impl Union {
 impl JobList {
     /// The root of the branch `ix` has a drain mark, or may have one.
     pub(super) fn note_drain_mark(&self, ix: BranchIx) {
-        self.0.lock().marked.insert(ix);
+        self.state.lock().marked.insert(ix);
     }
 
     /// Whether a drain mark was noted for the branch; from now on none is.
     pub(crate) fn take_drain_mark(&self, ix: BranchIx) -> bool {
-        self.0.lock().marked.remove(&ix)
+        self.state.lock().marked.remove(&ix)
     }
 }
 
@@ -192,8 +210,11 @@ mod tests {
     fn what_is_remembered_is_read_as_it_was_written() {
         for (rate, targets) in [(None, vec![]), (NonZeroU64::new(300 << 10), vec![1, 0x7fff])] {
             for of in [None, Some(([9; 16], 0x0102)), Some((NO_POOL, 1))] {
-                let remembered = Remembered { of, rate, verify: rate.is_some(), targets: targets.clone() };
-                assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+                for window in [None, "22:00-06:30".parse().ok().filter(|_| of.is_some())] {
+                    let (verify, targets) = (rate.is_some(), targets.clone());
+                    let remembered = Remembered { of, rate, verify, window, targets };
+                    assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+                }
             }
         }
         for bad in [&b""[..], b"1234567", b"123456789", &[1; 21]] {

@@ -15,9 +15,10 @@ use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::{Errno, Kind};
 
 use super::Job;
+use super::tier_plan::LastUse;
 use crate::moves::job_move;
 use crate::moves::moving::Names;
-use crate::moves::reasons::LINKED;
+use crate::moves::reasons::{FROZEN, LINKED};
 use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::is_private;
 use crate::union::Union;
@@ -50,8 +51,18 @@ pub(super) struct MetFile<'a> {
     /// The path of the name that was met last.
     pub(super) path: Vec<u8>,
     pub(super) bytes: u64,
+    pub(super) used: LastUse,
+    /// It is immutable or append-only: its names cannot be removed.
+    pub(super) is_frozen: bool,
     /// All its names.
     pub(super) names: Names,
+}
+
+impl MetFile<'_> {
+    /// Reason to stay of a file that is immutable or append-only.
+    pub(super) fn why_frozen(&self) -> Option<&'static str> {
+        self.is_frozen.then_some(FROZEN)
+    }
 }
 
 /// Files of which not all names were met yet.
@@ -208,7 +219,9 @@ impl Union {
             let stat = entry.attr.stat;
             let (ino, name) = (inode.id.ino, InodeName::new(dir, name));
             let bytes = stat.blocks.saturating_mul(512);
-            let new = || MetFile { met, path: Vec::new(), bytes, names: Names::new() };
+            let used = LastUse { read: stat.atime, written: stat.mtime };
+            let is_frozen = stat.is_immutable() || stat.is_append_only();
+            let new = || MetFile { met, path: Vec::new(), bytes, used, is_frozen, names: Names::new() };
             let mut file = groups.remove(&ino).unwrap_or_else(new);
             file.path = path;
             file.names.push(name);

@@ -196,6 +196,7 @@ mod tests {
                 write_path: "auto".into(),
                 write_rules: Vec::new(),
                 placement_rules: Vec::new(),
+                tiers: Vec::new(),
                 misplaced: 0,
                 branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
                 open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },

@@ -1,0 +1,36 @@
+//! Time of day by which jobs know whether they are in their window.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fsstack_pool::DayMinute;
+
+use crate::union::Union;
+
+/// Source of the local time of day.
+pub trait DayClock: Send + Sync + Debug {
+    /// The time of day; None: it is not known, and every window is open.
+    fn now(&self) -> Option<DayMinute>;
+}
+
+/// Time of day by the system's clock and time zone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SystemDay;
+
+impl DayClock for SystemDay {
+    fn now(&self) -> Option<DayMinute> {
+        fsstack_sys::local_time::minute_of_day(SystemTime::now()).map(DayMinute::new)
+    }
+}
+
+impl Union {
+    /// Windows of jobs that begin from now on open and close by `clock`, unless one was set before.
+    pub fn set_day_clock(&self, clock: Arc<dyn DayClock>) {
+        self.jobs.clock.get_or_init(|| clock);
+    }
+
+    pub(super) fn day_clock(&self) -> Arc<dyn DayClock> {
+        self.jobs.clock.get_or_init(|| Arc::new(SystemDay)).clone()
+    }
+}

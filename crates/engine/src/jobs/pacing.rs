@@ -1,0 +1,85 @@
+//! A job stands aside where programs wait longer for its branches (`pace.rs`).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fsstack_branch::metrics::CallTimes;
+use fsstack_pool::BranchIx;
+
+use super::Job;
+use super::pace::Pace;
+use crate::union::Union;
+
+/// What a job measures.
+#[derive(Debug, Default)]
+pub(super) struct Pacing {
+    pace: Pace,
+    /// Sums at the end of the last look.
+    last: HashMap<BranchIx, CallTimes>,
+}
+
+impl Pacing {
+    pub(super) fn percent(&self) -> u32 {
+        self.pace.percent()
+    }
+}
+
+impl Union {
+    fn times_of(&self, branch: BranchIx) -> Option<CallTimes> {
+        self.pool().live(branch).map(|branch| branch.metrics.times())
+    }
+
+    fn times_of_all(&self) -> HashMap<BranchIx, CallTimes> {
+        self.pool().branches.iter().map(|branch| (branch.ix, branch.metrics.times())).collect()
+    }
+
+    /// What programs' calls took until now is usual.
+    pub(super) fn begin_pacing(&self, job: &Job) {
+        let now = self.times_of_all();
+        let mut pacing = job.pacing.lock();
+        let jobs = self.jobs.state.lock();
+        for (branch, times) in &now {
+            let calm =
+                jobs.calm.get(branch).map_or_else(|| times.clone(), |ended| times.clone().since(ended));
+            pacing.pace.rested(*branch, &calm);
+        }
+        pacing.last = now;
+    }
+
+    pub(super) fn end_pacing(&self, job: &Job) {
+        self.jobs.state.lock().calm = self.times_of_all();
+        *job.pacing.lock() = Pacing::default();
+    }
+
+    /// The job has been at work on `branches` for `worked`: waits as long as it is to stand aside.
+    pub(super) fn stand_aside<'b>(
+        &self,
+        job: &Job,
+        branches: impl Iterator<Item = &'b BranchIx>,
+        worked: Duration,
+    ) {
+        let now: HashMap<BranchIx, CallTimes>;
+        let pause = {
+            let mut pacing = job.pacing.lock();
+            if !pacing.pace.worked(worked) {
+                return;
+            }
+            now = branches.filter_map(|at| Some((*at, self.times_of(*at)?))).collect();
+            let since =
+                |(at, times): (&BranchIx, &CallTimes)| Some((*at, times.clone().since(pacing.last.get(at)?)));
+            let at_work: Vec<(BranchIx, CallTimes)> = now.iter().filter_map(since).collect();
+            pacing.pace.pause(at_work.iter().map(|(at, times)| (*at, times)))
+        };
+        let mut last = now;
+        if !pause.is_zero() {
+            job.rest(pause);
+            let mut pacing = job.pacing.lock();
+            for (at, before) in &mut last {
+                let Some(after) = self.times_of(*at) else { continue };
+                pacing.pace.rested(*at, &after.clone().since(before));
+                *before = after;
+            }
+        }
+        job.pacing.lock().last.extend(last);
+    }
+}

@@ -1,0 +1,130 @@
+//! Moving files down a tier: off the branches of a class that is fuller than the tier's start, the coldest, oldest or largest
+//! first, until it is as full as the tier's stop.
+//!
+//! A file goes only to branches that its placement rule names: a strict rule for the fast class holds it there. The order is that
+//! of the times that the branch has; a walk over a branch asks for them and opens no file.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fsstack_pool::{BranchIx, BranchMode, BranchSet, Class, Tier};
+use fsstack_sys::Time;
+
+use super::moving_list::MovingList;
+use super::plan::Room;
+use super::rearrange::FoundFile;
+use super::tier_plan::{Fullness, TierFile, TierPlan};
+use super::walk::{MetFile, Visitor};
+use super::{BadJob, Job, JobState, JobView, Work};
+use crate::member::Member;
+use crate::pool::Pool;
+use crate::tree::inode::Inode;
+use crate::tree::placement::placement_of;
+use crate::union::Union;
+
+impl Union {
+    /// Begins to move files down the tier.
+    pub(super) fn start_tier(self: &Arc<Self>, tier: &Arc<Tier>) -> Result<JobView, BadJob> {
+        let subject = format!("{}>{}", tier.fast, tier.slow);
+        let mine = tier.clone();
+        let pool = self.pool();
+        let both = members(&pool, &tier.fast).chain(members(&pool, &tier.slow));
+        let stay = both.filter_map(|branch| branch.acquire().ok()).collect();
+        self.begin_job(Work::Tier(tier.clone()), subject, stay, move |union, job| {
+            let listed = union.list_for_tier(job, &mine);
+            let state = union.carry_out_list(job, listed, true);
+            if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
+        })
+    }
+
+    fn list_for_tier(&self, job: &Job, tier: &Tier) -> Result<MovingList, String> {
+        let pool = self.pool();
+        members(&pool, &tier.fast).for_each(|branch| branch.distrust_space());
+        let need = fullness(&pool, &tier.fast).excess(tier);
+        let rooms = self.rooms_below(tier);
+        let slow: BranchSet = rooms.iter().map(|room| room.branch).collect();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut walk = GoingDown {
+            union: self,
+            tier,
+            slow,
+            now: Time { sec: since.as_secs().cast_signed(), nsec: since.subsec_nanos() },
+            from: BranchIx(0),
+            plan: TierPlan::new(tier.order, need, rooms),
+        };
+        let from: Vec<BranchIx> = members(&pool, &tier.fast).map(|branch| branch.ix).collect();
+        drop(pool);
+        if need > 0 {
+            for from in from {
+                walk.from = from;
+                self.walk_branch(job, from, &mut walk);
+            }
+        }
+        let mut list = MovingList::default();
+        for ((file, from), _, to) in walk.plan.finish() {
+            file.plan(from, to, &mut list);
+        }
+        Ok(list)
+    }
+
+    /// Room on the branches that take files of the tier, one branch of a file system, none of those that files leave.
+    pub(super) fn rooms_below(&self, tier: &Tier) -> Vec<Room> {
+        let pool = self.pool();
+        let mut seen: HashSet<u64> = members(&pool, &tier.fast).map(|branch| branch.dev()).collect();
+        let takes = |branch: &&Arc<Member>| branch.mode() == BranchMode::ReadWrite && branch.is_writable();
+        let takers: Vec<BranchIx> = members(&pool, &tier.slow)
+            .filter(takes)
+            .filter(|branch| seen.insert(branch.dev()))
+            .map(|branch| branch.ix)
+            .collect();
+        drop(pool);
+        self.rooms(&takers)
+    }
+}
+
+/// Branches of the class.
+pub(super) fn members<'p>(pool: &'p Pool, class: &Class) -> impl Iterator<Item = &'p Arc<Member>> {
+    pool.branches.iter().filter(move |branch| branch.class.as_ref() == Some(class))
+}
+
+/// Space of the class, each file system once.
+pub(super) fn fullness(pool: &Pool, class: &Class) -> Fullness {
+    let mut seen = HashSet::new();
+    let space = |branch: &Arc<Member>| branch.space().ok().filter(|_| seen.insert(branch.dev()));
+    members(pool, class).filter_map(space).fold(Fullness::default(), |sum, space| Fullness {
+        used: sum.used.saturating_add(space.taken()),
+        total: sum.total.saturating_add(space.total),
+    })
+}
+
+/// A walk over the branches that files leave.
+struct GoingDown<'w> {
+    union: &'w Union,
+    tier: &'w Tier,
+    /// Branches that take files.
+    slow: BranchSet,
+    now: Time,
+    from: BranchIx,
+    plan: TierPlan<(FoundFile, BranchIx)>,
+}
+
+impl<'a> Visitor<'a> for GoingDown<'_> {
+    fn files(&mut self, files: Vec<MetFile<'a>>) {
+        let pool = self.union.pool();
+        let from = self.from;
+        for file in files {
+            let hides = |name| self.union.tree.why_not_from(&pool, name, from).is_some();
+            if file.is_frozen || !file.used.is_old(self.tier, self.now) || file.names.iter().any(hides) {
+                continue;
+            }
+            let to = placement_of(&pool, &file.names).home().and(self.slow);
+            let (ino, bytes, used) = (file.met.inode.id.ino, file.bytes, file.used);
+            self.plan.offer(TierFile { ino, bytes, used, to }, || (FoundFile::of(&file), from));
+        }
+    }
+
+    fn stays(&mut self, _: Vec<u8>, _: &'static str) {}
+
+    fn dir(&mut self, _: &Arc<Inode>) {}
+}
