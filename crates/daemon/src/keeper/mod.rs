@@ -9,6 +9,7 @@
 //! Requests wait in the kernel meanwhile. The next daemon knows from memory that both have mapped what is open (`fsstack_engine::kept`),
 //! and from a state like that of an upgrade how the pool is mounted; that state is written anew whenever an operator changes something.
 
+mod decision;
 mod revive;
 
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ use crate::launch::LaunchError;
 use crate::operate::Served;
 use crate::settings::Settings;
 
+use decision::{AfterEnd, DEATHS, ENDED, HANDS_OVER, SERVES, add_death, after_end};
 pub(crate) use revive::run;
 
 /// The option before the number of the memory's descriptor.
@@ -68,17 +70,6 @@ enum SharedWord {
 
 /// Bytes of [`SharedWord::Failure`].
 const FAILURE_BYTES: usize = 240;
-
-/// Daemons that may die within [`DEATHS_WITHIN`].
-const DEATHS: usize = 3;
-const DEATHS_WITHIN: Duration = Duration::from_secs(60);
-
-/// The daemon serves: its death is survived.
-const SERVES: u64 = 1;
-/// The mount is gone.
-const ENDED: u64 = 2;
-/// The daemon has ended for an upgrade, or the next one does not serve yet.
-const HANDS_OVER: u64 = 3;
 
 /// An exit code in [`SharedWord::DiedOf`]; else it is a signal.
 const EXIT: u64 = 1 << 32;
@@ -122,14 +113,20 @@ fn keep(kept: &Kept, daemon: i32) -> ! {
         Ended::Exit(code) => EXIT | u64::try_from(code).unwrap_or_default(),
         Ended::Killed(signal) => u64::try_from(signal).unwrap_or_default(),
     };
-    let program = match word(kept, SharedWord::Stage).load(SeqCst) {
-        SERVES => {
+    let stage = word(kept, SharedWord::Stage).load(SeqCst);
+    let is_passed = word(kept, SharedWord::Next).load(SeqCst) != 0;
+    let program = match after_end(stage, is_passed) {
+        AfterEnd::Revive => {
             word(kept, SharedWord::DiedOf).store(how, SeqCst);
             word(kept, SharedWord::DiedAt).store(now(), SeqCst);
             keeper::own_program()
         }
-        HANDS_OVER => next_program(kept, how),
-        _ => keeper::end(match ended {
+        AfterEnd::Upgrade | AfterEnd::GoBack => {
+            // Blocked here: they wait until the next daemon is looked after.
+            keeper::raise(word(kept, SharedWord::Signals).swap(0, SeqCst));
+            if is_passed { next_program(kept) } else { last_program(kept, how) }
+        }
+        AfterEnd::End => keeper::end(match ended {
             Ended::Exit(code) => code,
             Ended::Killed(signal) => 128 + signal,
         }),
@@ -148,18 +145,17 @@ fn is_ending(kept: &Kept) -> bool {
         && [SharedWord::Next, SharedWord::FailureLength].iter().any(|at| word(kept, *at).load(SeqCst) != 0)
 }
 
-/// The program that goes on where the last daemon has ended for an upgrade; where the next one has ended before it served, the program
-/// before.
-fn next_program(kept: &Kept, how: u64) -> io::Result<OwnedFd> {
-    // Blocked here: they wait until the next daemon is looked after.
-    keeper::raise(word(kept, SharedWord::Signals).swap(0, SeqCst));
-    let next = word(kept, SharedWord::Next).swap(0, SeqCst);
-    if next == 0 {
-        if failure(kept).is_none() {
-            set_failure(kept, &format!("it {} before it served", told(how)));
-        }
-        return program_before(kept);
+/// The program before, where the next one has ended before it served.
+fn last_program(kept: &Kept, how: u64) -> io::Result<OwnedFd> {
+    if failure(kept).is_none() {
+        set_failure(kept, &format!("it {} before it served", told(how)));
     }
+    program_before(kept)
+}
+
+/// Becomes the program that was passed by a daemon that has ended for an upgrade; returns the program to go on with where that cannot be.
+fn next_program(kept: &Kept) -> io::Result<OwnedFd> {
+    let next = word(kept, SharedWord::Next).swap(0, SeqCst);
     // Stays open, for the way back.
     let own = ManuallyDrop::new(keeper::own_program()?);
     word(kept, SharedWord::Before).store(u64::try_from(own.as_raw_fd()).unwrap_or_default(), SeqCst);

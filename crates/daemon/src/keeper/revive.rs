@@ -19,7 +19,7 @@ use fsstack_sys::mounts::{UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper, stat};
 
 use super::{
-    DEATHS, DEATHS_WITHIN, FAILED, HANDS_OVER, SharedWord, become_program, failure, note_pending, now,
+    DEATHS, FAILED, HANDS_OVER, SharedWord, add_death, become_program, failure, note_pending, now,
     program_before, serves, set_failure, stay_behind, tell_stderr, told, word,
 };
 use crate::cli::{Request, parse};
@@ -114,14 +114,9 @@ impl Death {
         let at = word(kept, SharedWord::DiedAt).load(SeqCst);
         let how = told(word(kept, SharedWord::DiedOf).load(SeqCst));
         let deaths = &kept.own_words()[SharedWord::Deaths as usize..][..DEATHS];
-        // The oldest goes.
-        let mut times: Vec<u64> = deaths.iter().map(|death| death.load(SeqCst)).collect();
-        times.remove(0);
-        times.push(at);
+        let mut times = std::array::from_fn(|at| deaths[at].load(SeqCst));
+        let are_too_many = add_death(&mut times, at);
         deaths.iter().zip(&times).for_each(|(death, time)| death.store(*time, SeqCst));
-        let within = u64::try_from(DEATHS_WITHIN.as_millis()).unwrap_or(u64::MAX);
-        let first = times.first().copied().unwrap_or_default();
-        let are_too_many = first != 0 && at.saturating_sub(first) < within;
         Self { at, how, are_too_many: are_too_many && !may_die_often() }
     }
 }
