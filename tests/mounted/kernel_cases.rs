@@ -130,9 +130,9 @@ impl Connection {
     }
 
     /// A program that looks for this name.
-    fn looks_for(&self, name: &str) -> Caller<io::Result<()>> {
+    fn looks_for(&self, name: &str) -> WaitingCaller<io::Result<()>> {
         let path = self.at(name);
-        Caller::new(move || fs::metadata(path).map(drop))
+        WaitingCaller::new(move || fs::metadata(path).map(drop))
     }
 
     fn serve(&self, opens: Opens) -> Server {
@@ -153,9 +153,9 @@ impl Drop for Connection {
 }
 
 /// A program in a call, which may wait for ever.
-struct Caller<T>(Receiver<T>);
+struct WaitingCaller<T>(Receiver<T>);
 
-impl<T: Send + 'static> Caller<T> {
+impl<T: Send + 'static> WaitingCaller<T> {
     fn new(call: impl FnOnce() -> T + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         std::thread::spawn(move || sender.send(call()));
@@ -376,14 +376,14 @@ fn open_passthrough_files_are_read_and_written_while_nobody_serves() {
     let (server, unwritten) = open("b", ids[1]);
     server.stop();
     let file = written.clone();
-    let went_on = Caller::new(move || file.write_all_at(b"second", 0).and_then(|()| text(&file)));
+    let went_on = WaitingCaller::new(move || file.write_all_at(b"second", 0).and_then(|()| text(&file)));
     assert_eq!(went_on.ends().unwrap(), b"second");
     assert_eq!(text(&files[0]).unwrap(), b"second");
     let file = unwritten.clone();
-    assert_eq!(Caller::new(move || text(&file)).ends().unwrap(), b"branch");
+    assert_eq!(WaitingCaller::new(move || text(&file)).ends().unwrap(), b"branch");
     // The first write of an inode asks for its capabilities.
     let file = unwritten.clone();
-    let first = Caller::new(move || file.write_all_at(b"first!", 0));
+    let first = WaitingCaller::new(move || file.write_all_at(b"first!", 0));
     let asked = connection.next();
     assert_eq!(asked.opcode, opcode::GETXATTR);
     assert!(asked.body.windows(19).any(|part| part == b"security.capability"));

@@ -40,7 +40,7 @@ fn crash(pool: &Pool) {
 }
 
 /// Open files of a client, one of which has no name any more.
-struct Held {
+struct HeldFiles {
     client: Client,
     root: Vec<u8>,
     open: Opened,
@@ -48,7 +48,7 @@ struct Held {
     round: u64,
 }
 
-impl Held {
+impl HeldFiles {
     fn of(test_bed: &TestBed) -> Self {
         let mut client = test_bed.client();
         let root = client.handle("").unwrap();
@@ -92,7 +92,7 @@ type Event = (&'static str, fn(&Pool));
 
 fn go_on_over(pool: Pool, events: &[Event]) {
     let mut test_bed = TestBed::over(pool);
-    let mut held = Held::of(&test_bed);
+    let mut held = HeldFiles::of(&test_bed);
     held.go_on();
     for (event, happen) in events {
         let (client, root) = (test_bed.client(), held.root.clone());
