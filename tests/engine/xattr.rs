@@ -67,14 +67,15 @@ fn a_file_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches()
 }
 
 #[test]
-fn the_shown_copy_of_a_directory_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches() {
+fn a_directory_on_one_branch_without_an_acl_is_asked_once_where_nothing_else_changes_the_branches() {
     needs!(program("setfacl"));
     for exclusive in [false, true] {
         let settings = Settings { exclusive, recheck: std::time::Duration::ZERO, ..settings() };
         let pool = TestBed::with(&[ReadWrite; 2], settings);
         pool.put_dir(1, "dir");
         let dir = pool.ino("dir");
-        let has_acl = || pool.union.access_acl(dir, &mut [0; 1024]).unwrap().is_some();
+        let has_acl_of = |dir: Ino| pool.union.access_acl(dir, &mut [0; 1024]).unwrap().is_some();
+        let has_acl = || has_acl_of(dir);
         let add_acl = |at: usize| {
             let path = pool.on(at, "dir");
             fsstack_lab::shell::command("setfacl").args(["-m", "u:1234:r"]).arg(path).run().unwrap();
@@ -84,6 +85,12 @@ fn the_shown_copy_of_a_directory_without_an_acl_is_asked_once_where_nothing_else
         assert_eq!(again.total(), u64::from(!exclusive));
         add_acl(1);
         assert_eq!(has_acl(), !exclusive, "exclusive: {exclusive}");
+        // Without the first branch the attributes of the second copy are shown: both are asked, whichever is there.
+        (0..2).for_each(|at| pool.put_dir(at, "both"));
+        let both = pool.ino("both");
+        assert!(!has_acl_of(both));
+        let (has_acl_still, asked) = fsstack_sys::count::scope(|| has_acl_of(both));
+        assert_eq!((has_acl_still, asked.total()), (false, 1));
         // Another copy is the shown one from now on.
         pool.put_dir(0, "dir");
         add_acl(0);

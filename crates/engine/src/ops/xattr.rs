@@ -58,30 +58,29 @@ impl Union {
     }
 
     /// Reads the access ACL of `ino` into `into`, and returns its length; None if it has none. In a pool that nothing else
-    /// changes, and whose kernel sets no attributes (`xattr=off`), an object without an ACL gets none later: it is asked once,
-    /// and of a directory the copy that is shown.
+    /// changes, and whose kernel sets no attributes (`xattr=off`), an object without an ACL gets none later: it is asked once.
+    /// Not a directory on several branches: its attributes are another copy's while the first one's branch is away.
     ///
     /// # Errors
     /// ERANGE if `into` is too small; the branch's error.
     pub fn access_acl(&self, ino: Ino, into: &mut [u8]) -> Result<Option<usize>> {
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
-        let is_known = || if inode.is_dir() { inode.shown_copy_lacks_acl() } else { inode.lacks_acl() };
+        let is_known = || if inode.is_dir() { inode.only_copy_lacks_acl() } else { inode.lacks_acl() };
         if pool.settings.exclusive && is_known() {
             return Ok(None);
         }
-        let shown = inode.shown_copy();
+        let only = inode.only_copy();
         match self.tree.with_one(&pool, &inode, |on| xattr::get(on, ACL_ACCESS, into)) {
             Ok(len) => Ok(Some(len)),
             Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {
-                match (shown, error) {
+                match (only, error) {
                     _ if !pool.settings.exclusive => {}
-                    // Another copy answered if this one could not be opened.
-                    (Some(shown), OpError::Branch { branch, .. }) if branch == shown.0 => {
-                        inode.note_copy_without_acl(shown);
+                    (Some(only), OpError::Branch { branch, .. }) if branch == only.0 => {
+                        inode.note_copy_without_acl(only);
                     }
-                    (Some(_), _) => {}
-                    (None, _) => inode.note_without_acl(),
+                    _ if inode.is_dir() => {}
+                    _ => inode.note_without_acl(),
                 }
                 Ok(None)
             }

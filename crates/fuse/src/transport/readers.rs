@@ -274,12 +274,13 @@ mod tests {
     fn the_cpu_of_a_task_is_read_anew_each_time_and_of_one_that_has_ended_there_is_none() {
         let (said, tid) = std::sync::mpsc::channel();
         let (ends, end) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::Builder::new().name("a ) (b".into()).spawn(move || {
+        let other = std::thread::spawn(move || {
+            rustix::thread::set_name(c"a ) (b").expect("it is short");
             fsstack_sys::thread::pin_to_cpu(0).expect("the first CPU is there");
             said.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).expect("asked for");
             end.recv().expect("it is ended");
         });
-        let (other, task) = (other.expect("a thread"), tid.recv().expect("it runs"));
+        let task = tid.recv().expect("it runs");
         let mut kept = None;
         assert_eq!([(); 2].map(|()| TaskStat::cpu_of(&mut kept, task)), [Some(0); 2]);
         let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);

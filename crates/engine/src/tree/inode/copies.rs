@@ -228,20 +228,20 @@ impl Inode {
         })?
     }
 
-    /// The copy that the pool shows: its branch, its number there, and when it was given to the branch.
-    pub(crate) fn shown_copy(&self) -> Option<(BranchIx, u64, u64)> {
-        self.with_dir(|dir| dir.copies.first().map(|copy| (copy.branch, copy.ino, copy.given)))?
+    /// The copy, if there is only one: its branch, its number there, and when it was given to the branch.
+    pub(crate) fn only_copy(&self) -> Option<(BranchIx, u64, u64)> {
+        self.with_dir(|dir| dir.only().map(|copy| (copy.branch, copy.ino, copy.given)))?
     }
 
-    /// Whether the shown copy is known to have no access ACL.
-    pub(crate) fn shown_copy_lacks_acl(&self) -> bool {
-        self.with_dir(|dir| dir.copies.first().is_some_and(|copy| copy.lacks_acl)).unwrap_or(false)
+    /// Whether there is only one copy, and it is known to have no access ACL.
+    pub(crate) fn only_copy_lacks_acl(&self) -> bool {
+        self.with_dir(|dir| dir.only().is_some_and(|copy| copy.lacks_acl)).unwrap_or(false)
     }
 
-    /// The copy `shown`, as [`Self::shown_copy`] returned it, was asked for an access ACL, and has none.
-    pub(crate) fn note_copy_without_acl(&self, shown: (BranchIx, u64, u64)) {
+    /// The copy `only`, as [`Self::only_copy`] returned it, was asked for an access ACL, and has none.
+    pub(crate) fn note_copy_without_acl(&self, only: (BranchIx, u64, u64)) {
         self.with_dir(|dir| {
-            let is_it = |copy: &&mut Copy| (copy.branch, copy.ino, copy.given) == shown;
+            let is_it = |copy: &&mut Copy| (copy.branch, copy.ino, copy.given) == only;
             if let Some(copy) = dir.copies.iter_mut().find(is_it) {
                 copy.lacks_acl = true;
             }
@@ -378,6 +378,10 @@ impl Inode {
 }
 
 impl DirCopies {
+    fn only(&self) -> Option<&Copy> {
+        self.copies.first().filter(|_| self.copies.len() == 1)
+    }
+
     /// Whether the copy on `branch` is the one whose descriptor a removed directory keeps (`InodeState::unlinked_fd`).
     fn is_first(&self, branch: BranchIx) -> bool {
         self.copies.first().is_some_and(|copy| copy.branch == branch)
