@@ -125,8 +125,8 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     if flags.contains(OFlags::DIRECTORY) {
         // The path through /proc takes longer than the open.
         match call(Call::Open, || rustix::fs::openat(fd, c".", flags, Mode::empty())) {
-            // Not searchable, or removed on a server.
-            Err(SysError { errno: Errno::ACCESS | Errno::STALE | Errno::NOENT, .. }) => {}
+            // It may be listed and not searched. Any other answer is the file system's, and tells of the directory.
+            Err(SysError { errno: Errno::ACCESS, .. }) => {}
             done => return done,
         }
     }
