@@ -210,7 +210,7 @@ impl Union {
             if !batch.departure.goes_on() {
                 return Err(Errno::INTR.into());
             }
-            match self.copy_for_batch(pool, to, source, moving) {
+            match self.copy_for_batch(pool, (batch, to), source, moving) {
                 Ok(copied) => copies.push(copied),
                 Err(error) => tracing::debug!(%error, "a file is left out of a batch"),
             }
@@ -243,7 +243,7 @@ impl Union {
     fn copy_for_batch<'a>(
         &self,
         pool: &Pool,
-        to: &Member,
+        (batch, to): (&OrderedBatch, &Member),
         source: &'a Source<'a>,
         moving: Move<'a>,
     ) -> Result<Copied<'a>> {
@@ -257,7 +257,7 @@ impl Union {
         let mount_root = to.acquire()?;
         let made = to.ask(|| to.stat_fd(fd.as_fd()))?;
         let how = order.cause.how(&pool.settings.relocation);
-        let goes_on = || order.departure.goes_on();
+        let goes_on = || order.departure.goes_on() && batch.departure.goes_on();
         let shared = {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {
