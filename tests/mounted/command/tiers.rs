@@ -107,7 +107,7 @@ fn what_is_younger_stays_and_the_tier_rests() {
     fill(&pool);
     pool.write("young", &mib(1).repeat(30));
     // Each of the old ones is enough; all but one of them are held by their age.
-    let set = ["tier", "set", &at(&pool), "fast→slow", "--start", "50%", "--stop", "0%", "--min-age", "1h"];
+    let set = ["tier", "set", &at(&pool), "fast->slow", "--start", "50%", "--stop", "0%", "--min-age", "1h"];
     output_of(&set);
     until("the old ones are down", || {
         tier(&pool)["state"] == "resting" || tier(&pool)["state"] == "below-start"

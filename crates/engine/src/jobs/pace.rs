@@ -77,7 +77,7 @@ impl Compared {
     }
 }
 
-/// What a job knows of its branches, and how much it stands aside.
+/// Knowledge of a job about its branches, and how much it stands aside.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     branches: HashMap<BranchIx, Compared>,

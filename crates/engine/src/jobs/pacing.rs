@@ -10,7 +10,7 @@ use super::Job;
 use super::pace::Pace;
 use crate::union::Union;
 
-/// What a job measures.
+/// Measurements of a job.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
     pace: Pace,
@@ -33,7 +33,7 @@ impl Union {
         self.pool().branches.iter().map(|branch| (branch.ix, branch.metrics.times())).collect()
     }
 
-    /// What programs' calls took until now is usual.
+    /// Takes the times of programs' calls until now as usual.
     pub(super) fn begin_pacing(&self, job: &Job) {
         let now = self.times_of_all();
         let mut pacing = job.pacing.lock();

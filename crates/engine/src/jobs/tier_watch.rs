@@ -26,7 +26,7 @@ const AFTER_MOVES: Duration = Duration::from_secs(10);
 const SHORTEST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// What a tier does now, and why it does nothing.
+/// Present state of a tier, with the reason if it does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TierState {
     /// The class is not fuller than start.
@@ -63,7 +63,7 @@ pub struct TierView {
     pub fast: Fullness,
     /// Space of the class that takes them.
     pub slow: Fullness,
-    /// What it does.
+    /// Its state.
     pub state: TierState,
 }
 

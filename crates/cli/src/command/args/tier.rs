@@ -31,7 +31,7 @@ Example: fsstack tier set /mnt/pool fast slow --start 90% --stop 70% --min-age 7
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// The class that files leave; or both classes as one word, 'fast>slow' or fast→slow.
+        /// The class that files leave; or both classes as one word, such as 'fast>slow'.
         fast: String,
         /// The class that takes them.
         slow: Option<String>,
