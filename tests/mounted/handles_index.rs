@@ -61,7 +61,7 @@ fn a_file_that_is_moved_to_a_branch_that_is_being_looked_through_keeps_its_numbe
     comes_back(&pool, &held);
 }
 
-/// Kills the daemon after a file moved to a branch of `wide` × 300 directories; `None` if they were scanned before that.
+/// Kills the daemon after a file moved to a branch of `wide` times 300 directories; `None` if they were scanned before that.
 fn killed_under_the_scan(wide: u32) -> Option<(Pool, HeldHandle)> {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(1000)).option("create=ff");
     let mut pool = pool.option("write-path=stacked").option("nfs-export").unmounted();

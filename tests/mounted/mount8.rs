@@ -9,7 +9,6 @@ use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::Signal;
 
 use crate::command::nfs_identity::fresh_identity;
 use crate::command::{at, output_of};
@@ -19,10 +18,11 @@ use crate::script::{STRANGER, refused, sh};
 
 /// Paths at which mount(8) looks for the helper of a type: the type in fstab, and the one in the mount table, used by a
 /// remount.
-const SBIN: [&str; 5] = [
+const SBIN: [&str; 6] = [
     "/sbin/mount.fsstack",
     "/sbin/mount.fuse.fsstack",
     "/sbin/mount.fuseblk.fsstack",
+    "/sbin/umount.fsstack",
     "/sbin/umount.fuse.fsstack",
     "/sbin/umount.fuseblk.fsstack",
 ];
@@ -106,32 +106,50 @@ fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     daemon.wait(Duration::from_secs(10)).unwrap();
 }
 
-/// The daemon is stopped, as if a branch took long to close: umount(8) must not end before it.
+/// A file system that takes no writes until this drops.
+struct Frozen<'a>(&'a Branch);
+
+impl<'a> Frozen<'a> {
+    fn freeze(branch: &'a Branch) -> Self {
+        command("fsfreeze").arg("-f").arg(branch.path()).run().unwrap();
+        Self(branch)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        command("fsfreeze").arg("-u").arg(self.0.path()).run().unwrap();
+    }
+}
+
+/// The daemon cannot close its index, and so not end: umount.fsstack must not end before it.
 #[test]
-fn umount_returns_when_the_daemon_has_ended() {
-    needs!(mounting());
+fn umount_fsstack_returns_when_the_daemon_has_ended() {
+    needs!(mounting(), loops(), program("fsfreeze"));
     let _installed = installed!();
-    for with in ["transport=dev", "restart=keep"] {
-        let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    for with in ["transport=dev", "transport=auto", "restart=keep"] {
+        let pool = lab::pool().tmp_branch("a").xfs_branch("state", MiB(310)).unmounted();
         let _mount = Entry::mount(pool.path()).unwrap();
-        let mount = command("mount").args(["-t", "fsstack", "-o", with, &source(&pool, ":")]);
-        mount.arg(pool.path()).run().unwrap();
+        let (branch, state) = (pool.branch("a").path(), pool.branch("state"));
+        let options = format!("{with},nfs-export,state-dir={}", state.path().display());
+        command("mount").args(["-t", "fsstack", "-o", &options]).args([branch, pool.path()]).run().unwrap();
         let daemon = daemon::server_of(pool.path()).unwrap();
-        daemon.signal(Signal::STOP).unwrap();
+        pool.write("file", b"x");
+        let frozen = Frozen::freeze(state);
         let target = pool.path().to_owned();
-        let unmounts = std::thread::spawn(move || command("umount").arg(target).run());
+        let unmounts = std::thread::spawn(move || command("/sbin/umount.fsstack").arg(target).run());
         until("the mount is gone", || mounts::at(pool.path()).unwrap().is_none());
-        // A umount that does not wait ends in this time.
+        // An umount that does not wait ends in this time.
         std::thread::sleep(Duration::from_secs(1));
-        let early = unmounts.is_finished();
-        daemon.signal(Signal::CONT).unwrap();
+        let early = unmounts.is_finished() && daemon.lives();
+        drop(frozen);
         unmounts.join().unwrap().unwrap();
-        assert!(!early && !daemon.lives(), "{with}: umount ended before the daemon");
+        assert_eq!((early, daemon.lives()), (false, false), "{with}: umount ended before the daemon");
     }
 }
 
 #[test]
-fn umount_of_a_pool_that_is_bound_elsewhere_does_not_wait() {
+fn umount_fsstack_of_a_pool_that_is_bound_elsewhere_does_not_wait() {
     needs!(mounting());
     let _installed = installed!();
     let mut pool = lab::pool().tmp_branch("a").mount();
@@ -139,9 +157,9 @@ fn umount_of_a_pool_that_is_bound_elsewhere_does_not_wait() {
     let _bound = Entry::mount(other.path()).unwrap();
     command("mount").arg("--bind").args([pool.path(), other.path()]).run().unwrap();
     // Below the limit of a command, and of the helper.
-    command("umount").arg(pool.path()).limit(Duration::from_secs(30)).run().unwrap();
+    command("/sbin/umount.fsstack").arg(pool.path()).limit(Duration::from_secs(30)).run().unwrap();
     fs::write(other.path().join("file"), "x").unwrap();
-    command("umount").arg(other.path()).run().unwrap();
+    command("/sbin/umount.fsstack").arg(other.path()).run().unwrap();
     assert_eq!(pool.holders("file"), ["a"]);
     pool.unmount();
 }

@@ -37,7 +37,7 @@ use crate::operate::{Leaving, Served, control_file};
 use crate::outside;
 use crate::remembered::Remembered;
 use crate::restrictions;
-use crate::settings::{AccessTimes, MountFlags, Privilege, Settings};
+use crate::settings::{AccessTimes, MountFlags, Options, Privilege, Settings};
 use crate::signals::{End, Taker, listen};
 use crate::world::World;
 
@@ -344,15 +344,7 @@ pub(crate) fn open_transport(
     // Before the first request: a change that it does not see would be missing.
     union.start_catalogue();
     outside::keep_informed(options, &union, mounted).map_err(system)?;
-    if options.transport == Transport::Ring && !mounted.granted.ring {
-        let text =
-            "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
-        return Err(LaunchError::mount(text));
-    }
-    if options.idmap && !mounted.granted.allows_idmap() {
-        let text = "idmap=on: this kernel has no idmapped mounts of FUSE (Linux 6.12 and later have them): leave it out";
-        return Err(LaunchError::mount(text));
-    }
+    check_granted(options, mounted)?;
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
     let adapter = Adapter::new(union.clone(), outside::timeouts(options), abi, options.xattrs);
     let adapter = Arc::new(adapter.mapping_callers(mounted.granted.allows_idmap()));
@@ -393,6 +385,18 @@ pub(crate) fn open_transport(
         keys.answer_for(&served);
     }
     Ok(Attended { transport, served })
+}
+
+/// Refuses what was asked for by name where the kernel has not granted it.
+fn check_granted(options: &Options, mounted: &Mounted) -> Result<(), LaunchError> {
+    let lacks = if options.transport == Transport::Ring && !mounted.granted.ring {
+        "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto"
+    } else if options.idmap && !mounted.granted.allows_idmap() {
+        "idmap=on: this kernel has no idmapped mounts of FUSE (Linux 6.12 and later have them): leave it out"
+    } else {
+        return Ok(());
+    };
+    Err(LaunchError::mount(lacks))
 }
 
 /// Notes handles where they outlive the daemon, if that was asked for.

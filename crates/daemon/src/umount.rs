@@ -1,15 +1,18 @@
-//! umount(8)'s helper of the types `fuse.fsstack` and `fuseblk.fsstack`: unmounts a pool, and returns when its daemon has ended.
+//! `umount.fsstack`, also umount(8)'s helper of the types `fuse.fsstack` and `fuseblk.fsstack`: unmounts a pool, and returns when its
+//! daemon has ended.
 //!
 //! A FUSE file system is gone from the mount table before its daemon has closed the branches. So a mount of the pool, or an
 //! fsck of a branch, right after umount(8) would still find the daemon there.
+//! umount(8) calls it where it reads the mount table (`-a`, `-f`, a user's). Else statfs(2) tells it the type `fuse` alone (util-linux 2.38).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fsstack_control::registry::{self, RegistryEntry};
+use fsstack_fuse::unmount::by_umount;
 use fsstack_pool::Printable;
 use fsstack_sys::keeper::Watched;
 use fsstack_sys::mounts;
@@ -33,14 +36,12 @@ pub(crate) fn is_called(program: &OsStr) -> bool {
 
 /// Unmounts as umount(8) asks for: `TARGET [-flnrv] [-N NAMESPACE] [-t TYPE]`. Returns the exit code.
 pub(crate) fn run(arguments: &[OsString]) -> u8 {
-    let watched =
-        Asked::read(arguments).and_then(|asked| asked.waits.then(|| Daemon::of(asked.target)).flatten());
-    // umount(8) itself, with the rights that it has and this helper may not have.
-    let ended = Command::new("umount").arg("-i").args(arguments).status();
-    let code = match ended {
-        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()),
+    let watched = UmountArguments::read(arguments)
+        .and_then(|asked| asked.waits.then(|| Daemon::of(asked.target)).flatten());
+    let code = match by_umount(arguments) {
+        Ok(code) => code,
         Err(error) => {
-            tell(&format!("umount: {error}"));
+            tell(&format!("umount: {error}; install util-linux"));
             return Failure::System.exit_code();
         }
     };
@@ -54,13 +55,13 @@ pub(crate) fn run(arguments: &[OsString]) -> u8 {
 
 /// Part of the arguments that decides about waiting.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked<'a> {
+struct UmountArguments<'a> {
     target: &'a OsStr,
     /// False for `-l`, which leaves the pool to those that use it, and for another mount namespace.
     waits: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> UmountArguments<'a> {
     fn read(arguments: &'a [OsString]) -> Option<Self> {
         let (mut target, mut waits) = (None, true);
         let mut rest = arguments.iter();
@@ -87,8 +88,10 @@ struct Daemon {
     pid: u32,
     watched: Watched,
     mount_point: PathBuf,
-    /// Device of the file system.
+    /// Device of the file system. The next one may get the same.
     dev: (u32, u32),
+    /// Number of the connection, which no other one gets; `None` where the kernel's list is not mounted.
+    connection: Option<u64>,
 }
 
 impl Daemon {
@@ -105,13 +108,24 @@ impl Daemon {
         let here = |entry: &RegistryEntry| entry.mount_point() == mount_point;
         let entry = all.into_iter().filter(here).max_by_key(|entry| entry.started)?;
         let watched = Watched::new(i32::try_from(entry.pid).ok()?).ok()?;
-        // Asked after the process is held: its number may have been another one's.
-        entry.is_visible().then_some(Self { pid: entry.pid, watched, mount_point, dev: mount.dev })
+        // UmountArguments after the process is held: its number may have been another one's.
+        let connection = connection(mount.dev);
+        entry.is_visible().then_some(Self {
+            pid: entry.pid,
+            watched,
+            mount_point,
+            dev: mount.dev,
+            connection,
+        })
     }
 
     /// Waits for its end, unless it serves the pool elsewhere.
     fn wait(&self) {
         let began = Instant::now();
+        // Once, where all that can be asked is the device, which the next mount may get.
+        if self.connection.is_none() && self.is_listed() {
+            return;
+        }
         while began.elapsed() < LIMIT {
             // An error is as good as its end: nothing can be waited for.
             if self.watched.wait_for(PAUSE).unwrap_or(true) || self.serves() {
@@ -128,9 +142,19 @@ impl Daemon {
 
     /// True while the pool is mounted at another place: a bind mount, or in another mount namespace.
     fn serves(&self) -> bool {
-        let connection = Path::new(CONNECTIONS).join(self.dev.1.to_string());
-        connection.exists() || mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.dev == self.dev))
+        self.connection.is_some() && connection(self.dev) == self.connection
     }
+
+    /// True if this process sees another mount of it.
+    fn is_listed(&self) -> bool {
+        mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.dev == self.dev))
+    }
+}
+
+/// The number of a connection's directory.
+fn connection(dev: (u32, u32)) -> Option<u64> {
+    let path = Path::new(CONNECTIONS).join(dev.1.to_string());
+    std::fs::metadata(path).ok().map(|found| found.ino())
 }
 
 #[cfg(test)]
@@ -139,7 +163,7 @@ mod tests {
 
     fn read(line: &str) -> Option<(String, bool)> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Asked::read(&words).map(|asked| (asked.target.to_string_lossy().into_owned(), asked.waits))
+        UmountArguments::read(&words).map(|asked| (asked.target.to_string_lossy().into_owned(), asked.waits))
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! acknowledged writes: it is synced, its transport closed, and it is synced once more. The connection is aborted only
 //! when all pending requests have been answered.
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -72,6 +73,16 @@ impl UnmountHelper {
         drop(received);
         if child.wait()?.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
     }
+}
+
+/// Runs umount(8) with `arguments` and without helpers: it may have rights that its caller has not. Returns the exit code; `None`: a
+/// signal ended it.
+///
+/// # Errors
+/// It cannot be started.
+pub fn by_umount(arguments: &[OsString]) -> io::Result<Option<u8>> {
+    let ended = std::process::Command::new("umount").arg("-i").args(arguments).status()?;
+    Ok(ended.code().and_then(|code| u8::try_from(code).ok()))
 }
 
 /// Returns the device number of the mount at `target`, without a request to any file system.

@@ -233,6 +233,24 @@ fn nobody_but_root_may_ask_for_it() {
     assert!(said.to_lowercase().contains("permission denied"), "{said}");
 }
 
+/// The daemon could not become another program while a thread is inside.
+#[test]
+fn a_removed_branch_that_hangs_refuses_it_and_is_named() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = described().option("transport=dev").mount();
+    fs::write(pool.branch("a").path().join("there"), "x").unwrap();
+    assert_eq!(pool.read("there"), b"x");
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    // It stays inside.
+    assert!(fs::read(pool.at("there")).is_err());
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    refuses(&pool, lab::daemon::helper().unwrap().to_str().unwrap(), "which was removed, hangs");
+    pool.write("here", b"x");
+    drop(frozen);
+    until("nothing stands against it", || crate::command::run(&["upgrade", &at(&pool)]).code == 0);
+    assert_eq!(pool.read("here"), b"x");
+}
+
 #[test]
 fn a_branch_that_hangs_refuses_it_and_is_named() {
     needs!(mounting());

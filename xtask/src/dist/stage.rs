@@ -18,10 +18,11 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// Programs that mount(8) runs, for a mount and, by the types in the mount table, for a remount; and those of umount(8).
 /// `/sbin` is `/usr/sbin` on systems with a merged `/usr`.
-const HELPERS: [&str; 5] = [
+const HELPERS: [&str; 6] = [
     "usr/sbin/mount.fsstack",
     "usr/sbin/mount.fuse.fsstack",
     "usr/sbin/mount.fuseblk.fsstack",
+    "usr/sbin/umount.fsstack",
     "usr/sbin/umount.fuse.fsstack",
     "usr/sbin/umount.fuseblk.fsstack",
 ];

@@ -25,6 +25,8 @@ mod probe;
 pub mod reply_takeover;
 pub mod subvolumes;
 
+use std::sync::Arc;
+
 use fsstack_sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use fsstack_sync::mpsc::{Receiver, RecvTimeoutError};
 use fsstack_sync::time::{Duration, Instant};
@@ -74,6 +76,19 @@ const SUSPECT: u8 = 1;
 const LACKING_SUBVOLUME: u8 = 2;
 const HUNG: u8 = 3;
 const DOWN: u8 = 4;
+
+/// Threads of the daemon that are inside calls of a branch. Keeps neither the branch nor its mount.
+#[derive(Debug)]
+pub struct ThreadsInside(Arc<Health>);
+
+impl ThreadsInside {
+    /// True if there is one, which may hang: in a request, a probe, or the closing of files.
+    pub fn is_any(&self) -> bool {
+        let health = &self.0;
+        let calls = health.inflight_limit.as_ref().map_or(0, InflightLimit::inside);
+        calls > 0 || health.closers.are_busy() || health.has_probes_inside()
+    }
+}
 
 /// State of a branch's health.
 #[derive(Debug)]
@@ -149,6 +164,11 @@ impl Branch {
     pub fn is_stuck(&self) -> bool {
         let by_itself = || self.is_being_probed() || self.health.closers.are_busy();
         self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
+    }
+
+    /// Returns what tells whether threads are inside calls there, also when the branch is in no pool any more.
+    pub fn threads_inside(&self) -> ThreadsInside {
+        ThreadsInside(self.health.clone())
     }
 
     /// Fails if calls are not let in now.

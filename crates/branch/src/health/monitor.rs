@@ -82,6 +82,13 @@ impl MonitorState {
 /// Maximum number of probes that hang at once, on successive mounts at one path.
 const MOST_HUNG_PROBES: usize = 4;
 
+impl Health {
+    /// Whether a probe is inside the branch, also one that was given up.
+    pub(super) fn has_probes_inside(&self) -> bool {
+        self.monitor_state.lock().inside > 0
+    }
+}
+
 impl Branch {
     /// Wakes the monitor.
     pub(super) fn wake_monitor(&self) {

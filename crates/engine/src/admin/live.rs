@@ -13,11 +13,13 @@
 //! there.
 
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
+use fsstack_branch::health::ThreadsInside;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
 use fsstack_sys as sys;
 use parking_lot::MutexGuard;
@@ -71,9 +73,17 @@ pub(crate) struct MembershipChanges {
     /// Snapshots whose wait timed out. They are not waited for again: the removal of a hung branch waits for its hung calls once,
     /// not at every step.
     overdue: Vec<Weak<Pool>>,
+    /// Branches that were removed while threads were inside, with their paths.
+    removed: Vec<(PathBuf, ThreadsInside)>,
 }
 
 impl MembershipChanges {
+    /// Path of a removed branch that a thread is still inside.
+    pub(crate) fn stuck_in_removed(&mut self) -> Option<&Path> {
+        self.removed.retain(|(_, threads)| threads.is_any());
+        self.removed.first().map(|(path, _)| path.as_path())
+    }
+
     /// Nothing remembers these slots.
     pub(crate) fn leave_vacant(&mut self, slots: Vec<BranchIx>) {
         self.vacant = slots;
@@ -82,7 +92,7 @@ impl MembershipChanges {
 
 /// Requests that began before a moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Earlier {
+enum EarlierRequests {
     Ended,
     /// Some have not ended in time now.
     Overdue,
@@ -239,6 +249,10 @@ impl Union {
         if settled {
             changes.vacant.push(ix);
         }
+        let threads = branch.threads_inside();
+        if threads.is_any() {
+            changes.removed.push((branch.path.clone(), threads));
+        }
         drop(changes);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "branch removed");
         Ok(())
@@ -288,26 +302,26 @@ impl Union {
     /// Waits for all requests that began before, for a job; the caller holds no snapshot of the pool. False: some have not ended.
     pub(crate) fn requests_ended(&self) -> bool {
         let ended = self.wait_for_requests(&mut self.admin.changes.lock());
-        if ended == Earlier::Overdue {
+        if ended == EarlierRequests::Overdue {
             tracing::warn!(
                 "job: earlier requests have not ended after 5 s; files that they may use stay for now"
             );
         }
-        ended == Earlier::Ended
+        ended == EarlierRequests::Ended
     }
 
     /// Waits for all requests that began before a change of branches. False: some have not ended, and may be hanging.
     fn settle(&self, changes: &mut MembershipChanges) -> bool {
         let ended = self.wait_for_requests(changes);
-        if ended == Earlier::Overdue {
+        if ended == EarlierRequests::Overdue {
             tracing::warn!(
                 "change of branches: earlier requests have not ended after 5 s; going on without them"
             );
         }
-        ended == Earlier::Ended
+        ended == EarlierRequests::Ended
     }
 
-    fn wait_for_requests(&self, changes: &mut MembershipChanges) -> Earlier {
+    fn wait_for_requests(&self, changes: &mut MembershipChanges) -> EarlierRequests {
         let same = Pool::clone(&self.tree.pool.load());
         self.publish(changes, same);
         let began = Instant::now();
@@ -315,11 +329,15 @@ impl Union {
             changes.past.retain(|past| past.strong_count() > 0);
             if changes.past.is_empty() {
                 changes.overdue.retain(|past| past.strong_count() > 0);
-                return if changes.overdue.is_empty() { Earlier::Ended } else { Earlier::Hanging };
+                return if changes.overdue.is_empty() {
+                    EarlierRequests::Ended
+                } else {
+                    EarlierRequests::Hanging
+                };
             }
             if began.elapsed() > CHANGE_TIMEOUT {
                 changes.overdue.append(&mut changes.past);
-                return Earlier::Overdue;
+                return EarlierRequests::Overdue;
             }
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -108,6 +108,13 @@ impl Union {
                 )));
             }
         }
+        // Becoming another program waits for all threads.
+        if let Some(path) = self.admin.changes.lock().stuck_in_removed() {
+            return Err(NotNow(format!(
+                "branch {}, which was removed, hangs in calls of the daemon: wait until its server answers, or end it",
+                shown(path)
+            )));
+        }
         // Those of tiers make way.
         self.check_jobs(|job| !job.yields)?;
         if !self.admin.copies.lock().is_empty() {
