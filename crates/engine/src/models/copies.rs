@@ -9,9 +9,9 @@ use super::{ID, X, Y};
 use crate::tree::inode::{Copies, Inode};
 
 /// The directory on the disks: for each branch the rights of its copy, if it has one.
-type Disks = Arc<Mutex<[Option<u32>; 2]>>;
+type DirOnDisks = Arc<Mutex<[Option<u32>; 2]>>;
 
-fn begin() -> (Arc<Inode>, Disks) {
+fn begin() -> (Arc<Inode>, DirOnDisks) {
     let dir = Arc::new(Inode::dir(ID, &Copies::known([(X, 10)])));
     dir.update_copies(&asked([(X, 10)]));
     (dir, Arc::new(Mutex::new([Some(0o777), None])))
@@ -24,7 +24,7 @@ fn asked(found: impl IntoIterator<Item = (BranchIx, u64)>) -> Copies {
 }
 
 /// Gives the branch Y a copy, made with the rights of the first one.
-fn grow(dir: &Inode, disks: &Disks) {
+fn grow(dir: &Inode, disks: &DirOnDisks) {
     let guard = loop {
         if let Some(guard) = dir.grow(Y) {
             break guard;
@@ -105,7 +105,7 @@ fn no_copy_outlives_a_directory() {
     });
 }
 
-/// What all branches answered before a copy was added does not take that copy away.
+/// Answers of all branches from before a copy was added do not take that copy away.
 #[test]
 fn a_late_answer_takes_no_new_copy_away() {
     model::check(|| {

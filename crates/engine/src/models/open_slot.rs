@@ -18,14 +18,14 @@ use crate::tree::inode::Inode;
 
 /// The branches, and on which of them the file has its name.
 #[derive(Debug)]
-struct Disks {
+struct FileOnDisks {
     branches: [Arc<Branch>; 2],
     name: Mutex<BranchIx>,
     /// Open files, and the branch that each one's descriptor is on.
     files: Mutex<Vec<(Arc<OpenFile>, BranchIx)>>,
 }
 
-impl Disks {
+impl FileOnDisks {
     fn at(paths: &[std::path::PathBuf; 2]) -> Arc<Self> {
         let branches = [(X, &paths[0]), (Y, &paths[1])].map(|(ix, path)| branch(ix, path));
         Arc::new(Self { branches, name: Mutex::new(X), files: Mutex::default() })
@@ -78,9 +78,9 @@ fn an_open_beside_a_move_has_the_file_that_has_the_name() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let paths = dirs.each_ref().map(|dir| dir.path().to_owned());
     model::check(move || {
-        let disks = Disks::at(&paths);
+        let disks = FileOnDisks::at(&paths);
         let inode = Arc::new(Inode::file(ID, Kind::File, X));
-        let open = |inode: &Inode, disks: &Disks| {
+        let open = |inode: &Inode, disks: &FileOnDisks| {
             inode.open_with(|_| Ok::<(), OpError>(()), || disks.open()).unwrap()
         };
         let slow = {

@@ -1,4 +1,4 @@
-//! The monitor: when it sleeps, and whom it gives up.
+//! The monitor: when it sleeps, and which calls it gives up.
 
 use std::sync::Arc;
 
