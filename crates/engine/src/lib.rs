@@ -15,7 +15,8 @@ pub mod handover;
 pub mod jobs;
 pub mod kept;
 pub mod member;
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
 mod models;
 mod moves;
 pub mod ops;

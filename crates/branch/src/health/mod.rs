@@ -16,7 +16,8 @@ mod closers;
 pub mod free;
 pub mod holder;
 pub mod inflight_limit;
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
 mod models;
 mod monitor;
 mod permits;

@@ -6,7 +6,8 @@ mod ending;
 mod extra_workers;
 mod gate;
 pub mod interrupts;
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
 mod models;
 mod once;
 mod readers;
