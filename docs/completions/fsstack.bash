@@ -161,8 +161,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch rule balance consolidate job upgrade where find explain copy nfs check doctor top log profile support metrics print"
-            opts="-h -V --json --help --version list status get set write-path branch rule tier balance consolidate job upgrade where explain copy nfs check doctor top log profile support metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch rule tier balance consolidate job upgrade where find explain copy nfs check doctor top log profile support metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -468,7 +468,7 @@ mod tests {
         let call = || _ = metrics.time(|| Err::<(), _>(SysError { call: Call::Stat, errno: Errno::NOENT }));
         call();
         let before = metrics.times();
-        std::thread::scope(|scope| {
+        fsstack_sync::thread::scope(|scope| {
             scope.spawn(|| {
                 count_aside();
                 call();

@@ -27,7 +27,7 @@ pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Resul
         if let Err(error) = sys::identity::become_daemon() {
             return tracing::error!(%error, "thread cannot take the daemon's identity; its work is not done");
         }
-        if std::thread::current().name().is_some_and(|name| ASIDE.contains(&name)) {
+        if fsstack_sync::thread::current().name().is_some_and(|name| ASIDE.contains(&name)) {
             count_aside();
         }
         work();

@@ -49,26 +49,30 @@ fn both(pool: &Pool, name: &str, first: &str, second: &str) {
     fs::write(b.join(name), second).unwrap();
 }
 
+/// A directory and files with other content, rights and attributes on the second branch.
+fn make_copies_that_differ(pool: &Pool) {
+    let (a, b) = roots(pool);
+    for root in [&a, &b] {
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(root.join("dir")).unwrap();
+    }
+    both(pool, "dir/same\n", "equal", "equal");
+    both(pool, "dir/other", "one", "two");
+    std::os::unix::fs::chown(b.join("dir"), Some(1234), Some(1234)).unwrap();
+    fs::set_permissions(b.join("dir"), fs::Permissions::from_mode(0o2770)).unwrap();
+    rustix::fs::setxattr(b.join("dir"), c"user.only-here", b"x", rustix::fs::XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(a.join("dir"), c"user.missing", b"y", rustix::fs::XattrFlags::empty()).unwrap();
+    both(pool, "stricter", "equal", "equal");
+    fs::set_permissions(b.join("stricter"), fs::Permissions::from_mode(0o600)).unwrap();
+    [a, b].iter().for_each(|root| symlink("/etc", root.join("link")).unwrap());
+}
+
 #[test]
 fn fix_makes_copies_equal_and_sets_duplicates_aside_until_prune() {
     needs!(mounting());
     let mut pool = pool();
     let (a, b) = roots(&pool);
-    for root in [&a, &b] {
-        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::create_dir(root.join("dir")).unwrap();
-    }
-    both(&pool, "dir/same\n", "equal", "equal");
-    both(&pool, "dir/other", "one", "two");
-    std::os::unix::fs::chown(b.join("dir"), Some(1234), Some(1234)).unwrap();
-    fs::set_permissions(b.join("dir"), fs::Permissions::from_mode(0o2770)).unwrap();
-    rustix::fs::setxattr(b.join("dir"), c"user.only-here", b"x", rustix::fs::XattrFlags::empty()).unwrap();
-    rustix::fs::setxattr(a.join("dir"), c"user.missing", b"y", rustix::fs::XattrFlags::empty()).unwrap();
-    both(&pool, "stricter", "equal", "equal");
-    fs::set_permissions(b.join("stricter"), fs::Permissions::from_mode(0o600)).unwrap();
-    symlink("/etc", a.join("link")).unwrap();
-    symlink("/etc", b.join("link")).unwrap();
-
+    make_copies_that_differ(&pool);
     let dirs = [a.join("dir"), b.join("dir"), pool.at("dir")];
     let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     dirs[..2].iter().for_each(|dir| File::open(dir).unwrap().set_modified(long_ago).unwrap());

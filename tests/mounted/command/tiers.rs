@@ -43,7 +43,7 @@ fn fill(pool: &Pool) {
 
 /// Seconds of the last access on the branches.
 fn read_at(pool: &Pool, path: &str) -> i64 {
-    let at = pool.branch(&pool.holders(path)[0]).path().join(path);
+    let at = pool.branch(pool.holders(path)[0]).path().join(path);
     fs::metadata(at).unwrap().atime()
 }
 
