@@ -101,8 +101,8 @@ mod tests {
         assert_eq!(8 << 20 <= found.blocks() * 512, said.contains("beforehand"), "{said}");
         assert!(!fits(dir.path(), u64::MAX / 2));
         assert!(allocate(&dir.path().join("none"), DiskLimit::default()).is_err());
-        let limit = DiskLimit { bytes: NonZeroU64::new(40_000_000), requests: NonZeroU64::new(200) };
+        let limit = DiskLimit { bytes: NonZeroU64::new(40 << 20), requests: NonZeroU64::new(200) };
         let said = described(dir.path(), Layout::Sparse, limit);
-        assert!(said.contains(", each held to 40 MB/s and 200 requests a second (sparse"), "{said}");
+        assert!(said.contains(", each held to 40 MiB/s and 200 requests a second (sparse"), "{said}");
     }
 }
