@@ -73,7 +73,7 @@ impl JobList {
 }
 
 /// Whether the file may not be moved until a handle of it is closed.
-fn is_kept(file: &OpenFile) -> bool {
+pub(super) fn is_kept(file: &OpenFile) -> bool {
     file.is_past_us() || !file.lock_owners.lock().is_empty()
 }
 

@@ -328,7 +328,8 @@ impl Union {
 
     /// The jobs at work, and the last that have ended, the oldest first.
     pub fn jobs(&self) -> Vec<JobView> {
-        self.jobs.state.lock().jobs.iter().map(|job| job.view()).collect()
+        let jobs: Vec<Arc<Job>> = self.jobs.state.lock().jobs.to_vec();
+        jobs.iter().map(|job| job.view()).collect()
     }
 
     /// Calls the job `id` off, for good: the next mount does not begin it again. What it has moved stays moved.

@@ -36,11 +36,11 @@ impl Union {
     /// Takes the times of programs' calls until now as usual.
     pub(super) fn begin_pacing(&self, job: &Job) {
         let now = self.times_of_all();
+        // Not beside the lock of `pacing`, which views of jobs take under that of the list.
+        let ended = self.jobs.state.lock().calm.clone();
         let mut pacing = job.pacing.lock();
-        let jobs = self.jobs.state.lock();
         for (branch, times) in &now {
-            let calm =
-                jobs.calm.get(branch).map_or_else(|| times.clone(), |ended| times.clone().since(ended));
+            let calm = ended.get(branch).map_or_else(|| times.clone(), |ended| times.clone().since(ended));
             pacing.pace.rested(*branch, &calm);
         }
         pacing.last = now;

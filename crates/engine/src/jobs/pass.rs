@@ -8,7 +8,7 @@ use std::time::Instant;
 use fsstack_pool::BranchIx;
 
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
-use super::{Job, NAMED, Staying};
+use super::{Job, NAMED, Staying, awaited};
 use crate::files::{MAPPED, WRITTEN_PAST};
 use crate::moves::batch;
 use crate::moves::directories;
@@ -125,8 +125,11 @@ impl<'a> Pass<'a> {
                 }
                 Err(why) => {
                     let (why, inode) = (why.unwrap_or(CHANGED_NOW), &file.met.inode);
-                    if hope(why) == Hope::Waits {
-                        union.jobs.awaits(job, inode.id.ino, inode.open_file().as_deref());
+                    let open = inode.open_file();
+                    // A mapping without a handle ends unseen.
+                    let is_only_mapped = why == MAPPED && !open.as_deref().is_some_and(awaited::is_kept);
+                    if hope(why) == Hope::Waits && !is_only_mapped {
+                        union.jobs.awaits(job, inode.id.ino, open.as_deref());
                     }
                     self.stays(file.path.clone(), why);
                 }
