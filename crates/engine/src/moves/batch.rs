@@ -167,16 +167,18 @@ impl Union {
         };
         let mut begun: Vec<(&Source<'_>, Move<'_>)> = sources.iter().filter_map(begin).collect();
         let need = begun.iter().map(|(_, moving)| moving.stat.blocks.saturating_mul(512)).sum();
-        let mut known: Vec<(*const Inode, Option<BranchIx>)> = Vec::new();
+        let mut known: Vec<(*const Inode, &[BranchIx], Option<BranchIx>)> = Vec::new();
         let mut targets = begun.iter().map(|(source, moving)| {
             let parent = Arc::as_ptr(&moving.name().parent);
-            if let Some((_, to)) = known.iter().find(|(dir, _)| *dir == parent) {
+            let job = source.order.cause.job();
+            let planned = job.map_or(&[][..], |job| &job.targets);
+            if let Some((.., to)) = known.iter().find(|(dir, of, _)| (*dir, *of) == (parent, planned)) {
                 return *to;
             }
             let names = (&moving.names, &*moving.from);
-            let ranking = self.tree.targets(pool, names, need, source.order.cause.job());
+            let ranking = self.tree.targets(pool, names, need, job);
             let to = ranking.order.first().copied();
-            known.push((parent, to));
+            known.push((parent, planned, to));
             to
         });
         let targets: Vec<Option<BranchIx>> = targets.by_ref().collect();
@@ -364,18 +366,21 @@ impl<'a> Exchange<'_, 'a> {
                 Err(error) => tracing::debug!(%error, "a file is left out of a batch"),
             }
         }
+        // At once, so that what programs do there meanwhile shows in the times.
+        set_times(to, times_there);
         let olds: Vec<Arc<DirFd>> =
             distinct(named.iter().map(|named| &named.old_dir)).into_iter().cloned().collect();
+        let synced = self.sync_new(&named);
         let times_here = times(from, &olds);
-        match self.sync_new(&named) {
+        match synced {
             Ok(()) => named.iter_mut().for_each(|named| self.remove_old(named)),
             Err(error) => {
                 tracing::warn!(%error, branch = %to.path.display(), "relocation: the new names of several files cannot be synced; the files stay where they were");
             }
         }
-        self.take_back(&mut named);
-        set_times(to, times_there);
         set_times(from, times_here);
+        self.take_back(&mut named);
+        union.tree.catalogue_names(pool, [from.ix, to.ix], copies.iter().map(Copied::name));
         if let Err(error) = olds.iter().try_for_each(|dir| from.ask_long(|| sync_dir(dir.as_fd()))) {
             // Should they come back after a power cut, the next mount removes them.
             tracing::warn!(%error, branch = %from.path.display(), "relocation: removal of old names not synced; after a power cut the next mount repeats it");

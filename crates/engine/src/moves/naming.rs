@@ -91,12 +91,7 @@ impl Union {
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
         let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino);
-        for (at, name) in [moving.from.ix, new.to.ix]
-            .into_iter()
-            .flat_map(|at| moving.names.iter().map(move |name| (at, name)))
-        {
-            self.tree.catalogue_name(pool, at, (&name.parent, &name.name));
-        }
+        self.tree.catalogue_names(pool, [moving.from.ix, new.to.ix], moving.names.iter());
         let old = named?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
         moving.inode.moved_to(new.to.ix);

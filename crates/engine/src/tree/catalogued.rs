@@ -7,12 +7,24 @@ use fsstack_pool::BranchIx;
 
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
+use crate::tree::inode::{Inode, InodeName};
 
 impl Tree {
     /// `name` in the copy of `dir` on the branch `at` has changed.
     pub(crate) fn catalogue_name(&self, pool: &Pool, at: BranchIx, (dir, name): (&Arc<Inode>, &CStr)) {
         pool.branch(at).uncatalogued.note(dir.id.ino.0, || dir.clone(), Some(name));
+    }
+
+    /// Names may have gone from one of two branches to the other.
+    pub(crate) fn catalogue_names<'n>(
+        &self,
+        pool: &Pool,
+        branches: [BranchIx; 2],
+        names: impl Iterator<Item = &'n InodeName>,
+    ) {
+        for name in names {
+            branches.iter().for_each(|at| self.catalogue_name(pool, *at, (&name.parent, &name.name)));
+        }
     }
 
     /// Attributes or the size of `inode` have changed.
