@@ -239,6 +239,35 @@ fn changes_behind_the_pools_back_are_seen_at_the_next_mount() {
 }
 
 #[test]
+fn a_session_without_it_has_the_next_one_walk_again() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    pool.remount();
+    until_complete(&pool);
+    pool.unmount();
+    pool.remount_with(&["out-of-band=never", "catalogue=off"]);
+    pool.write("made-meanwhile", b"x");
+    pool.unmount();
+    pool.remount_with(&["out-of-band=never", "catalogue=on"]);
+    until_equal(&pool, &["a", "b", "c"]);
+    until_complete(&pool);
+}
+
+#[test]
+fn small_files_that_leave_a_branch_together_are_known_where_they_went() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never", "create=ff"]);
+    pool.remount();
+    until_complete(&pool);
+    fs::create_dir(pool.at("dir")).unwrap();
+    (0..40).for_each(|n| pool.write(format!("dir/f{n}"), b"small"));
+    until_equal(&pool, &["a", "b", "c"]);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    assert!(!pool.branch("a").path().join("dir").exists());
+    until_equal(&pool, &["a", "b", "c"]);
+}
+
+#[test]
 fn what_only_a_dead_branch_has_is_listed() {
     needs!(mounting(), loops());
     let mut pool = lab::pool()

@@ -11,7 +11,7 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::Result;
 use crate::row::Row;
-use crate::store::{BRANCHES, BranchRow, DIRS, NAMES, branch_row, key_behind, name_key};
+use crate::store::{BRANCHES, BranchRow, BranchValue, DIRS, NAMES, branch_row, key_behind, name_key};
 
 /// Walk of a directory that is to be listed.
 const NEVER: u32 = 0;
@@ -21,7 +21,7 @@ const NEVER: u32 = 0;
 pub struct Batch<'t> {
     names: Table<'t, &'static [u8], &'static [u8]>,
     dirs: Table<'t, (u16, u64), (u64, u32, &'static [u8])>,
-    branches: Table<'t, u16, (u64, u32, bool, u64, &'static [u8])>,
+    branches: Table<'t, u16, BranchValue<'static>>,
     /// Branch and number of directories whose row is gone, where it was.
     lost: HashSet<(u16, u64)>,
 }
@@ -69,8 +69,8 @@ impl<'t> Batch<'t> {
     /// # Errors
     /// The database failed.
     pub fn set_branch(&mut self, branch: u16, row: &BranchRow) -> Result<()> {
-        let BranchRow { root, walk, complete, as_of, path } = row;
-        self.branches.insert(branch, (*root, *walk, *complete, *as_of, path.as_slice()))?;
+        let BranchRow { root, walk, complete, trusted, as_of, path } = row;
+        self.branches.insert(branch, (*root, *walk, (*complete, *trusted), *as_of, path.as_slice()))?;
         if self.dirs.get((branch, *root))?.is_none() {
             self.dirs.insert((branch, *root), (0, NEVER, b"".as_slice()))?;
         }
@@ -206,6 +206,28 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
+    /// The directory cannot be listed: it, and what is below it, counts as listed with what is known of it.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn keep_listed(&mut self, (branch, walk): (u16, u32), dir: u64) -> Result<()> {
+        let mut waiting = vec![dir];
+        while let Some(dir) = waiting.pop() {
+            let at = self.dirs.get((branch, dir))?.map(|row| {
+                let (above, last, name) = row.value();
+                (above, last, name.to_vec())
+            });
+            if let Some((above, _, name)) = at.filter(|(_, last, _)| *last != walk) {
+                self.dirs.insert((branch, dir), (above, walk, name.as_slice()))?;
+                self.names_of(branch, dir, |_, row| {
+                    waiting.extend(row.dir);
+                    false
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// The directory is to be listed again. False: it is not in the catalogue.
     ///
     /// # Errors
@@ -285,7 +307,12 @@ impl<'t> Batch<'t> {
         })
     }
 
-    fn names_of(&self, branch: u16, dir: u64, wanted: impl Fn(&[u8], &Row) -> bool) -> Result<Vec<Vec<u8>>> {
+    fn names_of(
+        &self,
+        branch: u16,
+        dir: u64,
+        mut wanted: impl FnMut(&[u8], &Row) -> bool,
+    ) -> Result<Vec<Vec<u8>>> {
         let from = name_key(branch, dir, b"");
         let to = key_behind(branch, dir);
         let range = match &to {

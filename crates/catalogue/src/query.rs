@@ -8,6 +8,10 @@ use crate::store::{BRANCHES, Catalogue, NAMES, key_behind, name_key};
 
 /// Names that are looked at for one page at most.
 const LOOKED_AT: usize = 200_000;
+/// Length of the paths of a page, in bytes, after which it ends.
+const MOST_BYTES: usize = 1 << 20;
+/// Longest path of a directory whose names are shown, in bytes: no system call takes more than 4096 at once.
+const LONGEST_PATH: usize = 16 << 10;
 
 /// Which names are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +99,7 @@ impl Catalogue {
         }
         let (mut stack, mut path) = begin(&names, dirs, asked)?;
         let mut page = Page::default();
-        let mut looked_at = 0;
+        let (mut looked_at, mut bytes) = (0, 0);
         while let Some(top) = stack.last_mut() {
             path.truncate(top.len);
             let Some((name, on)) = next(&names, top, asked)? else {
@@ -114,13 +118,14 @@ impl Catalogue {
                 && let Some((_, row)) = on.first()
             {
                 let on = on.iter().map(|(at, _)| *at).collect();
+                bytes += path.len();
                 page.names.push(FoundName { path: path.clone(), row: *row, on });
             }
-            if !dirs.is_empty() {
+            if !dirs.is_empty() && path.len() <= LONGEST_PATH {
                 stack.push(Frame { len: path.len(), dirs, from: Vec::new(), beyond: false });
             }
             looked_at += 1;
-            if page.names.len() >= asked.most || looked_at >= LOOKED_AT {
+            if page.names.len() >= asked.most || looked_at >= LOOKED_AT || bytes >= MOST_BYTES {
                 page.next = Some(path);
                 break;
             }

@@ -19,9 +19,11 @@ const VERSION: u64 = 1;
 pub(crate) const NAMES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("names");
 /// From branch and directory to the directory above, the walk that has listed it, and its name.
 pub(crate) const DIRS: TableDefinition<'_, (u16, u64), (u64, u32, &[u8])> = TableDefinition::new("dirs");
-/// From branch to its root, its walk, whether all of its names are known, of what time they are, and its path.
-pub(crate) const BRANCHES: TableDefinition<'_, u16, (u64, u32, bool, u64, &[u8])> =
-    TableDefinition::new("branches");
+/// A branch in [`BRANCHES`].
+pub(crate) type BranchValue<'a> = (u64, u32, (bool, bool), u64, &'a [u8]);
+/// From branch to its root, its walk, whether all of its names are known, whether that holds for the next mount, of what time they
+/// are, and its path.
+pub(crate) const BRANCHES: TableDefinition<'_, u16, BranchValue<'static>> = TableDefinition::new("branches");
 /// The version, under the key 0.
 const ABOUT: TableDefinition<'_, u8, u64> = TableDefinition::new("about");
 
@@ -64,6 +66,8 @@ pub struct BranchRow {
     pub walk: u32,
     /// All of its names are known.
     pub complete: bool,
+    /// A session in which nothing but the pool changed it was closed cleanly: the next mount may rely on it.
+    pub trusted: bool,
     /// Time up to which they are known: seconds since the epoch; 0: never.
     pub as_of: u64,
     /// Its path.
@@ -206,8 +210,8 @@ impl Catalogue {
     }
 }
 
-pub(crate) fn branch_row((root, walk, complete, as_of, path): (u64, u32, bool, u64, &[u8])) -> BranchRow {
-    BranchRow { root, walk, complete, as_of, path: path.to_vec() }
+pub(crate) fn branch_row((root, walk, (complete, trusted), as_of, path): BranchValue<'_>) -> BranchRow {
+    BranchRow { root, walk, complete, trusted, as_of, path: path.to_vec() }
 }
 
 /// The key of `name` in a directory: names of one directory are beside each other, in the order of their bytes.

@@ -82,7 +82,7 @@ impl Upkeep {
         self.catalogue.change(|batch| {
             let Some(row) = batch.branch(branch)? else { return Ok(()) };
             let complete = known.complete && whole;
-            batch.set_branch(branch, &BranchRow { complete, as_of: known.as_of, ..row })
+            batch.set_branch(branch, &BranchRow { complete, trusted: false, as_of: known.as_of, ..row })
         })?;
         self.catalogue.flush()
     }
@@ -137,11 +137,12 @@ impl Upkeep {
         self.failed.load(Relaxed)
     }
 
-    /// Ends cleanly: what is known of each branch is on disk, and the next mount may rely on it.
+    /// Ends cleanly: what is known of each branch is on disk. The next mount may rely on it if nothing but the pool changed the
+    /// branches, which is `exclusive`.
     ///
     /// # Errors
     /// The database failed.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(&self, exclusive: bool) -> Result<()> {
         if self.has_failed() {
             return Ok(());
         }
@@ -150,12 +151,31 @@ impl Upkeep {
             for (branch, known) in known {
                 if let Some(row) = batch.branch(branch)? {
                     let Knowledge { complete, as_of, .. } = known;
-                    batch.set_branch(branch, &BranchRow { complete, as_of, ..row })?;
+                    let trusted = complete && exclusive;
+                    batch.set_branch(branch, &BranchRow { complete, trusted, as_of, ..row })?;
                 }
             }
             Ok::<_, CatalogueError>(())
         })?;
         self.catalogue.flush()
+    }
+}
+
+impl Catalogue {
+    /// The next mount relies on nothing: branches are about to be changed without this catalogue.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn trust_nothing(&self) -> Result<()> {
+        let rows = self.branches()?;
+        if rows.iter().any(|(_, row)| row.trusted) {
+            self.change(|batch| {
+                rows.into_iter()
+                    .try_for_each(|(id, row)| batch.set_branch(id, &BranchRow { trusted: false, ..row }))
+            })?;
+            self.flush()?;
+        }
+        Ok(())
     }
 }
 

@@ -158,7 +158,14 @@ struct Keeper {
 impl Keeper {
     fn new(file: &std::path::Path) -> Self {
         let catalogue = Catalogue::open(file).unwrap();
-        let row = BranchRow { root: ROOT, walk: WALK, complete: false, as_of: 0, path: b"/b".to_vec() };
+        let row = BranchRow {
+            root: ROOT,
+            walk: WALK,
+            complete: false,
+            trusted: false,
+            as_of: 0,
+            path: b"/b".to_vec(),
+        };
         catalogue.change(|batch| batch.set_branch(BRANCH, &row)).unwrap();
         Self { catalogue, waiting: vec![ROOT] }
     }

@@ -77,6 +77,8 @@ pub(super) struct Keeper {
     again: bool,
     /// Too many names.
     full: bool,
+    /// A directory or a name could not be read, though the branch answers.
+    unreadable: bool,
     logged: bool,
     /// Directories that were not found and whose parents are listed again.
     searched: HashSet<u64>,
@@ -100,11 +102,11 @@ impl Keeper {
             if before.is_none() {
                 batch.remove_branch(id)?;
             }
-            let known = before.as_ref().is_some_and(|row| row.complete) && trusted;
+            let known = before.as_ref().is_some_and(|row| row.trusted) && trusted;
             let (walk, as_of) = before.map_or((0, 0), |row| (row.walk, row.as_of));
             let walk = if known { walk } else { walk.wrapping_add(1).max(1) };
             // Until it is closed cleanly again.
-            let row = BranchRow { root, walk, complete: false, as_of, path: path.clone() };
+            let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path: path.clone() };
             batch.set_branch(id, &row)?;
             upkeep.set_known(id, Knowledge { complete: known, walking: !known, as_of });
             Ok((walk, known))
@@ -122,6 +124,7 @@ impl Keeper {
             walking: !known,
             again: false,
             full: false,
+            unreadable: false,
             logged: false,
             searched: HashSet::new(),
             last_until: None,
@@ -181,7 +184,8 @@ impl Keeper {
 
     /// Records how far the branch is known.
     fn tell(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
-        let complete = self.waiting.is_empty() && !self.walking && !self.again && !self.full;
+        let is_partly = self.again || self.full || self.unreadable;
+        let complete = self.waiting.is_empty() && !self.walking && !is_partly;
         let before = self.upkeep.known(self.id).unwrap_or_default();
         let sees = branch.is_open() && complete;
         let as_of = if sees { now() } else { before.as_of };
@@ -192,6 +196,7 @@ impl Keeper {
                 root: self.root,
                 walk: self.walk,
                 complete: false,
+                trusted: false,
                 as_of,
                 path: self.path.clone(),
             };
@@ -213,7 +218,9 @@ impl Keeper {
         let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
         self.waiting.extend(due);
         self.upkeep.note_change();
-        if !complete {
+        if !complete && branch.check_open().is_ok() {
+            self.unreadable = true;
+        } else if !complete {
             self.put_off(None);
         }
         Ok(())
@@ -230,7 +237,7 @@ impl Keeper {
 
     fn begin_walk(&mut self) -> std::result::Result<(), CatalogueError> {
         self.walk = self.walk.wrapping_add(1).max(1);
-        (self.again, self.walking) = (false, true);
+        (self.again, self.walking, self.unreadable) = (false, true, false);
         self.waiting = vec![self.root];
         self.searched.clear();
         let (id, walk) = (self.id, self.walk);
@@ -255,6 +262,13 @@ impl Keeper {
             match self.list(union, branch, dir) {
                 Ok(()) => {}
                 Err(Unlisted::Elsewhere) => self.search(dir)?,
+                // One bad directory does not have all others walked again; what was known of it stays.
+                Err(Unlisted::Branch(error)) if branch.check_open().is_ok() => {
+                    tracing::debug!(%error, branch = %branch.path.display(), "catalogue: a directory cannot be read");
+                    self.unreadable = true;
+                    let at = (self.id, self.walk);
+                    self.upkeep.catalogue.change(|batch| batch.keep_listed(at, dir))?;
+                }
                 Err(Unlisted::Branch(error)) => {
                     self.put_off(Some(error));
                     return Ok(());
@@ -371,15 +385,19 @@ impl Keeper {
                         rows.push((name, Row::of(&stat, |stat| number_of(branch, stat))));
                     }
                     Err(error) if error.is_missing() => {}
-                    Err(error) => return Err(Unlisted::Branch(error)),
+                    Err(error) if branch.check_open().is_err() => return Err(Unlisted::Branch(error)),
+                    Err(_) => {
+                        self.unreadable = true;
+                        names.push(entry.name.to_bytes().into());
+                    }
                 }
+            }
+            if self.is_to_end() && !is_end {
+                return Err(Unlisted::Stopped);
             }
             if rows.len() >= CHUNK || is_end {
                 self.write_rows(dir, &rows)?;
                 rows.clear();
-                if self.is_to_end() && !is_end {
-                    return Err(Unlisted::Stopped);
-                }
             }
             if is_end {
                 return Ok(names);

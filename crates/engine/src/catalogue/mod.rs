@@ -47,7 +47,10 @@ impl Union {
     /// Begins to keep the catalogue, if the pool is to have one. Without one it serves all the same.
     pub fn start_catalogue(self: &Arc<Self>) {
         let pool = self.pool();
-        if !pool.settings.catalogue || self.catalogue.load().is_some() {
+        if !pool.settings.catalogue {
+            return self.leave_catalogue();
+        }
+        if self.catalogue.load().is_some() {
             return;
         }
         let Some((dir, id)) = pool.settings.state_dir.as_deref().zip(self.id()) else {
@@ -60,7 +63,9 @@ impl Union {
         match open(&file) {
             Ok(catalogue) => {
                 self.catalogue.store(Some(Arc::new(Upkeep::new(catalogue))));
-                pool.branches.iter().for_each(|branch| self.catalogue_branch(branch));
+                pool.branches
+                    .iter()
+                    .for_each(|branch| self.catalogue_branch(branch, pool.settings.exclusive));
             }
             Err(error) => {
                 tracing::error!(%error, file = %file.display(), "catalogue cannot be opened; none is kept until the next mount");
@@ -68,12 +73,26 @@ impl Union {
         }
     }
 
-    /// Begins to keep the names of `branch` in the catalogue, if there is one.
-    pub(crate) fn catalogue_branch(self: &Arc<Self>, branch: &Arc<Member>) {
+    /// This mount keeps no catalogue: one of an earlier mount is not relied on by a later one.
+    fn leave_catalogue(&self) {
+        let settings = &self.pool().settings;
+        let Some((dir, id)) = settings.state_dir.as_deref().zip(self.id()) else { return };
+        let file = dir.join(id.to_string()).join(FILE);
+        if !file.exists() {
+            return;
+        }
+        let left = open(&file).and_then(|catalogue| catalogue.trust_nothing());
+        if let Err(error) = left {
+            tracing::warn!(%error, file = %file.display(), "catalogue of an earlier mount cannot be opened; remove it, as it does not show what changes now");
+        }
+    }
+
+    /// Begins to keep the names of `branch` in the catalogue, if there is one. `exclusive`: nothing but the pool has changed it since
+    /// it was last kept.
+    fn catalogue_branch(self: &Arc<Self>, branch: &Arc<Member>, exclusive: bool) {
         let Some(upkeep) = self.catalogue.load_full() else { return };
-        let pool = self.pool();
         // Inode numbers of other file systems may change with each mount.
-        let trusted = pool.settings.exclusive && !branch.is_remote();
+        let trusted = exclusive && !branch.is_remote();
         let root = number(branch, branch.dev(), branch.root_ino).0;
         let keeper = match Keeper::begin(&upkeep, branch, root, trusted) {
             Ok(keeper) => keeper,
@@ -87,6 +106,8 @@ impl Union {
         });
         if let Err(error) = started {
             branch.uncatalogued.stop();
+            let as_of = upkeep.known(branch.id.get()).unwrap_or_default().as_of;
+            upkeep.set_known(branch.id.get(), Knowledge { complete: false, walking: false, as_of });
             tracing::error!(%error, branch = %branch.path.display(), "catalogue: cannot start its thread; the branch's names are not kept");
         }
     }
@@ -96,7 +117,8 @@ impl Union {
         if let Some(union) = self.events.union()
             && let Some(branch) = union.pool().live(at)
         {
-            union.catalogue_branch(branch);
+            // Outside of the pool anybody may have changed it.
+            union.catalogue_branch(branch, false);
         }
     }
 
@@ -109,16 +131,20 @@ impl Union {
 
     /// Ends the catalogue: all is on disk, and the next mount may rely on it.
     pub(crate) fn end_catalogue(&self) {
-        let Some(upkeep) = self.catalogue.swap(None) else { return };
-        self.pool().branches.iter().for_each(|branch| branch.uncatalogued.stop());
-        let closed = match upkeep.wait_ended(END_TIMEOUT) {
-            true => upkeep.close(),
-            // Of the branch whose thread hangs nothing was said.
-            false => return,
-        };
-        if let Err(error) = closed {
+        // Of the branch whose thread hangs nothing was said.
+        let _has_ended = self.end_catalogue_within(END_TIMEOUT);
+    }
+
+    /// Like [`Self::end_catalogue`]. False: a thread of it is still inside a branch.
+    pub(crate) fn end_catalogue_within(&self, timeout: Duration) -> bool {
+        let Some(upkeep) = self.catalogue.swap(None) else { return true };
+        let pool = self.pool();
+        pool.branches.iter().for_each(|branch| branch.uncatalogued.stop());
+        let has_ended = upkeep.wait_ended(timeout);
+        if has_ended && let Err(error) = upkeep.close(pool.settings.exclusive) {
             tracing::warn!(%error, "catalogue: clean close failed; the next mount walks the branches");
         }
+        has_ended
     }
 
     /// Whether the pool keeps a catalogue.

@@ -156,7 +156,10 @@ impl Union {
         }
         self.check_handover()?;
         self.tree.index.rest();
-        self.end_catalogue();
+        // Becoming another program waits for all threads.
+        if !self.end_catalogue_within(deadline.saturating_duration_since(Instant::now())) {
+            return Err(NotNow("the catalogue's thread is still inside a branch: try again".to_owned()));
+        }
         Ok(())
     }
 
