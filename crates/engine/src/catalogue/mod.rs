@@ -100,10 +100,11 @@ impl Union {
         };
         branch.uncatalogued.start();
         let (me, at_work) = (Arc::downgrade(self), upkeep.begin());
-        let started = thread::start(std::thread::Builder::new().name("catalogue".into()), move || {
-            keeper.keep(&me);
-            drop(at_work);
-        });
+        let started =
+            thread::start(fsstack_sync::thread::Builder::new().name("catalogue".into()), move || {
+                keeper.keep(&me);
+                drop(at_work);
+            });
         if let Err(error) = started {
             branch.uncatalogued.stop();
             let as_of = upkeep.known(branch.id.get()).unwrap_or_default().as_of;

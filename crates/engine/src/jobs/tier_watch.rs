@@ -205,7 +205,7 @@ impl Union {
                 }
             }
         };
-        if let Err(error) = thread::start(std::thread::Builder::new().name("tiers".into()), looks) {
+        if let Err(error) = thread::start(fsstack_sync::thread::Builder::new().name("tiers".into()), looks) {
             tracing::warn!(%error, "tiers: cannot start a thread; files stay where they are until the tiers are set again");
             watch.state.lock().is_started = false;
         }
