@@ -192,7 +192,7 @@ impl Union {
                     if let Err(why) = moved {
                         return Ok((done, Some(unmoved(why, error))));
                     }
-                    moves += usize::from(has_left(&open.file, &branch));
+                    moves += usize::from(is_a_try(error, &open.file, &branch));
                 }
                 Err(error) => return Ok((done, Some(error))),
             }
@@ -238,7 +238,7 @@ impl Union {
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
                     let moved = self.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
                     moved.map_err(|why| unmoved(why, error))?;
-                    moves += usize::from(has_left(file, &branch));
+                    moves += usize::from(is_a_try(error, file, &branch));
                 }
                 done => return done,
             }
@@ -272,10 +272,10 @@ impl Union {
     }
 }
 
-/// Whether the file has left `branch`. Where it has not, another file made room: then the writer tries again, as often as files
-/// leave, since others may take the room first.
-fn has_left(file: &OpenFile, branch: &Branch) -> bool {
-    file.branch().ix != branch.ix
+/// Whether `error` counts against the moves that a writer may cause: if the file has left `branch` for it. Where another file made
+/// room the writer tries again, as often as files leave, since others may take the room first; a quota does not grow by that.
+fn is_a_try(error: OpError, file: &OpenFile, branch: &Branch) -> bool {
+    file.branch().ix != branch.ix || error.errno() == Errno::DQUOT
 }
 
 /// Error for a caller whose file did not leave its `full` branch: ENOSPC, unless the file's place is unknown.
