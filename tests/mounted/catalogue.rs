@@ -254,6 +254,19 @@ fn a_session_without_it_has_the_next_one_walk_again() {
 }
 
 #[test]
+fn a_branch_that_was_left_out_for_a_session_is_walked_again() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    pool.remount();
+    until_complete(&pool);
+    pool.remount_of(&["a", "b"]);
+    until_complete(&pool);
+    fs::write(pool.branch("c").path().join("made-meanwhile"), b"x").unwrap();
+    pool.remount_of(&["a", "b", "c"]);
+    until_equal(&pool, &["a", "b", "c"]);
+}
+
+#[test]
 fn small_files_that_leave_a_branch_together_are_known_where_they_went() {
     needs!(mounting());
     let mut pool = pool_of_three(&["out-of-band=never", "create=ff"]);

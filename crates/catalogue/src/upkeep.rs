@@ -162,7 +162,7 @@ impl Upkeep {
 }
 
 impl Catalogue {
-    /// The next mount relies on nothing: branches are about to be changed without this catalogue.
+    /// The next mount relies on nothing that was known before this one: branches may change without this catalogue.
     ///
     /// # Errors
     /// The database failed.

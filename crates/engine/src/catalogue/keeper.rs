@@ -329,6 +329,10 @@ impl Keeper {
         self.walking = false;
         self.searched.clear();
         self.upkeep.note_change();
+        if self.unreadable {
+            tracing::warn!(branch = %branch.path.display(), "catalogue: not all directories of the branch can be read; it stays incomplete until the next walk");
+            return Ok(());
+        }
         let names = self.upkeep.catalogue.names()?;
         tracing::info!(branch = %branch.path.display(), names, "catalogue: all names of the branch recorded");
         Ok(())

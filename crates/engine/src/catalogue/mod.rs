@@ -66,10 +66,19 @@ impl Union {
                 pool.branches
                     .iter()
                     .for_each(|branch| self.catalogue_branch(branch, pool.settings.exclusive));
+                self.trust_no_other();
             }
             Err(error) => {
                 tracing::error!(%error, file = %file.display(), "catalogue cannot be opened; none is kept until the next mount");
             }
+        }
+    }
+
+    /// Branches that this mount lacks may change unseen until a later one has them.
+    fn trust_no_other(&self) {
+        let Some(upkeep) = self.catalogue.load_full() else { return };
+        if let Err(error) = upkeep.catalogue.trust_nothing() {
+            fail(&upkeep, &error);
         }
     }
 
@@ -132,7 +141,7 @@ impl Union {
 
     /// Ends the catalogue: all is on disk, and the next mount may rely on it.
     pub(crate) fn end_catalogue(&self) {
-        // Of the branch whose thread hangs nothing was said.
+        // Without a clean close the next mount walks the branches.
         let _has_ended = self.end_catalogue_within(END_TIMEOUT);
     }
 
@@ -172,7 +181,7 @@ impl Union {
                 let place = place(id);
                 let mut known = upkeep.known(id).unwrap_or(Knowledge { complete, as_of, walking: false });
                 let branch = place.map(|at| &pool.branches[at]);
-                // As long as it answers nothing is missing.
+                // While the branch answers, no name is missing.
                 if known.complete
                     && branch.is_some_and(|branch| branch.is_open() && branch.uncatalogued.is_empty())
                 {
