@@ -323,7 +323,7 @@ impl<'t> Batch<'t> {
         for row in range {
             let (key, row) = row?;
             let name = key.value().get(from.len()..).unwrap_or_default();
-            // What is no row is removed.
+            // A value that cannot be read as a row is removed.
             if Row::parse(row.value()).is_none_or(|row| wanted(name, &row)) {
                 found.push(name.to_vec());
             }

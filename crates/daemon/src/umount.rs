@@ -97,7 +97,7 @@ struct Daemon {
 impl Daemon {
     /// The daemon of the pool at `target`; `None` if it is not known, or in another PID namespace.
     fn of(target: &OsStr) -> Option<Self> {
-        // Of a dead mount the path cannot be resolved; umount(8) gives it as the mount table has it.
+        // The path of a dead mount cannot be resolved; umount(8) gives it in the words of the mount table.
         let mount_point = Path::new(target).canonicalize().unwrap_or_else(|_| target.into());
         let mount = mounts::list().ok()?.into_iter().rfind(|mount| mount.mount_point == mount_point)?;
         if !mount.is_fuse() {

@@ -55,7 +55,7 @@ pub(super) fn content(extent: Extent) -> Content {
                 ("read", Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() }),
                 ("random read", Workload { op: Op::Read, cache: Cache::Cold, ..seeks.clone() }),
                 ("random write", Workload { op: Op::Rewrite, sync: Sync::End, ..seeks.clone() }),
-                // As by `bonnie++ -b`: nothing is left in caches.
+                // `bonnie++ -b` syncs each write too: caches keep nothing back.
                 ("write, each synced", Workload { pattern: Pattern::Sequential, sync: Sync::Each, ..seeks }),
             ];
             for (n, (what, workload)) in cases.into_iter().enumerate() {

@@ -117,7 +117,7 @@ mod tests {
                 }
                 AfterEnd::GoBack => {
                     assert!(self.is_new, "there is no program to go back to");
-                    // As `revive::upgrade`: there is no other to go back to.
+                    // The next failure has no older program to go back to; `revive::upgrade` sees to it likewise.
                     (self.stage, self.is_new) = (SERVES, false);
                 }
                 AfterEnd::End => self.is_over = true,

@@ -156,7 +156,7 @@ impl Member {
 
 /// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own.
 fn share<'a, const RANK: u8>(branch: &Member, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
-    // Of this rank only while it is waited for: nobody waits without end for a thread that shares it.
+    // The thread has this rank only while it waits for the lock: no thread waits without end for one that shares it.
     let _waits = HeldRank::<RANK>::in_order();
     if let Some(held) = lock.try_read() {
         return Ok(held);

@@ -207,7 +207,7 @@ impl JobsState {
         }
         self.begun += 1;
         if work.yields() {
-            // Of those that come by themselves the last is shown.
+            // Of the jobs of one tier only the last is shown.
             self.jobs.retain(|job| job.subject != subject || !job.work.yields());
         }
         let job = Arc::new(Job::new(self.begun, work, subject, clock));

@@ -187,7 +187,7 @@ mod tests {
         let is_old = |text: &str| read_lately.is_old(&tier(text), at(1000));
         assert!(is_old("a>b;min-age=100s") && !is_old("a>b;min-age=101s"));
         assert!(!is_old("a>b;min-age=101s;order=size") && is_old("a>b;min-age=101s;order=mtime"));
-        // What was last used in the time to come is not old.
+        // A file whose last use lies in the future is not old.
         let later = LastUse { read: at(0), written: at(2000) };
         assert!(!later.is_old(&tier("a>b;min-age=1s"), at(1000)) && later.is_old(&tier("a>b"), at(1000)));
     }

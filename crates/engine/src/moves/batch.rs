@@ -300,7 +300,7 @@ impl Union {
         for named in named {
             ends[named.at] = (named.end, Some(named.placed));
         }
-        // As after a move of its own (`Union::move_to`).
+        // The rules of a single move (`Union::move_to`).
         let nameless = |end: &BatchEnd, made: &Stat| {
             *end == BatchEnd::Stays || *end == BatchEnd::Left && birth(made) == 0
         };
@@ -347,7 +347,7 @@ impl<'a> Exchange<'_, 'a> {
     /// No name was touched.
     fn names(&self, departure: &Departure) -> Result<Vec<Named<'a>>> {
         let Self { union, pool, from, to, copies } = *self;
-        // As in `exchange_names`.
+        // `exchange_names` says why.
         let _tree_lock = union.tree.tree_lock.read(pool)?;
         let files: Vec<BatchedMove> =
             copies.iter().map(|copied| self.noted(copied)).collect::<Result<_>>()?;
@@ -456,7 +456,7 @@ impl<'a> Exchange<'_, 'a> {
                 Ok(true) => BatchEnd::Left,
                 Ok(false) => BatchEnd::Moved,
                 Err(unknown) => {
-                    // As after a move of its own.
+                    // A single move ends so too.
                     tracing::warn!(%error, name = ?name.name, branch = %self.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
                     BatchEnd::MayStand
                 }

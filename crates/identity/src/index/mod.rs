@@ -283,7 +283,7 @@ impl Index {
     /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
     /// before.
     pub fn renaming(&self) -> RwLockReadGuard<'_, ()> {
-        // Of this rank only while it is waited for: nobody waits without end for a thread that shares it.
+        // The thread has this rank only while it waits for the lock: no thread waits without end for one that shares it.
         let _waits = HeldRank::<RENAMES>::in_order();
         self.shared.renames.read()
     }
