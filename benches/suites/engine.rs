@@ -11,7 +11,7 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::Sink;
 use fsstack_engine::settings::Settings;
-use fsstack_engine::tree::inode::location_cache::LocationCache;
+use fsstack_engine::inode::location_cache::LocationCache;
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Ino};
 use fsstack_sys::OFlags;

@@ -17,9 +17,9 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::member::Member;
-use crate::recovery::intent::TakenBack;
 use crate::root_mark::{self, Origin, StoredId};
 use crate::settings::Settings;
+use crate::taken_back::TakenBack;
 
 pub use crate::settings::MAX_BRANCHES;
 

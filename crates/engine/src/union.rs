@@ -2,7 +2,7 @@
 //! descriptor on a branch.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 use crate::admin::Admin;
 use crate::files::noatime::NoatimeScope;
 use crate::files::route::Backings;
-use crate::files::tables::Files;
+use crate::inode::Inode;
 use crate::jobs::JobList;
 use crate::kept::Kept;
+use crate::member::events::PoolEvents;
 use crate::moves::Moves;
+use crate::opened::tables::Files;
 use crate::pool::Pool;
-use crate::recovery::branch_recovery::PoolEvents;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
@@ -40,8 +40,10 @@ pub struct Union {
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
     noatime_scope: OnceLock<NoatimeScope>,
-    /// Itself, for branches that come back.
+    /// What acts on the events of branches.
     pub(crate) events: Arc<PoolEvents>,
+    /// Itself, once it is at work: for threads that outlive the request that starts them.
+    me: OnceLock<Weak<Self>>,
     /// Memory that outlives the daemon.
     pub(crate) kept: OnceLock<Arc<Kept>>,
     /// The catalogue, while the pool keeps one.
@@ -95,10 +97,22 @@ impl Union {
             transport: OnceLock::new(),
             noatime_scope: OnceLock::new(),
             events,
+            me: OnceLock::new(),
             kept: OnceLock::new(),
             catalogue: ArcSwapOption::empty(),
             owes_sync: Mutex::new(false),
         }
+    }
+
+    /// From now on branches that come back are settled with this pool, and files are moved by threads of their own.
+    pub(crate) fn host(self: &Arc<Self>) {
+        let me = self.me.get_or_init(|| Arc::downgrade(self));
+        self.events.host_is(me.clone());
+    }
+
+    /// Itself, once it is at work.
+    pub(crate) fn hosted(&self) -> Option<Arc<Self>> {
+        self.me.get().and_then(Weak::upgrade)
     }
 
     /// The pool as it is now.

@@ -9,8 +9,15 @@ const MAY_BE_UNSAFE: &[&str] =
     &["crates/sys/", "crates/fuse/src/transport", "crates/bench/src/engine/ring.rs"];
 
 /// Paths whose threads, locks, atomics and clocks are those of `crates/sync`, so that models can run the code.
-const BY_SYNC: &[&str] =
-    &["crates/branch/", "crates/identity/", "crates/engine/src/tree/", "crates/engine/src/files/"];
+const BY_SYNC: &[&str] = &[
+    "crates/branch/",
+    "crates/identity/",
+    "crates/engine/src/inode/",
+    "crates/engine/src/files/",
+    "crates/engine/src/member/unsynced.rs",
+    "crates/engine/src/opened/",
+    "crates/engine/src/tree/",
+];
 
 /// Parts of std and others that `crates/sync` has in their place.
 const IN_SYNC: &[&str] = &[

@@ -12,9 +12,9 @@ use fsstack_sys::{Errno, Kind};
 
 use crate::files::decision::PathDecision;
 use crate::handles::by_number::ConnectedDir;
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::place::random;
 use crate::tree::placement::placement_in;
 use crate::tree::resolve::{Found, is_private};
@@ -148,10 +148,14 @@ impl Union {
         let way = match open {
             Some((file, is)) => WritePathReasons {
                 is: Some(is),
-                would: self.choose_again(&pool, &inode, &file),
+                would: self.files.choose_again(&pool, &inode, &file),
                 stays: file.why().map(|why| why.to_string()),
             },
-            None => WritePathReasons { is: None, would: self.choose_closed(&pool, &inode)?, stays: None },
+            None => WritePathReasons {
+                is: None,
+                would: self.files.choose_closed(&self.tree, &pool, &inode)?,
+                stays: None,
+            },
         };
         Ok(Explained { at, rule, way: Some(way) })
     }

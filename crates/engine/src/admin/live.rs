@@ -24,12 +24,12 @@ use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
 use fsstack_sys as sys;
 use parking_lot::MutexGuard;
 
+use crate::inode::Inode;
 use crate::jobs::remembered;
 use crate::member::Member;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 pub use crate::bad_change::BadChange;
@@ -287,7 +287,7 @@ impl Union {
         for dir in open {
             // One that hangs on the branch has no next entry.
             if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
-                listing.leave(self, &pool, &dir.inode, ix);
+                listing.leave(&self.tree, &pool, &dir.inode, ix);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Administration of a mounted pool: branches, settings, state, reservations.
 
 mod away;
+mod branch_recovery;
 pub mod change;
 pub mod explain;
 pub mod handles;

@@ -21,12 +21,13 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::inode::Inode;
 use crate::member::Member;
+use crate::member::staged::AtWork;
 use crate::pool::Pool;
 use crate::recovery::record;
-use crate::recovery::recover::{self, AtWork};
+use crate::recovery::recover;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::inode_flags;
 use crate::tree::place::random;
 use crate::tree::placement::placement_in;

@@ -10,9 +10,9 @@ use fsstack_pool::{BranchId, BranchIx, BranchMode, Class, Floor, PlacementRule, 
 
 use crate::files::OpenFile;
 use crate::files::decision::PathDecision;
+use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::tree::inode::Inode;
 use crate::union::{TableCounts, Union};
 
 /// The pool at one moment.
@@ -140,7 +140,7 @@ impl Union {
             } else {
                 ways.stacked += 1;
             }
-            if self.choose_again(&pool, &inode, &file).is_passthrough() != because.is_passthrough() {
+            if self.files.choose_again(&pool, &inode, &file).is_passthrough() != because.is_passthrough() {
                 ways.other_way += 1;
             }
         }
@@ -151,7 +151,7 @@ impl Union {
     pub fn other_way(&self, most: usize) -> Vec<OtherWritePath> {
         let pool = self.tree.pool.load();
         let differing = self.open_regular().into_iter().filter_map(|(inode, file, is)| {
-            let would = self.choose_again(&pool, &inode, &file);
+            let would = self.files.choose_again(&pool, &inode, &file);
             let differs = would.is_passthrough() != is.is_passthrough();
             differs.then(|| OtherWritePath { path: inode.path(), is, would })
         });

@@ -27,9 +27,9 @@ use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
 
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::Found;
 use crate::union::Union;
 

@@ -24,8 +24,8 @@ use fsstack_sys::thread::{IoClass, set_io_class, set_nice};
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use super::{fail, path_bytes};
+use crate::inode::Inode;
 use crate::member::Member;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// Pause after changes: further ones of the same names cost nothing.

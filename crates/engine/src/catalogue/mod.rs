@@ -124,7 +124,7 @@ impl Union {
 
     /// The branch `at` is part of the pool from now on.
     pub(crate) fn catalogue_joined(&self, at: BranchIx) {
-        if let Some(union) = self.events.union()
+        if let Some(union) = self.hosted()
             && let Some(branch) = union.pool().live(at)
         {
             // Outside of the pool anybody may have changed it.

@@ -9,10 +9,10 @@ use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
 use crate::changes::names::{End, Half, begin, finish, has_no_links, note};
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::DirStats;
 
 impl Tree {

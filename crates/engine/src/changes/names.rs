@@ -7,10 +7,10 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{Errno, Kind, Stat};
 
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
 use crate::recovery::record::Written;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::DirStats;
 
 /// One end of a rename.

@@ -16,20 +16,10 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::write_back_errors::{ReportTo, Reporter};
 use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
-use crate::tree::inode::Inode;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
 pub(super) struct DirtyFlag(AtomicBool);
-
-impl Inode {
-    /// Its attributes were changed: its handles get an error if that is lost.
-    pub(crate) fn note_changed(&self) {
-        if let Some(file) = self.open_file() {
-            file.note_changed();
-        }
-    }
-}
 
 impl OpenFile {
     /// Like [`Self::ask`], for writes with the durability `sync`: the space on the branch is counted.

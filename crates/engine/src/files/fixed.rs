@@ -6,7 +6,7 @@ use fsstack_branch::error::Result;
 use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use super::{Access, FileHandle, OpenFile};
+use super::{Access, OpenFile};
 
 impl OpenFile {
     /// The branch's answer to a further open for writing, for which it is not asked once the file is open so.
@@ -58,12 +58,5 @@ impl OpenFile {
             placed.access = Access::Write;
         }
         Ok(())
-    }
-}
-
-impl FileHandle {
-    /// It was opened on a file that could only be added to, and that is so still.
-    pub(crate) fn must_append(&self) -> bool {
-        self.appends && self.file.is_append_only()
     }
 }

@@ -1,6 +1,7 @@
-//! Open files and listings as rows of the state that one program hands to the next (`handover`).
+//! Open files as rows of the state that one program hands to the next (`handover`).
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -9,21 +10,62 @@ use fsstack_branch::error::OpError;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, Handle};
 use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
-use fsstack_sync::ranked::Ranked;
 use fsstack_sys::{Call, Errno, SysError};
 use serde::{Deserialize, Serialize};
 
 use super::decision::{PathDecision, StackedReason};
-use super::followed::Followed;
-use super::listing::Listing;
-use super::listing_memory::ListingMemory;
 use super::lock_owner::LockOwner;
 use super::route::{Backings, Route, Writer};
-use super::write_back_errors::ReportTo;
-use super::{Access, DirHandle, FileHandle, OpenFile, Sync};
+use super::{Access, OpenFile};
 use crate::settings::Settings;
-use crate::tree::inode::Inode;
-use crate::tree::inode::handed::{FdRow, NameRow, Unusable};
+
+/// A name: text where it is text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum NameRow {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl NameRow {
+    pub(crate) fn of(name: &[u8]) -> Self {
+        match std::str::from_utf8(name) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(name.to_owned()),
+        }
+    }
+
+    /// The name; None if it has a zero byte.
+    pub(crate) fn name(&self) -> Option<CString> {
+        let bytes = match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        };
+        CString::new(bytes).ok()
+    }
+}
+
+/// A descriptor by its number, and whether it is on the mount of its branch that is there now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FdRow {
+    pub(crate) fd: i32,
+    pub(crate) is_current: bool,
+}
+
+impl FdRow {
+    /// Mount generation of the descriptor in the next program, which begins to count anew.
+    pub(crate) fn mount_generation(self) -> u32 {
+        generation(self.is_current)
+    }
+}
+
+/// Mount generation in the next program of what was of the current one, or of an earlier one.
+pub(crate) fn generation(is_current: bool) -> u32 {
+    if is_current { 0 } else { u32::MAX - 1 }
+}
+
+/// Why rows cannot be taken over: one sentence.
+pub(crate) type Unusable = String;
 
 /// The open file of an inode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,48 +133,6 @@ pub(crate) struct LockOwnerRow {
     pub(crate) owner: u64,
     pub(crate) fd: FdRow,
     pub(crate) by: Vec<u64>,
-}
-
-/// A handle on an open file; both are places in the lists of all.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FileHandleRow {
-    pub(crate) handle: u64,
-    pub(crate) inode: usize,
-    pub(crate) file: usize,
-    route: Route,
-    writer: Option<Writer>,
-    sync: Option<Sync>,
-    since: u64,
-    mappable: bool,
-    noatime: bool,
-    appends: bool,
-}
-
-/// A handle on a directory. Its listing goes on where the next request says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct DirHandleRow {
-    pub(crate) handle: u64,
-    pub(crate) inode: usize,
-    losses: u32,
-    listing: ListingRow,
-    followed: FollowedRow,
-}
-
-/// State of a listing that its cookies do not say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct ListingRow {
-    pub(super) noatime: bool,
-    pub(super) short: bool,
-    pub(super) own: Vec<u64>,
-}
-
-/// Names that moved while they were listed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct FollowedRow {
-    pub(super) at: u64,
-    pub(super) lost: bool,
-    /// In the order in which they are shown at the end, each with the branch that it was shown on.
-    pub(super) names: Vec<(NameRow, Option<u16>)>,
 }
 
 /// Gives the number of a descriptor that is handed over.
@@ -276,89 +276,5 @@ impl DecisionRow {
         let dir = self.rule.as_ref().and_then(NameRow::name);
         let rule = dir.and_then(|dir| settings.rules.find(dir.to_bytes())).cloned();
         Some(PathDecision { route: self.route, set: self.set.parse().ok()?, rule, reason: self.reason })
-    }
-}
-
-impl FileHandle {
-    /// Its row; inode and open file have these places in the lists of all.
-    pub(crate) fn row(&self, handle: u64, inode: usize, file: usize) -> FileHandleRow {
-        FileHandleRow {
-            handle,
-            inode,
-            file,
-            route: self.route,
-            writer: self.writer,
-            sync: self.sync,
-            since: self.write_back_errors.since,
-            mappable: self.mappable,
-            noatime: self.noatime,
-            appends: self.appends,
-        }
-    }
-
-    /// The handle that `row` describes, on `file` of `inode`.
-    pub(crate) fn of_row(row: &FileHandleRow, inode: Arc<Inode>, file: Arc<OpenFile>) -> Self {
-        Self {
-            inode,
-            file,
-            route: row.route,
-            writer: row.writer,
-            sync: row.sync,
-            write_back_errors: ReportTo { handle: Handle(row.handle), since: row.since },
-            mappable: row.mappable,
-            noatime: row.noatime,
-            appends: row.appends,
-            row: None,
-        }
-    }
-}
-
-impl DirHandle {
-    /// Its row; None while a thread lists by it.
-    pub(crate) fn row(&self, handle: u64, inode: usize) -> Option<DirHandleRow> {
-        Some(DirHandleRow {
-            handle,
-            inode,
-            losses: self.losses.load(Relaxed),
-            listing: self.listing.try_lock()?.row(),
-            followed: self.followed.row(),
-        })
-    }
-
-    /// The handle that `row` describes, on `inode`.
-    ///
-    /// # Errors
-    /// The row is none.
-    pub(crate) fn of_row(
-        row: &DirHandleRow,
-        inode: Arc<Inode>,
-        memory: &Arc<ListingMemory>,
-    ) -> Result<Self, Unusable> {
-        let followed = Followed::of_row(&row.followed)
-            .ok_or_else(|| format!("directory handle {}: its row is damaged", row.handle))?;
-        let listing = Ranked::new(Listing::of_row(&row.listing, memory));
-        Ok(Self { inode, listing, followed, losses: row.losses.into(), row: None })
-    }
-}
-
-impl Listing {
-    /// Its row, for another program.
-    fn row(&self) -> ListingRow {
-        ListingRow { noatime: self.noatime, short: self.short, own: self.own.clone() }
-    }
-
-    /// A listing of which nothing is known, and which goes on wherever it is asked to.
-    pub(crate) fn going_on(noatime: bool, memory: &Arc<ListingMemory>) -> Self {
-        Self::of_row(&ListingRow { noatime, ..ListingRow::default() }, memory)
-    }
-
-    /// The listing that `row` describes, which goes on wherever it is asked to.
-    fn of_row(row: &ListingRow, memory: &Arc<ListingMemory>) -> Self {
-        let mut listing = Self::new(row.noatime, memory);
-        // No position: whatever is asked for next is looked for.
-        listing.position = u64::MAX;
-        (listing.short, listing.own) = (row.short, row.own.clone());
-        let _granted = listing.memory.covers(row.own.len());
-        listing
     }
 }

@@ -1,4 +1,4 @@
-//! Open files and directories.
+//! Open files.
 //!
 //! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its own lock: readers
 //! and writers hold it shared, a move holds it exclusively.
@@ -10,14 +10,10 @@ pub mod decision;
 pub(crate) mod departure;
 mod dirty;
 mod fixed;
-pub(crate) mod followed;
 pub(crate) mod handed;
-pub mod listing;
-pub(crate) mod listing_memory;
 mod lock_owner;
 pub mod noatime;
 pub mod route;
-pub(crate) mod tables;
 pub(crate) mod write_back_errors;
 
 use std::collections::HashMap;
@@ -32,13 +28,11 @@ use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use fsstack_sync::ranked::{IO_MODE, LISTING, OWNERS, Ranked};
+use fsstack_sync::ranked::{IO_MODE, OWNERS, Ranked};
 use fsstack_sync::{Mutex, RwLock};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use serde::{Deserialize, Serialize};
 
-use crate::kept::rows::RowNumber;
-use crate::tree::inode::Inode;
 pub use access::Access;
 pub(crate) use access::is_refused;
 pub use branch_file::BranchFile;
@@ -47,12 +41,10 @@ use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
 use capability::has_capability;
 use decision::{PathDecision, StackedReason};
 use dirty::DirtyFlag;
-use followed::Followed;
-use listing::Listing;
 use lock_owner::LockOwner;
 use noatime::NoatimeState;
 use route::{Backings, IoMode, Known, Route, Unknown, Writer, register};
-use write_back_errors::{ReportTo, WriteBackErrors};
+use write_back_errors::WriteBackErrors;
 
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
@@ -383,31 +375,6 @@ impl Drop for OpenFile {
     }
 }
 
-/// One handle on an open file.
-#[derive(Clone, Debug)]
-pub struct FileHandle {
-    /// The inode.
-    pub inode: Arc<Inode>,
-    /// Its open file.
-    pub file: Arc<OpenFile>,
-    /// Route of this handle's reads and writes.
-    pub route: Route,
-    /// Whether it may write, and its user.
-    pub writer: Option<Writer>,
-    /// `O_SYNC` or `O_DSYNC`.
-    pub sync: Option<Sync>,
-    /// Its share of write-back errors.
-    pub(crate) write_back_errors: ReportTo,
-    /// By passthrough for reading and writing: the file can be mapped by it and stored into, unseen.
-    pub(crate) mappable: bool,
-    /// Its reads leave the access time alone.
-    pub(crate) noatime: bool,
-    /// It was opened while the file was append-only.
-    pub(crate) appends: bool,
-    /// Its row in what outlives the daemon.
-    pub(crate) row: Option<RowNumber>,
-}
-
 /// Durability of a write before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Sync {
@@ -428,19 +395,4 @@ impl Sync {
             None
         }
     }
-}
-
-/// One handle on a directory.
-#[derive(Debug)]
-pub struct DirHandle {
-    /// The directory.
-    pub inode: Arc<Inode>,
-    /// Its listing, as far as it has come.
-    pub(crate) listing: Ranked<Listing, LISTING>,
-    /// Names in it that move to another branch.
-    pub(crate) followed: Followed,
-    /// Losses of the directory that this handle has reported, or that are older than it.
-    pub(crate) losses: AtomicU32,
-    /// Its row in what outlives the daemon.
-    pub(crate) row: Option<RowNumber>,
 }

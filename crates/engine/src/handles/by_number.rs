@@ -25,10 +25,10 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
 use parking_lot::Mutex;
 
+use crate::inode::{Copies, Inode};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{DirStats, Found};
 
 /// Tries for a path that changes under renames while it is read.

@@ -19,10 +19,10 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Time};
 use smallvec::SmallVec;
 
+use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::DirStats;
 use crate::tree::tree_lock::TreeLock;
 use crate::tree::walk::is_astray;

@@ -18,10 +18,10 @@ use fsstack_sync::ranked::LINKS;
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use smallvec::SmallVec;
 
-use crate::handles::search::LockedAlone;
+use crate::inode::Inode;
+use crate::member::searches::LockedAlone;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 
 /// Timeout of waiting for threads that link something: the index may have too much.
 const LINK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);

@@ -15,8 +15,8 @@ use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use fsstack_branch::entries::{Entries, FoundEntry};
 use fsstack_branch::error::{OpError, Result};
@@ -25,15 +25,16 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sync::ranked::{HeldRank, LINKS, Ranked, RankedGuard, STILL, WALK};
+use fsstack_sync::ranked::{HeldRank, LINKS, STILL};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
+use crate::inode::Inode;
 use crate::member::Member;
+use crate::member::searches::{CompleteSearch, alone};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 
 /// The root of a branch, as the parent of a name.
 const ROOT: Ino = Ino(0);
@@ -41,94 +42,12 @@ const ROOT: Ino = Ino(0);
 const BATCH: usize = 4096;
 /// Deeper than trees are: entries of different moments may go in a circle.
 const DEEPEST: usize = 4096;
-/// How long another thread's walk is waited for.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Interval at which a waiting thread checks that the branch answers.
-const SEARCH_TURN_POLL: Duration = Duration::from_millis(50);
-
 /// How long renames under way are waited for.
 const HALF_DONE_AFTER: Duration = Duration::from_secs(2);
-
-/// Walks through a branch.
-#[derive(Debug, Default)]
-pub(crate) struct Searches {
-    /// Held by the walking thread, which takes none of the locks that others hold when they search. Order: before `still`.
-    turn: Ranked<(), WALK>,
-    /// Number of walks begun.
-    begun: AtomicU64,
-    /// Distinguishes the last walk that began from those of earlier mounts, too.
-    stamp: AtomicU64,
-    /// The last walk that saw everything.
-    whole: Mutex<Option<CompleteSearch>>,
-    /// Held shared by renames in directories that the branch has; exclusively where no rename may be half done.
-    still: RwLock<()>,
-    /// Held shared by threads that give a file another name; exclusively to count a file's links and remove one. Order:
-    /// after `still`.
-    links: RwLock<()>,
-    /// Objects that were renamed and are not indexed by their new name.
-    moved: AtomicU64,
-    /// New names of files since the current walk began.
-    renamed: Mutex<Option<Vec<(Ino, Name)>>>,
-}
-
-/// A walk that saw everything.
-#[derive(Clone, Copy, Debug)]
-struct CompleteSearch {
-    look: u64,
-    /// Index that keeps it.
-    kept_by: KeptBy,
-    /// `moved` when it began, and still when it was over.
-    moved: u64,
-}
-
-impl Searches {
-    /// Keeps files of the branch from getting another name until this drops. None: such a rename takes longer than `timeout`.
-    pub(crate) fn exclusively(&self, timeout: Duration) -> Option<LockedAlone<'_, LINKS>> {
-        alone(&self.links, timeout)
-    }
-
-    /// Right to walk `branch`, for one thread at a time.
-    ///
-    /// # Errors
-    /// Another thread walks for longer than the limit, or is stuck in the branch, which does not answer.
-    fn take_turn(&self, branch: &Member) -> Result<RankedGuard<'_, (), WALK>> {
-        let began = Instant::now();
-        loop {
-            branch.check_open()?;
-            if let Some(turn) = self.turn.try_lock_for(SEARCH_TURN_POLL) {
-                return Ok(turn);
-            }
-            if began.elapsed() > SEARCH_TIMEOUT {
-                return Err(OpError::UNSURE);
-            }
-        }
-    }
-
-    /// Index of the walk that began after the first `asked`, if one saw everything.
-    fn seen_since(&self, asked: u64) -> Option<KeptBy> {
-        let whole = self.whole.lock().filter(|whole| whole.look > asked);
-        whole.filter(|whole| whole.moved == self.moved.load(SeqCst)).map(|whole| whole.kept_by)
-    }
-}
 
 /// A rename in the pool, until this drops.
 #[must_use = "a look through a branch meanwhile may miss it"]
 pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Member>, RwLockReadGuard<'a, ()>); 1]>);
-
-/// A lock of rank `RANK`, had alone. It was waited for briefly, so in any order; what is taken below it is of higher rank, as
-/// threads that want to share it wait for as long as the branch is open.
-#[derive(Debug)]
-pub(crate) struct LockedAlone<'a, const RANK: u8> {
-    _guard: RwLockWriteGuard<'a, ()>,
-    _rank: HeldRank<RANK>,
-}
-
-/// Takes `lock` alone. None: others share it for longer than `timeout`.
-fn alone<const RANK: u8>(lock: &RwLock<()>, timeout: Duration) -> Option<LockedAlone<'_, RANK>> {
-    let guard = lock.try_write_for(timeout)?;
-    Some(LockedAlone { _guard: guard, _rank: HeldRank::unordered() })
-}
 
 impl Pool {
     /// Announces a rename in one of these directories.

@@ -12,10 +12,12 @@ use fsstack_sys::at::Mounts;
 
 use super::{BranchRow, Gathered, PoolState};
 use crate::files::OpenFile;
-use crate::files::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::files::handed::OpenFileRow;
+use crate::files::handed::{FdRow, NameRow};
+use crate::inode::Inode;
+use crate::inode::handed::InodeRow;
+use crate::opened::handed::{DirHandleRow, FileHandleRow};
 use crate::pool::Pool;
-use crate::tree::inode::Inode;
-use crate::tree::inode::handed::{FdRow, InodeRow, NameRow};
 use crate::union::Union;
 
 /// Numbers of descriptors, each named once: the next program owns each by one object.
@@ -153,7 +155,7 @@ impl Union {
 
     fn dir_rows(&self, inodes: &InodeList) -> io::Result<Vec<DirHandleRow>> {
         let open: Vec<_> = self.files.dirs.iter().map(|open| (*open.key(), open.value().clone())).collect();
-        let row = |(handle, open): (u64, Arc<crate::files::DirHandle>)| {
+        let row = |(handle, open): (u64, Arc<crate::opened::DirHandle>)| {
             let inode = inodes.place(&open.inode)?;
             open.row(handle, inode)
         };
@@ -186,7 +188,7 @@ fn inode_rows(pool: &Pool, inodes: &InodeList, descriptors: &mut Descriptors) ->
     let row = |(inode, lookups): &(Arc<Inode>, Option<u64>)| {
         let mut row = inode.row(&current);
         row.lookups = *lookups;
-        let name = |name: crate::tree::inode::InodeName| {
+        let name = |name: crate::inode::InodeName| {
             Some((inodes.place(&name.parent)?, NameRow::of(name.name.to_bytes())))
         };
         row.names = inode.names().into_iter().filter_map(name).collect();

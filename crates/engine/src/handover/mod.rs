@@ -10,6 +10,7 @@
 
 mod gather;
 mod restore;
+mod revive;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,11 +18,14 @@ use std::time::{Duration, Instant};
 use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
-use crate::files::handed::{DirHandleRow, FileHandleRow, OpenFileRow};
+use crate::files::handed::NameRow;
+use crate::files::handed::OpenFileRow;
+use crate::inode::handed::InodeRow;
 use crate::jobs::JobView;
-use crate::tree::inode::handed::{InodeRow, NameRow};
-use crate::tree::unsynced_dirs::UnsyncedRow;
+use crate::member::unsynced::UnsyncedRow;
+use crate::opened::handed::{DirHandleRow, FileHandleRow};
 use crate::union::Union;
+pub use revive::Revived;
 
 /// Pause between two looks at work that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);

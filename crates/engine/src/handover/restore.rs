@@ -15,12 +15,13 @@ use fsstack_sys::handover::Inherited;
 use smallvec::SmallVec;
 
 use super::{BranchRow, PoolState};
-use crate::files::{DirHandle, FileHandle, OpenFile};
+use crate::files::OpenFile;
+use crate::files::handed::Unusable;
+use crate::inode::{Inode, InodeName};
+use crate::opened::{DirHandle, FileHandle};
 use crate::pool::{Adopted, Pool};
 use crate::settings::Settings;
 use crate::tree::Tree;
-use crate::tree::inode::handed::Unusable;
-use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
 
 fn take(inherited: &mut Inherited, fd: i32) -> Result<OwnedFd, Unusable> {

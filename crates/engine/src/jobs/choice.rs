@@ -11,7 +11,7 @@ use super::moving_list::MovingList;
 use super::rearrange::{FoundFile, SETTLED_FOR};
 use super::walk::{MetFile, Visitor};
 use super::{BalanceOrder, Job};
-use crate::tree::inode::Inode;
+use crate::inode::Inode;
 use crate::tree::placement::placement_of;
 use crate::union::Union;
 

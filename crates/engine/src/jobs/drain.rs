@@ -14,7 +14,7 @@ use super::pass::{Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, Job, JobState, Work};
-use crate::tree::inode::Inode;
+use crate::inode::Inode;
 use crate::tree::placement::placement_of;
 use crate::union::Union;
 

@@ -17,10 +17,10 @@ use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
 use super::tier_plan::LastUse;
 use super::walk::{Met, MetFile, Visitor};
 use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, NAMED, PLANNED_SHOWN, Work};
+use crate::inode::{Inode, InodeName};
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::RULED;
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::placement::placement_at;
 use crate::union::Union;
 

@@ -17,9 +17,9 @@ use super::rearrange::FoundFile;
 use super::tier_plan::{Fullness, TierFile, TierPlan};
 use super::walk::{MetFile, Visitor};
 use super::{BadJob, Job, JobState, JobView, Work};
+use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::tree::inode::Inode;
 use crate::tree::placement::placement_of;
 use crate::union::Union;
 

@@ -16,10 +16,10 @@ use fsstack_sys::{Errno, Kind};
 
 use super::Job;
 use super::tier_plan::LastUse;
+use crate::inode::{Inode, InodeName};
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::{FROZEN, LINKED};
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::resolve::is_private;
 use crate::union::Union;
 

@@ -4,9 +4,8 @@
 //! both map: a row for each handle ([`rows`]), and a slot for each thread that serves requests ([`slots`]). Each is valid after every
 //! single store, since the daemon may be killed between any two.
 //!
-//! Inodes have no row: their numbers are made from what is on the branches, and lead there (`revive.rs`).
+//! Inodes have no row: their numbers are made from what is on the branches, and lead there (`handover/revive.rs`).
 
-mod revive;
 pub mod rows;
 pub mod slots;
 
@@ -18,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_sys::shared_words::SharedWords;
 use parking_lot::Mutex;
 
-pub use revive::Revived;
 use rows::FreeRows;
 use slots::{EarlierAct, FreeSlots};
 

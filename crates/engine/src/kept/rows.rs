@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_pool::{Handle, Ino};
 
 use super::{Header, Kept, slots};
+use crate::files::Sync;
 use crate::files::route::{Route, Writer};
-use crate::files::{FileHandle, Sync};
-use crate::tree::inode::Inode;
+use crate::inode::Inode;
+use crate::opened::{FileHandle, RowNumber};
 
 /// Handles that can be kept at once. Memory is taken for those that were open.
 const ROWS: usize = 1 << 20;
@@ -34,30 +35,26 @@ pub(super) struct FreeRows {
     used: u32,
 }
 
-/// The row of a handle; it goes with the handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowNumber(u32);
-
 /// A handle as its row tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HandleRow {
-    pub(super) number: RowNumber,
-    pub(super) handle: Handle,
-    pub(super) ino: Ino,
-    pub(super) generation: u32,
-    pub(super) is_dir: bool,
+pub(crate) struct HandleRow {
+    pub(crate) number: RowNumber,
+    pub(crate) handle: Handle,
+    pub(crate) ino: Ino,
+    pub(crate) generation: u32,
+    pub(crate) is_dir: bool,
     /// Device and inode number of the file on its branch when it was opened.
-    pub(super) object: (u64, u64),
+    pub(crate) object: (u64, u64),
     /// Its generation: another one than the number's, if it was moved.
-    pub(super) object_generation: u32,
+    pub(crate) object_generation: u32,
     /// The branch's slot then.
-    pub(super) branch: u16,
-    pub(super) route: Route,
-    pub(super) writer: Option<Writer>,
-    pub(super) sync: Option<Sync>,
-    pub(super) mappable: bool,
-    pub(super) noatime: bool,
-    pub(super) appends: bool,
+    pub(crate) branch: u16,
+    pub(crate) route: Route,
+    pub(crate) writer: Option<Writer>,
+    pub(crate) sync: Option<Sync>,
+    pub(crate) mappable: bool,
+    pub(crate) noatime: bool,
+    pub(crate) appends: bool,
 }
 
 impl HandleRow {
@@ -218,7 +215,7 @@ impl Kept {
     }
 
     /// All handles that were left.
-    pub(super) fn handles(&self) -> Vec<HandleRow> {
+    pub(crate) fn handles(&self) -> Vec<HandleRow> {
         let used = self.free_rows.lock().used;
         let told = |row: u32| {
             let words = self.row(RowNumber(row));

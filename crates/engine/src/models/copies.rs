@@ -6,7 +6,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sync::{Mutex, model, thread};
 
 use super::{ID, X, Y};
-use crate::tree::inode::{Copies, Inode};
+use crate::inode::{Copies, Inode};
 
 /// The directory on the disks: for each branch the rights of its copy, if it has one.
 type DirOnDisks = Arc<Mutex<[Option<u32>; 2]>>;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fsstack_sync::{Mutex, model, thread};
 
 use super::{ID, X};
-use crate::tree::inode::{Copies, Inode};
+use crate::inode::{Copies, Inode};
 
 /// A name is made once, though each of its makers asks all branches for it and then makes it on a branch of its own.
 #[test]

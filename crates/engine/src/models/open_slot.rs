@@ -14,7 +14,7 @@ use fsstack_sys::{self as sys, Kind};
 use super::{ID, X, Y};
 use crate::files::route::NoBackings;
 use crate::files::{Access, OpenFile};
-use crate::tree::inode::Inode;
+use crate::inode::Inode;
 
 /// The branches, and on which of them the file has its name.
 #[derive(Debug)]

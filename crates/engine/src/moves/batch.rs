@@ -33,6 +33,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{ExclusiveFile, FdOrigin};
+use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::clone_metadata::{Durable, copy_file, verify};
 use crate::moves::movers::OrderedMove;
@@ -43,7 +44,6 @@ use crate::pool::Pool;
 use crate::recovery::batch::{BatchedMove, LeftOver, NotedBatch};
 use crate::recovery::blank::blank;
 use crate::recovery::told::{Decided, Stamp};
-use crate::tree::inode::{Inode, InodeName};
 use crate::union::Union;
 
 /// Size of the largest file that moves in a batch: copying it takes about as long as syncing it.
@@ -290,7 +290,7 @@ impl Union {
     ) -> Result<()> {
         let Some(from) = copies.first().map(|copied| copied.moving.from.clone()) else { return Ok(()) };
         let exchange = Exchange { union: self, pool, from: &from, to, copies: &copies };
-        let follow = |copied| self.listings_follow(pool, Copied::name(copied), from.ix);
+        let follow = |copied| self.files.listings_follow(&self.tree, pool, Copied::name(copied), from.ix);
         let followed: Vec<_> = copies.iter().map(follow).collect();
         let named = exchange.names(&batch.departure);
         drop(followed);

@@ -17,10 +17,10 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
+use crate::inode::Inode;
 use crate::moves::job_move;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
 use crate::tree::placement::placement_in;

@@ -25,12 +25,12 @@ use parking_lot::Mutex;
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
+use crate::inode::Inode;
 use crate::moves::batch::{self, OrderedBatch};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::pool::Pool;
 use crate::settings::{Relocation, Verify};
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// How a job moves files.

@@ -14,17 +14,12 @@ pub(crate) mod relocate;
 pub(crate) mod special;
 pub(crate) mod transfer;
 
-use fsstack_branch::ranked::{MOVING, Ranked};
-
-use crate::tree::inode::InodeName;
 use movers::Movers;
 use refusals::Refusals;
 
 /// State of moves: which files leave their branch, which threads move them, which files may not be moved.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
-    /// Files that just leave their branch for another.
-    pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
     pub(crate) movers: Movers,
     pub(crate) refusals: Refusals,
 }

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 
 use crate::files::OpenFile;
 use crate::files::departure::{Departure, DepartureOutcome};
+use crate::inode::Inode;
 use crate::moves::batch::OrderedBatch;
 use crate::moves::job_move::MoveCause;
 use crate::moves::moving::Names;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// Moves off one branch at a time.
@@ -187,7 +187,7 @@ impl Union {
         {
             let mut state = self.moves.movers.0.lock();
             order.left_before = state.lanes.get(&full).map_or(0, |lane| lane.left);
-            if self.events.union().is_some() {
+            if self.hosted().is_some() {
                 if state.ended {
                     return order.departure.call_off(DepartureOutcome::Stays);
                 }
@@ -202,7 +202,7 @@ impl Union {
     /// Has a mover carry out a batch, and waits for its end; without a host for movers the calling thread does.
     pub(crate) fn have_batch_moved(&self, batch: OrderedBatch) {
         let (departure, from) = (batch.departure.clone(), batch.from);
-        if self.events.union().is_none() {
+        if self.hosted().is_none() {
             return self.carry_out(&Errand::Batch(batch));
         }
         {
@@ -221,7 +221,7 @@ impl Union {
     pub(crate) fn start_movers(&self, full: BranchIx) {
         let next = || self.moves.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(errand) = next() {
-            let Some(me) = self.events.union() else { return };
+            let Some(me) = self.hosted() else { return };
             let mover = fsstack_sync::thread::Builder::new().name("mover".into());
             let first = errand.clone();
             if let Err(error) = thread::start(mover, move || me.move_queued(first)) {

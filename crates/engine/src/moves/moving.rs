@@ -14,8 +14,8 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_sys::{self as sys, Stat, Time};
 use smallvec::SmallVec;
 
+use crate::inode::{Inode, InodeName};
 use crate::moves::transfer;
-use crate::tree::inode::{Inode, InodeName};
 
 /// Names of a file, one or more.
 pub(crate) type Names = SmallVec<[InodeName; 1]>;

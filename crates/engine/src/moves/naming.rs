@@ -21,6 +21,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;
 
+use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::job_move;
 use crate::moves::moving::Move;
@@ -30,7 +31,6 @@ use crate::recovery::intent::{Intent, Noted};
 use crate::recovery::record::let_go;
 use crate::recovery::told::Stamp;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::place::ancestors;
 use crate::union::Union;
 
@@ -85,7 +85,7 @@ impl Union {
         new: &NewCopy<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
-        let follow = |name| self.listings_follow(pool, name, moving.from.ix);
+        let follow = |name| self.files.listings_follow(&self.tree, pool, name, moving.from.ix);
         let _followed: SmallVec<[_; 1]> = moving.names.iter().map(follow).collect();
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.

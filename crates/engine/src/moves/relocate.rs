@@ -33,6 +33,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
+use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::job_move::{JobMove, MoveCause};
@@ -44,7 +45,6 @@ use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::placement::placement_of;
 use crate::union::Union;
 

@@ -7,9 +7,10 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
-use crate::files::{Access, FileHandle, OpenFile, is_refused};
+use crate::files::{Access, OpenFile, is_refused};
+use crate::inode::Inode;
+use crate::opened::FileHandle;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::pin::unlinked_fd;
 use crate::union::Union;
 

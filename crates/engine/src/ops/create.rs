@@ -15,10 +15,10 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Opened, Validity};
 use crate::files::{Access, OpenFile};
+use crate::inode::Inode;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::entry;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;

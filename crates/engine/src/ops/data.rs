@@ -11,10 +11,11 @@ use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno};
 
 use crate::files::route::Route;
-use crate::files::{FileHandle, OpenFile, Sync};
+use crate::files::{OpenFile, Sync};
+use crate::inode::Inode;
 use crate::kept::slots;
+use crate::opened::FileHandle;
 use crate::settings::PageCache;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// Modes of fallocate(2) that take no space: FALLOC_FL_PUNCH_HOLE, _COLLAPSE_RANGE and _INSERT_RANGE.

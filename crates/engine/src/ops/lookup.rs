@@ -10,9 +10,9 @@ use fsstack_pool::Ino;
 use fsstack_sys as sys;
 
 use crate::answer::Entry;
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::settings::Degraded;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::{DirStats, entry, merge};
 use crate::union::Union;
 
@@ -96,5 +96,5 @@ fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
 /// The kernel forgot the directory between the look at the table and the count: made again from what is known.
 fn unknown_again(dir: &Inode) -> Inode {
     let found = dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?)));
-    Inode::dir(dir.id, &crate::tree::inode::Copies::known(found))
+    Inode::dir(dir.id, &crate::inode::Copies::known(found))
 }

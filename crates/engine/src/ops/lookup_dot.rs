@@ -8,9 +8,9 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Entry;
 use crate::handles::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
+use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Copies, Inode};
 use crate::tree::resolve::{entry, merge};
 use crate::union::Union;
 

@@ -13,13 +13,15 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Opened, Validity};
 use crate::files::capability::{CAPABILITY, has_capability};
-use crate::files::decision::{Facts, StackedReason, stacked_route};
+use crate::files::decision::StackedReason;
 use crate::files::route::{Route, Writer};
 use crate::files::write_back_errors::{ReportTo, Reporter};
-use crate::files::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
+use crate::files::{Access, OpenFile, SET_ID, Sync, is_refused};
+use crate::inode::Inode;
 use crate::kept::slots;
+use crate::opened::FileHandle;
+use crate::opened::choose::{Facts, stacked_route};
 use crate::pool::Pool;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 impl Union {
@@ -111,7 +113,7 @@ impl Union {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
         let facts = Facts { inode, branch, write: false, strips: false, append_only: false };
-        let past_us = || self.choose(pool, facts).is_passthrough();
+        let past_us = || self.files.choose(pool, facts).is_passthrough();
         if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
@@ -129,8 +131,9 @@ impl Union {
         let writer = write.then(|| Writer::of(caller));
         let branch = file.branch();
         let (strips, appends) = (file.strips(), file.is_append_only());
-        let wished =
-            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips, append_only: appends });
+        let wished = self
+            .files
+            .choose(pool, Facts { inode: &inode, branch: &branch, write, strips, append_only: appends });
         // A set-id bit may have come since.
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());

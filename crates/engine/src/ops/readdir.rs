@@ -13,13 +13,13 @@ use fsstack_sync::atomic::AtomicU32;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};
-use crate::files::DirHandle;
-use crate::files::followed::Followed;
-use crate::files::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
+use crate::inode::Inode;
 use crate::kept::slots;
+use crate::opened::DirHandle;
+use crate::opened::followed::Followed;
+use crate::opened::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::Found;
 use crate::union::Union;
 
@@ -63,7 +63,7 @@ impl Union {
         slots::acts(handle.0);
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses, row });
         self.files.dirs.insert(handle.0, open.clone());
-        self.follow_moving(&open);
+        self.files.follow_moving(&open);
         Ok(handle)
     }
 
@@ -107,7 +107,7 @@ impl Union {
         let pool = self.tree.pool.load();
         // Another thread may be stuck in a branch with it.
         let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
-        listing.seek(self, &pool, &open.inode, cookie)?;
+        listing.seek(&self.tree, &pool, &open.inode, cookie)?;
         open.followed.goes_on(cookie);
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
@@ -149,7 +149,7 @@ impl Union {
 
     /// The next entry of the copies, and behind them of the entries that have moved past the listing.
     fn next_read(&self, pool: &Pool, open: &DirHandle, listing: &mut Listing) -> Result<Option<Read>> {
-        if let Some(read) = listing.next(self, pool, &open.inode)? {
+        if let Some(read) = listing.next(&self.tree, pool, &open.inode)? {
             return Ok(Some(read));
         }
         let mut at = listing.position();

@@ -24,11 +24,11 @@ use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
 use crate::changes::names::{End, Half, begin, finish, own_kind};
 use crate::handles::removed::NameRemoval;
+use crate::inode::Inode;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::resolve::{DirStats, Found};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;

@@ -20,10 +20,10 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::handles::removed::NameRemoval;
+use crate::inode::Inode;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 

@@ -15,10 +15,10 @@ use smallvec::SmallVec;
 
 use crate::answer::Attr;
 use crate::files::SET_ID;
+use crate::inode::{AttributeGuard, Inode};
 use crate::ops::open::strip_fd;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{AttributeGuard, Inode};
 use crate::tree::pin::Pin;
 use crate::tree::tree_lock::unless_stuck;
 use crate::union::Union;

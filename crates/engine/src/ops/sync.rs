@@ -8,9 +8,9 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::lost;
 use crate::union::Union;
 

@@ -13,11 +13,11 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, SysError};
 use smallvec::SmallVec;
 
+use crate::inode::Inode;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 

@@ -14,9 +14,9 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::capability::CAPABILITY;
 use crate::files::route::Route;
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::union::Union;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
@@ -229,7 +229,7 @@ impl Union {
         }
         let passthrough = match inode.open_file().and_then(|file| file.route()) {
             Some(route) => matches!(route, Route::Passthrough(_)),
-            None => self.choose_closed(pool, inode)?.is_passthrough(),
+            None => self.files.choose_closed(&self.tree, pool, inode)?.is_passthrough(),
         };
         Ok(if passthrough { b"passthrough" } else { b"stacked" })
     }
@@ -242,10 +242,10 @@ impl Union {
         let open = inode.open_file();
         let Some((file, because)) = open.and_then(|file| file.because().map(|because| (file, because)))
         else {
-            return Ok(self.choose_closed(pool, inode)?.to_string());
+            return Ok(self.files.choose_closed(&self.tree, pool, inode)?.to_string());
         };
         let mut why = because.to_string();
-        let now = self.choose_again(pool, inode, &file);
+        let now = self.files.choose_again(pool, inode, &file);
         if now.is_passthrough() != because.is_passthrough() {
             why = format!("{why}; until its last close, then {now}");
         }

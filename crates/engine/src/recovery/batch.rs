@@ -5,10 +5,11 @@
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result as OpResult;
 
-use crate::recovery::intent::{BATCH, TakenBack, tell_undecided};
+use crate::member::staged::fresh_name;
+use crate::recovery::intent::{BATCH, tell_undecided};
 use crate::recovery::record::{self, Written};
-use crate::recovery::recover::fresh_name;
 use crate::recovery::told::{Decided, Stamp, Told, encode_batch, name_in_batch};
+use crate::taken_back::TakenBack;
 
 /// A file of a batch: how both copies are if unchanged, and its path.
 pub(crate) struct BatchedMove {

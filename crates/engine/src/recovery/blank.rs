@@ -10,8 +10,9 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::member::Member;
+use crate::member::staged::AtWork;
 use crate::recovery::record;
-use crate::recovery::recover::{self, AtWork};
+use crate::recovery::recover;
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
 pub(crate) struct StagedCopy(pub(crate) AtWork);

@@ -15,7 +15,6 @@
 //! any more. So such a mount records in its branch's intent which copy it shows ([`Decided`]). The other copy goes when its
 //! branch is back.
 
-use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -28,15 +27,16 @@ use fsstack_sys::at::Whereabouts;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
-use parking_lot::Mutex;
 
+use crate::member::staged::fresh_name;
 use crate::pool::Pool;
 use crate::recovery::group;
 use crate::recovery::record::{self, RecordKind, Successor, Written};
-use crate::recovery::recover::{fresh_name, own_folder};
+use crate::recovery::recover::own_folder;
 use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
+use crate::taken_back::TakenBack;
 
 /// Records of moves.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
@@ -53,27 +53,6 @@ pub(crate) struct Intent<'a> {
     pub(crate) new: Stamp,
     /// The paths of its names, one or more.
     pub(crate) paths: &'a [Vec<u8>],
-}
-
-/// Intents of moves that were given up after the new copy may have got its name, and could not be removed then: the file is
-/// used where it was.
-#[derive(Debug, Default)]
-pub(crate) struct TakenBack(Mutex<HashSet<CString>>);
-
-impl TakenBack {
-    pub(crate) fn has(&self, intent: &CStr) -> bool {
-        self.0.lock().contains(intent)
-    }
-
-    /// This one was given up.
-    pub(crate) fn add(&self, intent: CString) {
-        self.0.lock().insert(intent);
-    }
-
-    /// It was settled.
-    pub(crate) fn remove(&self, intent: &CStr) {
-        self.0.lock().remove(intent);
-    }
 }
 
 /// An intent that is on disk.

@@ -19,9 +19,9 @@ use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::{Stat, Time};
 
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::record::{self, RecordKind, Written};
-use crate::tree::inode::Inode;
 
 /// Records of changes of names.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };

@@ -2,7 +2,6 @@
 
 pub(crate) mod batch;
 pub(crate) mod blank;
-pub(crate) mod branch_recovery;
 pub(crate) mod give_up;
 pub(crate) mod group;
 pub(crate) mod intent;

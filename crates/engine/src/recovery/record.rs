@@ -17,7 +17,8 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
-use crate::recovery::recover::{folder_name, fresh_name, in_folder, leave};
+use crate::member::staged::fresh_name;
+use crate::recovery::recover::{folder_name, in_folder, leave};
 use crate::recovery::{intent, journal};
 
 /// A record is no longer than this; a path that makes it longer is not recorded.

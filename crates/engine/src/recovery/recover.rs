@@ -6,10 +6,8 @@
 //! A branch may be another pool, which keeps the folder's name for itself. So each pool tells its level, and a pool above
 //! it takes the next name for its own folder there, and hides that too.
 
-use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
@@ -18,7 +16,6 @@ use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, KEPT};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
-use parking_lot::Mutex;
 
 use crate::member::Member;
 use crate::pool::Pool;
@@ -34,39 +31,6 @@ pub(crate) const COPY: &CStr = c".copy";
 
 /// Lock file in a bulk copy's directory: locked as long as the copy lasts.
 pub(crate) const LOCK: &CStr = c".lock";
-
-/// A name in a branch's hidden folder that the daemon works with: no leftover while this exists.
-#[derive(Debug)]
-pub(crate) struct AtWork {
-    name: CString,
-    all: StagedNames,
-}
-
-/// Those of a branch.
-pub(crate) type StagedNames = Arc<Mutex<HashSet<CString>>>;
-
-impl std::ops::Deref for AtWork {
-    type Target = CStr;
-
-    fn deref(&self) -> &CStr {
-        &self.name
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        self.all.lock().remove(&self.name);
-    }
-}
-
-impl Member {
-    /// A name for an object that stays in the hidden folder for longer than the tree lock is held.
-    pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
-        let name = fresh_name(suffix);
-        self.staged.lock().insert(name.clone());
-        AtWork { name, all: self.staged.clone() }
-    }
-}
 
 /// The name of the hidden folder on `branch`.
 pub(crate) fn folder_name(branch: &Branch) -> &'static CStr {
@@ -151,15 +115,6 @@ pub(crate) fn own_folder(branch: &Branch) -> Result<Option<OwnedFd>, SysError> {
         Err(error) if matches!(error.errno, Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
         folder => folder.and_then(|folder| is_own(&folder).map(|own| own.then_some(folder))),
     }
-}
-
-/// A name that is free.
-pub(crate) fn fresh_name(suffix: &CStr) -> CString {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(std::time::Instant::now());
-    let mut name = format!("{random:016x}").into_bytes();
-    name.extend_from_slice(suffix.to_bytes());
-    CString::new(name).unwrap_or_default()
 }
 
 /// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
 
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 
 impl Tree {
     /// `name` in the copy of `dir` on the branch `at` has changed.

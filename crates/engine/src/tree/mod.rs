@@ -2,7 +2,6 @@
 
 pub(crate) mod catalogued;
 pub(crate) mod clashes;
-pub mod inode;
 pub(crate) mod inode_flags;
 pub(crate) mod parallel_lookup;
 pub(crate) mod pin;
@@ -22,13 +21,13 @@ use fsstack_identity::index::Index;
 use fsstack_sync::atomic::AtomicU64;
 
 use clashes::Clashes;
-use inode::Inode;
-use inode::dirfd::Budget;
-use inode::location_cache::LocationCache;
-use inode::table::Table;
 use parallel_lookup::ParallelLookup;
 use tree_lock::TreeLock;
 
+use crate::inode::Inode;
+use crate::inode::dirfd::Budget;
+use crate::inode::location_cache::LocationCache;
+use crate::inode::table::Table;
 use crate::pool::Pool;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.

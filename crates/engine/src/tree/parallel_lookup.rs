@@ -18,9 +18,9 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use smallvec::SmallVec;
 
 use super::Tree;
+use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::tree::inode::Inode;
 
 /// Threads for each branch that others serve, and at most.
 const EACH: usize = 4;

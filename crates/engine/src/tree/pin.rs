@@ -15,9 +15,9 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
 use crate::files::{Access, OpenFile};
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 
 /// A file held for a call or two.
 pub(crate) enum Pin {

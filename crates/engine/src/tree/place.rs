@@ -10,9 +10,9 @@ use fsstack_pool::{BranchIx, BranchSet, Candidate, DirPlacement, Ranking, Reject
 use fsstack_sync::time::Instant;
 use fsstack_sys as sys;
 
+use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::Inode;
 use crate::tree::placement::placement_in;
 
 impl Tree {

@@ -9,9 +9,9 @@ use fsstack_pool::{BranchIx, DirPlacement};
 use fsstack_sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Inode, InodeName};
 
 /// How something new in `dir` is placed.
 pub(crate) fn placement_in<'a>(pool: &'a Pool, dir: &Arc<Inode>) -> DirPlacement<'a> {

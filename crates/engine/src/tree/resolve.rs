@@ -14,15 +14,15 @@ use fsstack_identity::number::{Identity, hash_name, mix};
 use fsstack_pool::BranchIx;
 use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::Stat;
-use fsstack_sys::xattr::{self, On};
+use fsstack_sys::xattr::On;
 use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
+use crate::inode::{Copies, CreateGuard, Inode};
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::inode::{Copies, CreateGuard, Inode};
 use crate::tree::tree_lock::unless_stuck;
 
 /// The copies of a directory and their attributes.
@@ -387,9 +387,4 @@ pub(crate) fn merge(stats: &DirStats) -> Stat {
         merged.nlink = merged.nlink.min(1);
     }
     merged
-}
-
-/// The attribute `name` of the directory `dir` of a branch.
-pub(crate) fn has_xattr(on: On<'_>, name: &CStr) -> bool {
-    xattr::get(on, name, &mut []).is_ok_and(|len| len > 0)
 }

@@ -16,11 +16,12 @@ use fsstack_sync::time::{SystemTime, UNIX_EPOCH};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
+use crate::files::capability::has_xattr;
+use crate::inode::{AttributeGuard, Inode};
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::inode::{AttributeGuard, Inode};
-use crate::tree::resolve::{DirStats, has_xattr};
+use crate::tree::resolve::DirStats;
 
 /// A recent change may be half done: by another host's pool, or by a script on the branches.
 const SETTLED_AFTER: i64 = 2;

@@ -28,12 +28,13 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
+use crate::inode::{Inode, InodeName};
 use crate::member::Member;
+use crate::member::staged::fresh_name;
 use crate::pool::Pool;
 use crate::recovery::recover;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
-use crate::tree::inode::{Inode, InodeName};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
 use crate::tree::unsynced_dirs::NameEvent;
@@ -184,7 +185,7 @@ fn make_in_folder(
     model: &Stat,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
-    let apart = recover::fresh_name(c".dir");
+    let apart = fresh_name(c".dir");
     let (folder, ()) = recover::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
     let named = sys::at::open_dir(folder.as_fd(), &apart, branch.mounts).and_then(|fd| {
         clone_dir_metadata(fd.as_fd(), source, model, id)?;

@@ -12,9 +12,9 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use super::Tree;
-use super::inode::{Inode, InodeName};
 use super::resolve::Found;
 use super::tree_lock::TreeLock;
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 
 impl Tree {

@@ -77,7 +77,7 @@ mod tests {
     use fsstack_pool::{BranchIx, Ino};
 
     use super::*;
-    use crate::tree::inode::Copies;
+    use crate::inode::Copies;
     use fsstack_identity::number::Identity;
 
     /// Inverse of [`mix`](fsstack_identity::number::mix).

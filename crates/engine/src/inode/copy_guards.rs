@@ -171,7 +171,7 @@ mod tests {
     use fsstack_pool::Ino;
 
     use super::*;
-    use crate::tree::inode::Copies;
+    use crate::inode::Copies;
     use fsstack_identity::number::Identity;
 
     /// On another thread: none has two claims.

@@ -72,7 +72,7 @@ mod tests {
     use fsstack_sys::{self as sys, Kind};
 
     use super::*;
-    use crate::tree::inode::Copies;
+    use crate::inode::Copies;
     use fsstack_identity::number::Identity;
 
     #[test]

@@ -24,12 +24,12 @@ use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
-use crate::files::listing_memory::{Allowance, ListingMemory};
+use crate::inode::Inode;
+use crate::opened::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
 use crate::settings::Degraded;
-use crate::tree::inode::Inode;
+use crate::tree::Tree;
 use crate::tree::resolve::is_private;
-use crate::union::Union;
 
 /// Cookies of "." and "..", which the pool makes itself.
 pub(crate) const DOT: u64 = 1;
@@ -129,7 +129,7 @@ impl Listing {
     }
 
     /// Goes to `cookie`: for free if the listing is there.
-    pub(crate) fn seek(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
+    pub(crate) fn seek(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
             return Ok(());
         }
@@ -138,12 +138,12 @@ impl Listing {
         self.stream = None;
         self.pending = None;
         self.drop_names();
-        self.go_to(union, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
+        self.go_to(tree, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
         self.position = cookie;
         Ok(())
     }
 
-    fn go_to(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
+    fn go_to(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
             self.short = false;
             self.own = Vec::new();
@@ -161,7 +161,7 @@ impl Listing {
         } else {
             cookie
         };
-        if pool.settings.degraded == Degraded::Strict && union.tree.is_unsure(pool, dir) {
+        if pool.settings.degraded == Degraded::Strict && tree.is_unsure(pool, dir) {
             self.short = true;
         }
         let id = branch_of(cookie);
@@ -171,15 +171,15 @@ impl Listing {
         let Some(branch) = branch.filter(|branch| copies.contains(&branch.ix)) else {
             // The copy is gone with all its entries: the listing goes on with the next one.
             let next = copies.iter().copied().find(|at| pool.turn(*at) > turn);
-            return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
+            return next.map_or(Ok(()), |next| self.enter(tree, pool, dir, next));
         };
-        let entered = self.enter(union, pool, dir, branch.ix);
+        let entered = self.enter(tree, pool, dir, branch.ix);
         match entered.and_then(|()| self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))) {
             Err(error) if self.passes_over(pool, error) => {
                 let later: Vec<BranchIx> =
                     copies.into_iter().skip_while(|at| pool.turn(*at) <= turn).collect();
                 self.stream = None;
-                self.enter_first(union, pool, dir, &later).map(drop)
+                self.enter_first(tree, pool, dir, &later).map(drop)
             }
             resumed => resumed,
         }
@@ -187,14 +187,14 @@ impl Listing {
 
     /// Whether `name` comes behind `cookie` in the copy that this is of.
     pub(crate) fn comes(
-        union: &Union,
+        (tree, memory): (&Tree, &Arc<ListingMemory>),
         pool: &Pool,
         dir: &Arc<Inode>,
         cookie: u64,
         name: &CStr,
     ) -> Result<bool> {
-        let mut ahead = Self::new(true, &union.files.listing_memory);
-        ahead.go_to(union, pool, dir, cookie)?;
+        let mut ahead = Self::new(true, memory);
+        ahead.go_to(tree, pool, dir, cookie)?;
         let in_it = |ahead: &Self| {
             ahead.stream.as_ref().is_some_and(|stream| Some(pool.branch(stream.at).id) == branch_of(cookie))
         };
@@ -236,20 +236,20 @@ impl Listing {
     ///
     /// # Errors
     /// At the end: EIO if it may not be the whole directory that was listed.
-    pub(crate) fn next(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+    pub(crate) fn next(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
         if self.stream.is_none() {
             if self.position > DOT_DOT {
-                return self.end(union, pool, dir);
+                return self.end(tree, pool, dir);
             }
             self.names = Some(HashSet::new());
-            if pool.settings.degraded == Degraded::Strict && union.tree.is_unsure(pool, dir) {
+            if pool.settings.degraded == Degraded::Strict && tree.is_unsure(pool, dir) {
                 self.short = true;
             }
-            if !self.enter_first(union, pool, dir, &dir.copies())? {
-                return self.end(union, pool, dir);
+            if !self.enter_first(tree, pool, dir, &dir.copies())? {
+                return self.end(tree, pool, dir);
             }
         }
         loop {
@@ -258,12 +258,12 @@ impl Listing {
                 read => read?,
             };
             let Some(read) = read else {
-                if !self.next_branch(union, pool, dir)? {
-                    return self.end(union, pool, dir);
+                if !self.next_branch(tree, pool, dir)? {
+                    return self.end(tree, pool, dir);
                 }
                 continue;
             };
-            match self.is_shown(union, pool, dir, &read) {
+            match self.is_shown(tree, pool, dir, &read) {
                 Ok(true) => return self.owned(read).map(Some),
                 Ok(false) => {}
                 Err(error) => {
@@ -274,10 +274,10 @@ impl Listing {
         }
     }
 
-    fn end(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+    fn end(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
         self.drop_names();
         let strict = pool.settings.degraded == Degraded::Strict;
-        if self.short || strict && union.tree.check_whole(pool, dir).is_err() {
+        if self.short || strict && tree.check_whole(pool, dir).is_err() {
             dir.forget_listing();
             return Err(OpError::UNSURE);
         }
@@ -325,9 +325,9 @@ impl Listing {
         self.pending = Some(read);
     }
 
-    fn enter(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
+    fn enter(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
         let copies = dir.copies();
-        let fd = union.tree.dirfd(pool, dir, at)?;
+        let fd = tree.dirfd(pool, dir, at)?;
         let open = if self.noatime { sys::at::reopen_quietly } else { sys::at::reopen };
         let fd = pool.branch(at).ask(|| open(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
         self.check_subvolumes(pool, at)?;
@@ -337,7 +337,7 @@ impl Listing {
         Ok(())
     }
 
-    fn next_branch(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
+    fn next_branch(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
         let Some((done, last)) = self.stream.as_ref().map(|stream| (stream.at, stream.last)) else {
             return Ok(false);
         };
@@ -346,16 +346,16 @@ impl Listing {
         if last && !later.is_empty() {
             self.drop_names(); // a branch was added meanwhile: the names of the last one were not kept
         }
-        self.enter_first(union, pool, dir, &later)
+        self.enter_first(tree, pool, dir, &later)
     }
 
     /// The branch `ix` has left the pool: the listing goes on with the next copy.
-    pub(crate) fn leave(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, ix: BranchIx) {
+    pub(crate) fn leave(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, ix: BranchIx) {
         self.pending.take_if(|pending| pending.at == ix);
         if self.stream.as_ref().is_none_or(|stream| stream.at != ix) {
             return;
         }
-        if !matches!(self.next_branch(union, pool, dir), Ok(true)) {
+        if !matches!(self.next_branch(tree, pool, dir), Ok(true)) {
             // The end; otherwise the next call finds out again how the next copy answers.
             self.stream = None;
             self.position = self.position.max(DOT_DOT + 1);
@@ -365,13 +365,13 @@ impl Listing {
     /// Enters the first of `copies` that is still there; false: none is.
     fn enter_first(
         &mut self,
-        union: &Union,
+        tree: &Tree,
         pool: &Pool,
         dir: &Arc<Inode>,
         copies: &[BranchIx],
     ) -> Result<bool> {
         for at in copies {
-            match self.enter(union, pool, dir, *at) {
+            match self.enter(tree, pool, dir, *at) {
                 Err(error) if error.is_missing() || self.passes_over(pool, error) => {} // removed out of band
                 entered => return entered.map(|()| true),
             }
@@ -431,7 +431,7 @@ impl Listing {
     }
 
     /// A name that an earlier copy of the directory has was shown there.
-    fn is_shown(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
+    fn is_shown(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
         if is_private(pool, dir, &read.name) {
             return Ok(false);
         }
@@ -448,10 +448,10 @@ impl Listing {
             return Ok(true);
         }
         for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
-            match union.tree.stat_in(pool, dir, earlier, &read.name) {
+            match tree.stat_in(pool, dir, earlier, &read.name) {
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
-                        union.tree.report_clash(pool, dir, read.at, &read.name);
+                        tree.report_clash(pool, dir, read.at, &read.name);
                     }
                     return Ok(false);
                 }
@@ -460,7 +460,7 @@ impl Listing {
             }
         }
         // Listed and removed since this entry was read ahead, unless it is still here: then the hash is another's.
-        match union.tree.stat_in(pool, dir, read.at, &read.name) {
+        match tree.stat_in(pool, dir, read.at, &read.name) {
             Ok(_) => Ok(true),
             Err(error) if error.is_missing() => Ok(false),
             Err(error) => Err(error),

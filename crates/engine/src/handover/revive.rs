@@ -20,18 +20,19 @@ use fsstack_sys::handover::Inherited;
 use fsstack_sys::{self as sys, Kind, OFlags, Stat};
 use parking_lot::Mutex;
 
-use super::Kept;
-use super::rows::HandleRow;
 use crate::files::capability::has_capability;
-use crate::files::decision::Facts;
-use crate::files::listing::Listing;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
-use crate::files::{Access, DirHandle, FileHandle, OpenFile, SET_ID, SharedFile, is_refused};
+use crate::files::{Access, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
+use crate::inode::{Copies, Inode};
+use crate::kept::Kept;
+use crate::kept::rows::HandleRow;
+use crate::opened::choose::Facts;
+use crate::opened::listing::Listing;
+use crate::opened::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::inode::{Copies, Inode};
 use crate::union::Union;
 
 /// Handles that a dead daemon has left.
@@ -160,7 +161,7 @@ impl Union {
             strips: file.strips(),
             append_only: file.is_append_only(),
         };
-        file.take_opens(self.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
+        file.take_opens(self.files.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
         let file = Arc::new(file);
         inode.set_open(&file, rows.len());
         let (object, generation) = (file.object(), number::generation(&reached.stat));

@@ -1,4 +1,4 @@
-//! Which copies of a directory have had names changed in them and not synced, and what of that may be lost.
+//! Changes that were not synced: of an inode's attributes, and of the names in the copies of a directory.
 
 use std::num::NonZeroU32;
 
@@ -9,6 +9,13 @@ use super::Inode;
 use super::copies::Copy;
 
 impl Inode {
+    /// Its attributes were changed: its handles get an error if that is lost.
+    pub(crate) fn note_changed(&self) {
+        if let Some(file) = self.open_file() {
+            file.note_changed();
+        }
+    }
+
     /// A name in the copy on `branch`, in the mount `mount_generation` of it, was changed.
     pub(crate) fn note_change(&self, branch: BranchIx, mount_generation: u32) {
         let mount_generation = NonZeroU32::MIN.saturating_add(mount_generation);

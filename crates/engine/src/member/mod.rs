@@ -1,5 +1,10 @@
 //! A branch as a member of this pool: the branch, and what the pool keeps for each of its branches.
 
+pub(crate) mod events;
+pub(crate) mod searches;
+pub(crate) mod staged;
+pub(crate) mod unsynced;
+
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,12 +19,12 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::files::route::Backings;
-use crate::handles::search::Searches;
-use crate::recovery::branch_recovery::PoolEvents;
-use crate::recovery::recover::StagedNames;
+use crate::inode::Inode;
 use crate::settings::Settings;
-use crate::tree::inode::Inode;
-use crate::tree::unsynced_dirs::UnsyncedDirs;
+use events::PoolEvents;
+use searches::Searches;
+use staged::StagedNames;
+use unsynced::UnsyncedDirs;
 
 /// A branch of this pool.
 #[derive(Debug)]

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use fsstack_identity::number::NumberMap;
 use fsstack_pool::Handle;
 use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fsstack_sync::ranked::{MOVING, Ranked};
 
 use super::listing_memory::ListingMemory;
-use super::route::Backings;
 use super::{DirHandle, FileHandle};
+use crate::files::route::Backings;
+use crate::inode::InodeName;
 
 /// State of what is open: handles, and what they share.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Files {
     pub(crate) listing_memory: Arc<ListingMemory>,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) next_handle: AtomicU64,
+    /// Files that just leave their branch for another.
+    pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
 }
 
 impl Files {
@@ -29,6 +33,7 @@ impl Files {
             listing_memory: Arc::new(ListingMemory::new(listing_entries)),
             backings,
             next_handle: AtomicU64::new(1),
+            moving: Ranked::default(),
         }
     }
 

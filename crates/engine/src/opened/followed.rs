@@ -19,10 +19,11 @@ use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use super::DirHandle;
 use super::handed::FollowedRow;
 use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
+use super::tables::Files;
+use crate::files::handed::NameRow;
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
-use crate::tree::inode::handed::NameRow;
-use crate::tree::inode::{Inode, InodeName};
-use crate::union::Union;
+use crate::tree::Tree;
 
 /// Names that one listing follows; with more it ends as one that is short.
 const MOST: usize = 10_000;
@@ -167,42 +168,43 @@ impl Followed {
 /// A file is being moved: listings that begin meanwhile follow it, too.
 #[must_use = "it is followed by those only that began before, when this drops"]
 pub(crate) struct FollowedMove<'a> {
-    union: &'a Union,
+    files: &'a Files,
     name: InodeName,
 }
 
 impl Drop for FollowedMove<'_> {
     fn drop(&mut self) {
-        let mut moving = self.union.moves.moving.lock();
+        let mut moving = self.files.moving.lock();
         if let Some(at) = moving.iter().position(|name| name.is(&self.name.parent, &self.name.name)) {
             moving.swap_remove(at);
         }
     }
 }
 
-impl Union {
+impl Files {
     /// The file `name` is about to leave the branch `from` for another one: listings of its directory show it once.
-    pub(crate) fn listings_follow(&self, pool: &Pool, name: &InodeName, from: BranchIx) -> FollowedMove<'_> {
-        self.moves.moving.lock().push(name.clone());
+    pub(crate) fn listings_follow(
+        &self,
+        tree: &Tree,
+        pool: &Pool,
+        name: &InodeName,
+        from: BranchIx,
+    ) -> FollowedMove<'_> {
+        self.moving.lock().push(name.clone());
         let dir = &name.parent;
-        let open: Vec<Arc<DirHandle>> = self
-            .files
-            .dirs
-            .iter()
-            .filter(|open| Arc::ptr_eq(&open.inode, dir))
-            .map(|open| open.clone())
-            .collect();
+        let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
+        let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
             listing
                 .followed
-                .follow(&name.name, from, |at| self.has_passed(pool, dir, (from, &name.name), at));
+                .follow(&name.name, from, |at| self.has_passed((tree, pool), dir, (from, &name.name), at));
         }
-        FollowedMove { union: self, name: name.clone() }
+        FollowedMove { files: self, name: name.clone() }
     }
 
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
-        for name in self.moves.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
+        for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
             listing.followed.follow(&name.name, BranchIx(0), |_| false);
         }
     }
@@ -210,7 +212,7 @@ impl Union {
     /// Whether a listing that has come to `cookie` has passed by `name` in the copy on the branch `from`.
     fn has_passed(
         &self,
-        pool: &Pool,
+        (tree, pool): (&Tree, &Pool),
         dir: &Arc<Inode>,
         (from, name): (BranchIx, &CStr),
         cookie: u64,
@@ -223,7 +225,9 @@ impl Union {
         match turn.cmp(&pool.turn(from)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Equal => !Listing::comes(self, pool, dir, cookie, name).unwrap_or(true),
+            std::cmp::Ordering::Equal => {
+                !Listing::comes((tree, &self.listing_memory), pool, dir, cookie, name).unwrap_or(true)
+            }
         }
     }
 }

@@ -5,27 +5,21 @@
 //! decides it. Settling asks other branches, and one of them may hang unnoticed: so it has a thread of its own, and the wait
 //! for that is short.
 
+use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
-use fsstack_branch::events::BranchEvents;
 use fsstack_pool::{BranchId, BranchIx};
 
+use crate::member::events::PoolHost;
 use crate::recovery::recover::{Interrupted, without_lacking};
-use crate::tree::inode::table::Table;
 use crate::union::Union;
 
 /// How long the tree lock is waited for, and how long a branch that is back is kept closed for all of this.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Union {
-    /// From now on branches that come back are settled with this pool.
-    pub(crate) fn host(self: &Arc<Self>) {
-        self.events.union.get_or_init(|| Arc::downgrade(self));
-    }
-
     /// The branch `back` answers again, and admits no other calls yet.
     fn recover(&self, back: (BranchIx, BranchId)) {
         let pool = self.tree.pool.load_full();
@@ -50,47 +44,14 @@ impl Union {
     }
 }
 
-/// The part of a pool that acts on events of its branches.
-#[derive(Debug)]
-pub(crate) struct PoolEvents {
-    inodes: Weak<Table>,
-    /// Union that settles interrupted changes, once it is at work.
-    union: OnceLock<Weak<Union>>,
-}
-
-impl PoolEvents {
-    pub(crate) fn new(inodes: &Arc<Table>) -> Self {
-        Self { inodes: Arc::downgrade(inodes), union: OnceLock::new() }
-    }
-
-    /// The inodes of the pool.
-    pub(crate) fn inodes(&self) -> Option<Arc<Table>> {
-        self.inodes.upgrade()
-    }
-
-    /// The union, once it is at work.
-    pub(crate) fn union(&self) -> Option<Arc<Union>> {
-        self.union.get().and_then(Weak::upgrade)
-    }
-}
-
-impl BranchEvents for PoolEvents {
-    fn mount_gone(&self, branch: &Branch) {
-        if let Some(inodes) = self.inodes() {
-            inodes.close_on(branch.ix);
-        }
-    }
-
+impl PoolHost for Union {
     fn mount_replaced(&self, branch: &Branch) {
-        self.mount_gone(branch);
-        if let Some(union) = self.union() {
-            union.has_returned(branch);
-        }
+        self.has_returned(branch);
     }
 
     /// Settles what was interrupted, as far as that can be done soon: the others are asked too, and one of them may hang.
-    fn answered(&self, branch: &Branch) {
-        let Some(union) = self.union() else { return };
+    fn answered(self: Arc<Self>, branch: &Branch) {
+        let union = self;
         let (settled, wait) = std::sync::mpsc::channel();
         let (ix, id) = (branch.ix, branch.id);
         let thread = fsstack_sync::thread::Builder::new().name(format!("settle-{}", ix.0));

@@ -1,6 +1,5 @@
 //! Inodes as rows of the state that one program hands to the next (`handover`).
 
-use std::ffi::CString;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -17,32 +16,7 @@ use super::copies::Copy;
 use super::table::{Slot, Table};
 use super::{Copies, Inode, InodeName, Location};
 use crate::files::OpenFile;
-
-/// A name: text where it is text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum NameRow {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl NameRow {
-    pub(crate) fn of(name: &[u8]) -> Self {
-        match std::str::from_utf8(name) {
-            Ok(text) => Self::Text(text.to_owned()),
-            Err(_) => Self::Bytes(name.to_owned()),
-        }
-    }
-
-    /// The name; None if it has a zero byte.
-    pub(crate) fn name(&self) -> Option<CString> {
-        let bytes = match self {
-            Self::Text(text) => text.as_bytes(),
-            Self::Bytes(bytes) => bytes,
-        };
-        CString::new(bytes).ok()
-    }
-}
+use crate::files::handed::{FdRow, NameRow, Unusable, generation};
 
 /// An inode. Others refer to it by its place in the list of all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,25 +35,6 @@ pub(crate) struct InodeRow {
     was_past: bool,
     mappable: u32,
     losses: u32,
-}
-
-/// A descriptor by its number, and whether it is on the mount of its branch that is there now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FdRow {
-    pub(crate) fd: i32,
-    pub(crate) is_current: bool,
-}
-
-impl FdRow {
-    /// Mount generation of the descriptor in the next program, which begins to count anew.
-    pub(crate) fn mount_generation(self) -> u32 {
-        generation(self.is_current)
-    }
-}
-
-/// Mount generation in the next program of what was of the current one, or of an earlier one.
-pub(crate) fn generation(is_current: bool) -> u32 {
-    if is_current { 0 } else { u32::MAX - 1 }
 }
 
 /// Where an inode is.
@@ -101,9 +56,6 @@ struct CopyRow {
 
 const KINDS: [Kind; 7] =
     [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::Char, Kind::Block];
-
-/// Why rows cannot be taken over: one sentence.
-pub(crate) type Unusable = String;
 
 impl Inode {
     /// Its row, but for lookups, names and descriptors; `current` tells the mount generation of a branch.
