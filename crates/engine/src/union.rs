@@ -29,9 +29,9 @@ use crate::tree::Tree;
 /// number of threads.
 #[derive(Debug)]
 pub struct Union {
-    pub(crate) tree: Tree,
-    pub(crate) files: Files,
-    pub(crate) moves: Moves,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) files: Arc<Files>,
+    pub(crate) moves: Arc<Moves>,
     pub(crate) admin: Admin,
     pub(crate) jobs: JobList,
     id: Option<PoolId>,
@@ -80,15 +80,17 @@ impl Union {
         pool.branches.iter().for_each(|branch| index.join(branch.marked()));
         index.admit(pool.marked());
         let may_hang = !pool.is_local();
-        let tree = Tree::new(root, pool, index);
+        let tree = Arc::new(Tree::new(root, pool, index));
         let now = tree.pool.load_full();
         tree.parallel_lookup.start_threads(&now);
+        let files = Arc::new(Files::new(now.settings.listing_entries, backings));
+        let moves = Arc::new(Moves::new(tree.clone(), files.clone()));
         let events = Arc::new(PoolEvents::new(&tree.inodes));
         now.branches.iter().for_each(|branch| branch.reports_to(&events));
         Self {
             tree,
-            files: Files::new(now.settings.listing_entries, backings),
-            moves: Moves::default(),
+            files,
+            moves,
             admin: Admin::default(),
             jobs: JobList::default(),
             id,
@@ -108,6 +110,7 @@ impl Union {
     pub(crate) fn host(self: &Arc<Self>) {
         let me = self.me.get_or_init(|| Arc::downgrade(self));
         self.events.host_is(me.clone());
+        self.moves.host();
     }
 
     /// Itself, once it is at work.

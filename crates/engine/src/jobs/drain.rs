@@ -34,7 +34,7 @@ impl Union {
             job.progress.lock().refusal = Some(why);
             JobState::Refused
         };
-        if let Err(why) = self.check_root_without(from) {
+        if let Err(why) = self.moves.check_root_without(from) {
             return refuse(format!("{}: the pool's root: {why}", job.subject));
         }
         if let Err(why) = self.take_stock(job, from, targets) {
@@ -160,7 +160,7 @@ impl Union {
             }
             if staying + untried + moved == 0 {
                 // The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
-                return match self.root_shows_without(from) {
+                return match self.moves.root_shows_without(from) {
                     Ok(()) => JobState::Done,
                     Err(_) => JobState::Incomplete,
                 };
@@ -279,7 +279,7 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
 
     fn dir(&mut self, dir: &Arc<Inode>) {
         let DrainWalk { pass, from, targets } = &mut *self.0;
-        match pass.union.drop_copy_on(dir, *from, targets) {
+        match pass.union.moves.drop_copy_on(dir, *from, targets) {
             Ok(false) => {}
             Ok(true) => {
                 pass.moved += 1;

@@ -85,7 +85,7 @@ impl<'a> Pass<'a> {
         let (union, job) = (self.union, self.job);
         let mut held = Vec::with_capacity(files.len());
         for leaving in files {
-            match union.hold_for_move(&leaving.file.met.inode, leaving.from) {
+            match union.moves.hold_for_move(&leaving.file.met.inode, leaving.from) {
                 Ok(open) => held.push((open, leaving)),
                 Err(error) if error.is_missing() => self.stays(leaving.file.path, CHANGED_NOW),
                 Err(error) => self.stays(leaving.file.path, job_move::in_words(error)),
@@ -110,7 +110,9 @@ impl<'a> Pass<'a> {
             let moved = match (is_away, is_held_up) {
                 (true, _) => Ok(()),
                 (false, true) => Err(None),
-                (false, false) => union.move_held(&mut open, from, how, |departure| job.moves(departure)),
+                (false, false) => {
+                    union.moves.move_held(&mut open, from, how, |departure| job.moves(departure))
+                }
             };
             match moved {
                 Ok(()) => {
@@ -158,7 +160,8 @@ impl<'a> Pass<'a> {
             let files =
                 of_it.into_iter().map(|(open, leaving)| (open, &leaving.file.names, &leaving.targets));
             let (manner, began) = (job.work.manner(), Instant::now());
-            let away = self.union.move_batch_held(files, from, manner, |departure| job.moves(departure));
+            let away =
+                self.union.moves.move_batch_held(files, from, manner, |departure| job.moves(departure));
             let targets: HashSet<BranchIx> =
                 ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
             self.union.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed());

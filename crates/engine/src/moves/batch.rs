@@ -35,6 +35,7 @@ use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{ExclusiveFile, FdOrigin};
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
+use crate::moves::Moves;
 use crate::moves::clone_metadata::{Durable, copy_file, verify};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
@@ -44,7 +45,6 @@ use crate::pool::Pool;
 use crate::recovery::batch::{BatchedMove, LeftOver, NotedBatch};
 use crate::recovery::blank::blank;
 use crate::recovery::told::{Decided, Stamp};
-use crate::union::Union;
 
 /// Size of the largest file that moves in a batch: copying it takes about as long as syncing it.
 pub(crate) const LARGEST: u64 = 256 << 10;
@@ -133,7 +133,7 @@ enum BatchEnd {
     MayStand,
 }
 
-impl Union {
+impl Moves {
     /// Moves the files of the batch that can be moved so: the job's wish for these is done.
     pub(crate) fn move_batch(&self, batch: &OrderedBatch) {
         let pool = &*self.tree.pool.load_full();
@@ -188,7 +188,7 @@ impl Union {
         let mut targets = targets.into_iter();
         begun.retain(|(_, moving)| {
             let need = moving.stat.blocks.saturating_mul(512);
-            let refused = || self.moves.refusals.of((moving.inode.id.ino, to.ix), room, need).is_some();
+            let refused = || self.refusals.of((moving.inode.id.ino, to.ix), room, need).is_some();
             targets.next() == Some(Some(to.ix)) && !refused()
         });
         match to.is_remote() || begun.iter().any(|(_, moving)| moving.from.is_remote()) {
@@ -289,7 +289,7 @@ impl Union {
         copies: Vec<Copied<'_>>,
     ) -> Result<()> {
         let Some(from) = copies.first().map(|copied| copied.moving.from.clone()) else { return Ok(()) };
-        let exchange = Exchange { union: self, pool, from: &from, to, copies: &copies };
+        let exchange = Exchange { moves: self, pool, from: &from, to, copies: &copies };
         let follow = |copied| self.files.listings_follow(&self.tree, pool, Copied::name(copied), from.ix);
         let followed: Vec<_> = copies.iter().map(follow).collect();
         let named = exchange.names(&batch.departure);
@@ -300,7 +300,7 @@ impl Union {
         for named in named {
             ends[named.at] = (named.end, Some(named.placed));
         }
-        // The rules of a single move (`Union::move_to`).
+        // The rules of a single move (`Moves::move_to`).
         let nameless = |end: &BatchEnd, made: &Stat| {
             *end == BatchEnd::Stays || *end == BatchEnd::Left && birth(made) == 0
         };
@@ -323,7 +323,7 @@ impl Union {
             let (mount_root, fd) = (copied.mount_root, copied.fd);
             let gone = self.arrive(pool, &copied.moving, &order.file, &mut placed, (mount_root, fd));
             drop(placed);
-            self.moves.movers.one_has_left(order.full);
+            self.movers.one_has_left(order.full);
             order.cause.job().inspect(|job| job.is_done());
             copied.moving.from.clone().dispose(copied.source.was.mount_generation, gone);
         }
@@ -333,7 +333,7 @@ impl Union {
 
 /// The exchange of the names of a batch, between two branches.
 struct Exchange<'c, 'a> {
-    union: &'c Union,
+    moves: &'c Moves,
     pool: &'c Pool,
     from: &'c Branch,
     to: &'c Member,
@@ -346,13 +346,13 @@ impl<'a> Exchange<'_, 'a> {
     /// # Errors
     /// No name was touched.
     fn names(&self, departure: &Departure) -> Result<Vec<Named<'a>>> {
-        let Self { union, pool, from, to, copies } = *self;
+        let Self { moves, pool, from, to, copies } = *self;
         // `exchange_names` says why.
-        let _tree_lock = union.tree.tree_lock.read(pool)?;
+        let _tree_lock = moves.tree.tree_lock.read(pool)?;
         let files: Vec<BatchedMove> =
             copies.iter().map(|copied| self.noted(copied)).collect::<Result<_>>()?;
         // The ways to the new names were synced with the copies.
-        union.tree.sync_ways(pool, copies.iter().map(Copied::name), &[from.ix])?;
+        moves.tree.sync_ways(pool, copies.iter().map(Copied::name), &[from.ix])?;
         let record = NotedBatch::write(from, to, &files)?;
         if !departure.name() {
             record.done(&LeftOver::new(), &pool.taken_back);
@@ -380,7 +380,7 @@ impl<'a> Exchange<'_, 'a> {
         }
         set_times(from, times_here);
         self.take_back(&mut named);
-        union.tree.catalogue_names(pool, [from.ix, to.ix], copies.iter().map(Copied::name));
+        moves.tree.catalogue_names(pool, [from.ix, to.ix], copies.iter().map(Copied::name));
         if let Err(error) = olds.iter().try_for_each(|dir| from.ask_long(|| sync_dir(dir.as_fd()))) {
             // Should they come back after a power cut, the next mount removes them.
             tracing::warn!(%error, branch = %from.path.display(), "relocation: removal of old names not synced; after a power cut the next mount repeats it");
@@ -407,7 +407,7 @@ impl<'a> Exchange<'_, 'a> {
 
     /// Takes the file's place and gives the copy its name, if the file is as it was and nobody uses it. None: somebody does.
     fn name(&self, at: usize) -> Result<Option<Named<'a>>> {
-        let Self { union, pool, to, copies, .. } = *self;
+        let Self { moves, pool, to, copies, .. } = *self;
         let copied = &copies[at];
         let (Source { order, was, .. }, moving) = (copied.source, &copied.moving);
         let Some(placed) = order.file.try_hold_exclusively() else { return Ok(None) };
@@ -416,7 +416,7 @@ impl<'a> Exchange<'_, 'a> {
         if is_other || why_not(&order.file, &moving.stat, 0, moving.names.len()).is_some() {
             return Ok(None);
         }
-        let (mut olds, _) = union.tree.old_names(pool, moving)?;
+        let (mut olds, _) = moves.tree.old_names(pool, moving)?;
         let Some((name, old_dir)) = olds.pop() else { return Ok(None) };
         if !order.departure.name() {
             return Ok(None);
@@ -431,7 +431,7 @@ impl<'a> Exchange<'_, 'a> {
         }
         // Before the old names go: a lookup that saw neither name asks again.
         name.parent.has_new(&name.name);
-        union.tree.relocations.fetch_add(1, SeqCst);
+        moves.tree.relocations.fetch_add(1, SeqCst);
         Ok(Some(Named { at, placed, old_dir, is_sure: linked.is_ok(), end: BatchEnd::Left }))
     }
 

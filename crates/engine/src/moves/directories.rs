@@ -18,6 +18,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::inode::Inode;
+use crate::moves::Moves;
 use crate::moves::job_move;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -26,7 +27,6 @@ use crate::tree::place::ancestors;
 use crate::tree::placement::placement_in;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;
-use crate::union::Union;
 
 /// Name and value.
 type Attribute = (Vec<u8>, Vec<u8>);
@@ -39,7 +39,7 @@ pub(crate) const NOT_KNOWN: &str =
 /// Reason for a directory to stay that is not empty there.
 pub(crate) const NOT_EMPTY: &str = "it is not empty on the branch";
 
-impl Union {
+impl Moves {
     /// Removes the copy of `dir` on the branch `from`; one of `targets` gets one if there is no other. False: it is gone already.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Union {
         from: BranchIx,
         targets: &[BranchIx],
     ) -> Result<bool, &'static str> {
-        let pool = self.pool();
+        let pool = self.tree.pool.load_full();
         let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
             // The walk has met it there.
@@ -90,7 +90,7 @@ impl Union {
     /// # Errors
     /// Why not.
     pub(crate) fn check_root_without(&self, from: BranchIx) -> Result<(), &'static str> {
-        self.tree.copies_kept(&self.pool(), self.tree.inodes.root(), from).map(drop)
+        self.tree.copies_kept(&self.tree.pool.load_full(), self.tree.inodes.root(), from).map(drop)
     }
 
     /// Like [`Self::check_root_without`]; the times are made so.
@@ -98,7 +98,7 @@ impl Union {
     /// # Errors
     /// Why not.
     pub(crate) fn root_shows_without(&self, from: BranchIx) -> Result<(), &'static str> {
-        let pool = self.pool();
+        let pool = self.tree.pool.load_full();
         let root = self.tree.inodes.root();
         let kept = self.tree.copies_kept(&pool, root, from)?;
         self.tree.set_later_times(&pool, root, &kept);

@@ -5,7 +5,7 @@
 //!
 //! A file that nobody has open is opened for its move, so that every request that begins from then on meets the open file: it
 //! shares its place, or calls the move off. Requests that began before have met a closed file, and act on the branch's own; so
-//! the mover waits until they have ended (`Union::requests_ended`). For many files it waits once. After the move the file stays
+//! the mover waits until they have ended (`PoolChanges::requests_ended`). For many files it waits once. After the move the file stays
 //! open until the requests under way have ended: one that met it on the old branch asks again where a file is open.
 //!
 //! A symbolic link, fifo, socket or device has no content, and no request opens it. It is held open by its name, and its move
@@ -26,12 +26,12 @@ use parking_lot::Mutex;
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
 use crate::inode::Inode;
+use crate::moves::Moves;
 use crate::moves::batch::{self, OrderedBatch};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::pool::Pool;
 use crate::settings::{Relocation, Verify};
-use crate::union::Union;
 
 /// How a job moves files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Drop for HeldFile {
     }
 }
 
-impl Union {
+impl Moves {
     /// Holds the file `inode`, which is on the branch `from`, for [`Self::move_held`].
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Union {
         let pool = self.tree.pool.load();
         let is_content = inode.kind == Kind::File;
         let open = || match is_content {
-            true => self.open_on_branch(&pool, inode, false, OFlags::RDONLY),
+            true => self.files.open_on_branch(&self.tree, &pool, inode, false, OFlags::RDONLY),
             false => self.open_by_name(&pool, inode),
         };
         let file = inode.open_with(|file| self.tree.freshen(inode, file), open)?;

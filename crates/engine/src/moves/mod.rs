@@ -14,12 +14,38 @@ pub(crate) mod relocate;
 pub(crate) mod special;
 pub(crate) mod transfer;
 
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::opened::tables::Files;
+use crate::tree::Tree;
 use movers::Movers;
 use refusals::Refusals;
 
-/// State of moves: which files leave their branch, which threads move them, which files may not be moved.
-#[derive(Debug, Default)]
+/// Moves of files: which threads move them, which files may not be moved.
+#[derive(Debug)]
 pub(crate) struct Moves {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) files: Arc<Files>,
     pub(crate) movers: Movers,
     pub(crate) refusals: Refusals,
+    /// Itself, once the pool is at work: for movers.
+    me: OnceLock<Weak<Self>>,
+}
+
+impl Moves {
+    /// Moves of the files of `tree`; the calling threads make them until [`Self::host`].
+    pub(crate) fn new(tree: Arc<Tree>, files: Arc<Files>) -> Self {
+        let (movers, refusals) = (Movers::default(), Refusals::default());
+        Self { tree, files, movers, refusals, me: OnceLock::new() }
+    }
+
+    /// From now on files are moved by threads of their own.
+    pub(crate) fn host(self: &Arc<Self>) {
+        self.me.get_or_init(|| Arc::downgrade(self));
+    }
+
+    /// Itself, if files are moved by threads of their own.
+    fn hosted(&self) -> Option<Arc<Self>> {
+        self.me.get().and_then(Weak::upgrade)
+    }
 }

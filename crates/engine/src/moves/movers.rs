@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use crate::files::OpenFile;
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::inode::Inode;
+use crate::moves::Moves;
 use crate::moves::batch::OrderedBatch;
 use crate::moves::job_move::MoveCause;
 use crate::moves::moving::Names;
-use crate::union::Union;
 
 /// Moves off one branch at a time.
 const AT_ONCE: usize = 2;
@@ -180,12 +180,12 @@ impl Movers {
     }
 }
 
-impl Union {
+impl Moves {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
     pub(crate) fn have_moved(&self, mut order: OrderedMove) {
         let full = order.full;
         {
-            let mut state = self.moves.movers.0.lock();
+            let mut state = self.movers.0.lock();
             order.left_before = state.lanes.get(&full).map_or(0, |lane| lane.left);
             if self.hosted().is_some() {
                 if state.ended {
@@ -206,7 +206,7 @@ impl Union {
             return self.carry_out(&Errand::Batch(batch));
         }
         {
-            let mut state = self.moves.movers.0.lock();
+            let mut state = self.movers.0.lock();
             if state.ended {
                 return;
             }
@@ -219,7 +219,7 @@ impl Union {
 
     /// Starts as many movers as there may be for those who wait to leave `full`.
     pub(crate) fn start_movers(&self, full: BranchIx) {
-        let next = || self.moves.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
+        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(errand) = next() {
             let Some(me) = self.hosted() else { return };
             let mover = fsstack_sync::thread::Builder::new().name("mover".into());
@@ -240,7 +240,7 @@ impl Union {
     }
 
     fn next_after(&self, done: &Errand) -> Option<Arc<Errand>> {
-        let mut state = self.moves.movers.0.lock();
+        let mut state = self.movers.0.lock();
         let lane = state.lanes.get_mut(&done.full())?;
         lane.is_done(done.departure());
         lane.next()

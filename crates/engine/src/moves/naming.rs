@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
+use crate::moves::Moves;
 use crate::moves::job_move;
 use crate::moves::moving::Move;
 use crate::pool::Pool;
@@ -32,7 +33,6 @@ use crate::recovery::record::let_go;
 use crate::recovery::told::Stamp;
 use crate::tree::Tree;
 use crate::tree::place::ancestors;
-use crate::union::Union;
 
 /// Reason that a file was not moved to a branch.
 pub(crate) enum Unmoved {
@@ -76,7 +76,7 @@ impl NewCopy<'_> {
     }
 }
 
-impl Union {
+impl Moves {
     /// The new copy, which has the number `ino` there, gets the names and the old one loses them.
     pub(crate) fn exchange_names(
         &self,

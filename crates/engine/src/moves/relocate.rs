@@ -35,6 +35,7 @@ use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
+use crate::moves::Moves;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
@@ -46,9 +47,8 @@ use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
 use crate::tree::placement::placement_of;
-use crate::union::Union;
 
-impl Union {
+impl Moves {
     /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Union {
         }
         let moved = self.try_to_move(order);
         if moved.is_ok() {
-            self.moves.movers.one_has_left(order.full);
+            self.movers.one_has_left(order.full);
         }
         match (moved, order.cause.job()) {
             (Ok(()), None) => DepartureOutcome::TryAgain,
@@ -106,7 +106,7 @@ impl Union {
     /// Whether the file need not leave its full branch any more: writers that find it full at once would all leave it.
     fn has_room_again(&self, order: &OrderedMove) -> bool {
         let MoveCause::Full { more } = order.cause else { return false };
-        if !self.moves.movers.has_one_left_since(order) {
+        if !self.movers.has_one_left_since(order) {
             return false;
         }
         let pool = self.tree.pool.load();
@@ -125,7 +125,7 @@ impl Union {
         let mut why = why_nowhere(&ranking);
         for at in ranking.order {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
-            if let Some(known) = self.moves.refusals.of((inode.id.ino, at), room, need) {
+            if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
                 why = known;
                 continue;
             }
@@ -154,7 +154,7 @@ impl Union {
                     let left = matches!(unmoved, Unmoved::Left(_));
                     tracing::warn!(%error, name = ?moving.name().name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
-                    self.moves.refusals.add((inode.id.ino, at), room, began, why);
+                    self.refusals.add((inode.id.ino, at), room, began, why);
                     // A file that has changed would differ on another branch, too.
                     if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
                         break;

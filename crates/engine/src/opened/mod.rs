@@ -1,6 +1,7 @@
 //! Handles: what has a file or a directory open, listings, and the choice of the write path.
 
 pub(crate) mod choose;
+mod first_open;
 pub(crate) mod followed;
 pub(crate) mod handed;
 pub mod listing;

@@ -126,7 +126,9 @@ impl Union {
         let branch = pool.branch(made.at).acquire()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.files.backings.clone());
         let mut file = Some(Arc::new(file));
-        let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);
+        let open = || {
+            file.take().map_or_else(|| self.files.open_on_branch(&self.tree, pool, &inode, true, flags), Ok)
+        };
         let file = inode.open_since(0, |_| Ok::<_, OpError>(()), open)?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }

@@ -183,7 +183,7 @@ impl Union {
                 Ok(count) => done += count,
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
-                    let moved = self.relocate(
+                    let moved = self.moves.relocate(
                         &self.tree.pool.load(),
                         &open.inode,
                         &open.file,
@@ -237,7 +237,7 @@ impl Union {
             match done {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
-                    let moved = self.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
+                    let moved = self.moves.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
                     moved.map_err(|why| unmoved(why, error))?;
                     moves += usize::from(is_a_try(error, file, &branch));
                 }

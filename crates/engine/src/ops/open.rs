@@ -1,10 +1,9 @@
 //! Opening and closing files.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::caller::Caller;
-use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::error::Result;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::metrics::PoolCounter;
 use fsstack_pool::{Handle, Ino};
@@ -12,11 +11,11 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Opened, Validity};
-use crate::files::capability::{CAPABILITY, has_capability};
+use crate::files::capability::CAPABILITY;
 use crate::files::decision::StackedReason;
 use crate::files::route::{Route, Writer};
 use crate::files::write_back_errors::{ReportTo, Reporter};
-use crate::files::{Access, OpenFile, SET_ID, Sync, is_refused};
+use crate::files::{OpenFile, SET_ID, Sync};
 use crate::inode::Inode;
 use crate::kept::slots;
 use crate::opened::FileHandle;
@@ -48,7 +47,8 @@ impl Union {
             file.check_fixed(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC))?;
             file.make_writable_for(flags)
         };
-        let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
+        let file =
+            inode.open_with(join, || self.files.open_on_branch(&self.tree, &pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
             && let Err(error) = file
                 .change(CallKind::Long, |fd| sys::file::truncate(fd, 0))
@@ -67,54 +67,6 @@ impl Union {
             invalidator.attributes(ino);
         }
         Ok(opened)
-    }
-
-    pub(crate) fn open_on_branch(
-        &self,
-        pool: &Pool,
-        inode: &Arc<Inode>,
-        write: bool,
-        flags: OFlags,
-    ) -> Result<Arc<OpenFile>> {
-        let (access, (at, fd, stat)) = if write {
-            pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-            match self.tree.open_inode(pool, inode, Access::Write.flags()) {
-                // An unprivileged daemon may be allowed to write and not to read.
-                Err(error) if error.errno() == Errno::ACCESS => {
-                    (Access::Write, self.tree.open_inode(pool, inode, OFlags::WRONLY)?)
-                }
-                // An append-only file.
-                Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
-                    (Access::Append, self.tree.open_inode(pool, inode, Access::Append.flags())?)
-                }
-                opened => (Access::Write, opened?),
-            }
-        } else {
-            let access = self.access_to_read(pool, inode);
-            (access, self.tree.open_inode(pool, inode, access.flags())?)
-        };
-        let stat = match access {
-            // The kernel waits for ever for a server that hangs.
-            Access::Name => pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?,
-            Access::Read | Access::Write | Access::Append => stat,
-        };
-        let asks = write && inode.kind == Kind::File;
-        let capable = asks && pool.branch(at).ask(|| Ok(has_capability(fd.as_fd())))?;
-        // Not before: a thread stuck in the branch has nothing open there.
-        let branch = pool.branch(at).acquire()?;
-        let file = OpenFile::new(branch, fd, access, &stat, self.files.backings.clone());
-        file.set_strips(capable || stat.mode & SET_ID != 0);
-        Ok(Arc::new(file))
-    }
-
-    /// Access for opening the closed file `inode`, for a read. Where the kernel opens it again by itself, a second open
-    /// costs as much, and its close more.
-    fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
-        let Some(at) = inode.branch() else { return Access::Read };
-        let branch = pool.branch(at);
-        let facts = Facts { inode, branch, write: false, strips: false, append_only: false };
-        let past_us = || self.files.choose(pool, facts).is_passthrough();
-        if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
     /// One more handle on `file`, which `inode` already counts.
