@@ -7,6 +7,8 @@
 pub mod admin;
 pub mod answer;
 mod bad_change;
+mod branch_watch;
+mod bulk_copy;
 pub mod catalogue;
 mod changes;
 pub mod files;
@@ -23,6 +25,7 @@ mod moves;
 pub mod opened;
 pub mod ops;
 pub mod pool;
+mod pool_changes;
 mod recovery;
 mod root_mark;
 pub mod rules;

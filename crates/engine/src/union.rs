@@ -1,28 +1,31 @@
 //! The union file system: the tables that all operations share, and the way from an inode to a directory
 //! descriptor on a branch.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use fsstack_branch::metrics::PoolMetrics;
 use fsstack_catalogue::Upkeep;
 use fsstack_identity::index::{Index, IndexHealth};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
+use fsstack_sync::ranked::{COPIES, Ranked};
 use parking_lot::Mutex;
 
-use crate::admin::Admin;
+use crate::branch_watch::{BranchWatch, Invalidator};
+use crate::bulk_copy::Copying;
 use crate::files::noatime::NoatimeScope;
 use crate::files::route::Backings;
 use crate::inode::Inode;
-use crate::jobs::JobList;
+use crate::jobs::Jobs;
 use crate::kept::Kept;
 use crate::member::events::PoolEvents;
 use crate::moves::Moves;
 use crate::opened::tables::Files;
 use crate::pool::Pool;
+use crate::pool_changes::PoolChanges;
 use crate::tree::Tree;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
@@ -32,10 +35,14 @@ pub struct Union {
     pub(crate) tree: Arc<Tree>,
     pub(crate) files: Arc<Files>,
     pub(crate) moves: Arc<Moves>,
-    pub(crate) admin: Admin,
-    pub(crate) jobs: JobList,
+    pub(crate) changes: Arc<PoolChanges>,
+    /// Bulk copies under way. No call on a branch is made under it.
+    pub(crate) copies: Ranked<HashMap<u64, Copying>, COPIES>,
+    /// Receiver of invalidations.
+    pub(crate) invalidator: OnceLock<Arc<dyn Invalidator>>,
+    pub(crate) branch_watch: OnceLock<Arc<BranchWatch>>,
+    pub(crate) jobs: Arc<Jobs>,
     id: Option<PoolId>,
-    pub(crate) pool_metrics: PoolMetrics,
     /// Some branch is served by others.
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
@@ -85,16 +92,20 @@ impl Union {
         tree.parallel_lookup.start_threads(&now);
         let files = Arc::new(Files::new(now.settings.listing_entries, backings));
         let moves = Arc::new(Moves::new(tree.clone(), files.clone()));
+        let changes = Arc::new(PoolChanges::new(tree.clone(), moves.clone()));
+        let jobs = Arc::new(Jobs::new(id, tree.clone(), changes.clone(), moves.clone()));
         let events = Arc::new(PoolEvents::new(&tree.inodes));
         now.branches.iter().for_each(|branch| branch.reports_to(&events));
         Self {
             tree,
             files,
             moves,
-            admin: Admin::default(),
-            jobs: JobList::default(),
+            changes,
+            copies: Ranked::default(),
+            invalidator: OnceLock::new(),
+            branch_watch: OnceLock::new(),
+            jobs,
             id,
-            pool_metrics: PoolMetrics::default(),
             may_hang: AtomicBool::new(may_hang),
             transport: OnceLock::new(),
             noatime_scope: OnceLock::new(),
@@ -181,7 +192,7 @@ impl Union {
     pub fn destroy(&self) {
         // First: the end of a job may take longer than the daemon waits.
         self.pool().keep_marks(&self.tree.index);
-        self.jobs.end();
+        self.jobs.list.end();
         self.moves.movers.end();
         self.end_all_copies();
         self.end_catalogue();

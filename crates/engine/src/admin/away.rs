@@ -22,7 +22,7 @@ impl Union {
     /// The branch is in the pool, or one of the pool's keeps a record for it; the pool is not exported and nothing waits for the branch, or has nothing that would remember it.
     pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
         // No branch comes or goes meanwhile.
-        let _membership = self.change_branches()?;
+        let _membership = self.changes.change_branches()?;
         let pool = self.tree.pool.load();
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));

@@ -30,7 +30,7 @@ impl Union {
     /// # Errors
     /// Something was changed that cannot change: nothing is changed then.
     pub fn change(&self, edit: impl FnOnce(&mut Settings)) -> Result<(), BadSettings> {
-        let mut changes = self.admin.changes.lock();
+        let mut changes = self.changes.lock();
         let pool = self.tree.pool.load();
         let mut settings = pool.settings.clone();
         edit(&mut settings);
@@ -38,7 +38,7 @@ impl Union {
         for branch in &pool.branches {
             branch.limit_calls(settings.branch_timeout, settings.branch_inflight);
         }
-        self.publish(&mut changes, pool.with_settings(settings));
+        self.changes.publish(&mut changes, pool.with_settings(settings));
         Ok(())
     }
 

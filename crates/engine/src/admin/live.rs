@@ -1,7 +1,7 @@
 //! Changing the pool's branches while it is mounted.
 //!
 //! A request works on the snapshot of the pool that it began with, and on the copies that inodes remember. So a change is
-//! made in steps, and between two of them it waits for requests that may not know of the last one (`Union::settle`).
+//! made in steps, and between two of them it waits for requests that may not know of the last one (`PoolChanges::settle`).
 //!
 //! A branch that is added becomes part of the snapshot first, then of the root's copies; then every directory that
 //! the kernel knows learns of its copy there, and what was believed to be missing is asked for again.
@@ -13,16 +13,13 @@
 //! there.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
-use fsstack_branch::health::ThreadsInside;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
 use fsstack_sys as sys;
-use parking_lot::MutexGuard;
 
 use crate::inode::Inode;
 use crate::jobs::remembered;
@@ -33,9 +30,7 @@ use crate::tree::Tree;
 use crate::union::Union;
 
 pub use crate::bad_change::BadChange;
-
-/// How long requests that began before a change are waited for: one may hang.
-pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+pub use crate::pool_changes::CHANGE_TIMEOUT;
 
 /// Timeout of the tree lock: other requests wait for it meanwhile, and a holder may hang.
 const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
@@ -63,56 +58,19 @@ pub enum Removal<'a> {
     WhenIdle(&'a dyn Fn() -> bool),
 }
 
-/// Changes that were made, for the next one.
-#[derive(Debug, Default)]
-pub(crate) struct MembershipChanges {
-    /// Slots that nothing remembers.
-    vacant: Vec<BranchIx>,
-    /// Earlier snapshots that requests may still hold.
-    past: Vec<Weak<Pool>>,
-    /// Snapshots whose wait timed out. They are not waited for again: the removal of a hung branch waits for its hung calls once,
-    /// not at every step.
-    overdue: Vec<Weak<Pool>>,
-    /// Branches that were removed while threads were inside, with their paths.
-    removed: Vec<(PathBuf, ThreadsInside)>,
-}
-
-impl MembershipChanges {
-    /// Path of a removed branch that a thread is still inside.
-    pub(crate) fn stuck_in_removed(&mut self) -> Option<&Path> {
-        self.removed.retain(|(_, threads)| threads.is_any());
-        self.removed.first().map(|(path, _)| path.as_path())
-    }
-
-    /// Nothing remembers these slots.
-    pub(crate) fn leave_vacant(&mut self, slots: Vec<BranchIx>) {
-        self.vacant = slots;
-    }
-}
-
-/// Requests that began before a moment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum EarlierRequests {
-    Ended,
-    /// Some have not ended in time now.
-    Overdue,
-    /// Some were overdue before, and have not ended yet.
-    Hanging,
-}
-
 impl Union {
     /// Adds the branch `spec` to the pool, and returns its slot. Leftovers of moves on it are cleared.
     ///
     /// # Errors
     /// The pool stays as it is then.
     pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
-        let _membership = self.change_branches()?;
+        let _membership = self.changes.change_branches()?;
         let pool = self.tree.pool.load_full();
         let before = index_of(&pool, position)?;
         if pool.branches.len() >= MAX_BRANCHES {
             return Err(BadChange::TooMany);
         }
-        let vacant = self.admin.changes.lock().vacant.last().copied();
+        let vacant = self.changes.lock().vacant.last().copied();
         let ix = match vacant {
             Some(vacant) => vacant,
             None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
@@ -127,18 +85,10 @@ impl Union {
         self.tree.index.admit(std::iter::once(&**branch.marked()));
         crate::recovery::recover::clear_added(&more, &branch);
         drop(more);
-        self.admin.changes.lock().vacant.retain(|vacant| *vacant != ix);
+        self.changes.lock().vacant.retain(|vacant| *vacant != ix);
         self.join(&branch, before);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "branch added");
         Ok(ix)
-    }
-
-    /// Keeps others from adding or removing a branch until the guard drops.
-    ///
-    /// # Errors
-    /// Another thread does, and is waiting for a disk that may hang.
-    pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
-        self.admin.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
 
     fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
@@ -173,7 +123,7 @@ impl Union {
     pub fn remove_branch(&self, ix: BranchIx, how: Removal<'_>) -> Result<(), BadChange> {
         let branch = self.begin_removal(ix)?;
         // One that is still at work keeps the branch in use, which is reported.
-        let _ended = self.jobs.end_yielding();
+        let _ended = self.jobs.list.end_yielding();
         loop {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
@@ -189,8 +139,8 @@ impl Union {
     }
 
     fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
-        let _membership = self.change_branches()?;
-        let mut changes = self.admin.changes.lock();
+        let _membership = self.changes.change_branches()?;
+        let mut changes = self.changes.lock();
         let branch = self.tree.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
         if branch.is_leaving() {
             return Err(BadChange::Leaving(branch.path.display().to_string()));
@@ -198,7 +148,7 @@ impl Union {
         branch.set_leaving(true);
         check_not_last(&self.tree.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
         // Requests that ranked it before put their objects there.
-        self.settle(&mut changes);
+        self.changes.settle(&mut changes);
         Ok(branch)
     }
 
@@ -209,13 +159,13 @@ impl Union {
         if open > 0 {
             return Err(in_use(open));
         }
-        let _membership = self.change_branches()?;
+        let _membership = self.changes.change_branches()?;
         let index = {
-            let mut changes = self.admin.changes.lock();
+            let mut changes = self.changes.lock();
             let pool = self.tree.pool.load();
             check_not_last(&pool)?; // another may have gone meanwhile
             let index = pool.branches.iter().position(|known| known.ix == ix);
-            self.publish(&mut changes, pool.without(ix));
+            self.changes.publish(&mut changes, pool.without(ix));
             index.ok_or(BadChange::NoBranch(ix))?
         };
         {
@@ -225,9 +175,9 @@ impl Union {
                 inode.leave(ix);
             }
         }
-        let mut settled = self.settle(&mut self.admin.changes.lock());
+        let mut settled = self.changes.settle(&mut self.changes.lock());
         // In whatever pool it is next it is a branch like others. One without a mark may hang: not asked. Nor is one that is shut.
-        if self.jobs.take_drain_mark(ix) {
+        if self.jobs.list.take_drain_mark(ix) {
             let _reported = remembered::forget(branch);
         }
         if let Err(open) = branch.shut() {
@@ -244,8 +194,8 @@ impl Union {
         self.branches_changed(None, Some(ix));
         branch.let_go();
         self.tree.index.admit(std::iter::empty());
-        let mut changes = self.admin.changes.lock();
-        settled &= self.settle(&mut changes);
+        let mut changes = self.changes.lock();
+        settled &= self.changes.settle(&mut changes);
         if settled {
             changes.vacant.push(ix);
         }
@@ -265,16 +215,16 @@ impl Union {
             self.may_hang.store(true, Relaxed);
         }
         {
-            let mut changes = self.admin.changes.lock();
+            let mut changes = self.changes.lock();
             let pool = self.tree.pool.load().with_branch(branch.clone(), index);
             // They may have changed while its disk was asked.
             branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
-            self.publish(&mut changes, pool);
+            self.changes.publish(&mut changes, pool);
             let pool = self.tree.pool.load_full();
             let root = self.tree.inodes.root();
             root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
             drop(pool);
-            self.settle(&mut changes);
+            self.changes.settle(&mut changes);
         }
         // With nothing held that a change of the settings waits for: the kernel and the tree are.
         self.tree.learn(&self.tree.pool.load(), branch);
@@ -289,57 +239,6 @@ impl Union {
             if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
                 listing.leave(&self.tree, &pool, &dir.inode, ix);
             }
-        }
-    }
-
-    /// Makes `pool` the snapshot of later requests.
-    pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
-        let past = self.tree.pool.swap(Arc::new(pool));
-        self.moves.refusals.forget_all();
-        changes.past.push(Arc::downgrade(&past));
-    }
-
-    /// Waits for all requests that began before, for a job; the caller holds no snapshot of the pool. False: some have not ended.
-    pub(crate) fn requests_ended(&self) -> bool {
-        let ended = self.wait_for_requests(&mut self.admin.changes.lock());
-        if ended == EarlierRequests::Overdue {
-            tracing::warn!(
-                "job: earlier requests have not ended after 5 s; files that they may use stay for now"
-            );
-        }
-        ended == EarlierRequests::Ended
-    }
-
-    /// Waits for all requests that began before a change of branches. False: some have not ended, and may be hanging.
-    fn settle(&self, changes: &mut MembershipChanges) -> bool {
-        let ended = self.wait_for_requests(changes);
-        if ended == EarlierRequests::Overdue {
-            tracing::warn!(
-                "change of branches: earlier requests have not ended after 5 s; going on without them"
-            );
-        }
-        ended == EarlierRequests::Ended
-    }
-
-    fn wait_for_requests(&self, changes: &mut MembershipChanges) -> EarlierRequests {
-        let same = Pool::clone(&self.tree.pool.load());
-        self.publish(changes, same);
-        let began = Instant::now();
-        loop {
-            changes.past.retain(|past| past.strong_count() > 0);
-            if changes.past.is_empty() {
-                changes.overdue.retain(|past| past.strong_count() > 0);
-                return if changes.overdue.is_empty() {
-                    EarlierRequests::Ended
-                } else {
-                    EarlierRequests::Hanging
-                };
-            }
-            if began.elapsed() > CHANGE_TIMEOUT {
-                changes.overdue.append(&mut changes.past);
-                return EarlierRequests::Overdue;
-            }
-            std::thread::sleep(Duration::from_micros(200));
         }
     }
 }
@@ -414,11 +313,7 @@ impl Union {
     /// # Errors
     /// There is no such branch.
     pub fn set_branch_mode(&self, ix: BranchIx, mode: BranchMode) -> Result<(), BadChange> {
-        let pool = self.tree.pool.load();
-        let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
-        branch.set_mode(mode);
-        tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
-        Ok(())
+        self.changes.set_branch_mode(ix, mode)
     }
 
     /// The branch keeps `floor` free, and `min_inodes` inodes; None: as much as the pool's settings say.

@@ -8,31 +8,28 @@
 //!
 //! The kernel is notified with no lock held: it may wait for a request that waits for a lock's holder.
 
-use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_branch::admin_state::{OpenFileRef, staged};
+use fsstack_branch::admin_state::staged;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Candidate, DirPlacement, Ino, verdict};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::bulk_copy::{Copying, Reservation, Staging};
 use crate::inode::Inode;
-use crate::member::Member;
-use crate::member::staged::AtWork;
 use crate::pool::Pool;
-use crate::recovery::record;
-use crate::recovery::recover;
 use crate::tree::Tree;
 use crate::tree::inode_flags;
 use crate::tree::place::random;
 use crate::tree::placement::placement_in;
 use crate::tree::resolve::check_public;
 use crate::union::Union;
+
+pub use crate::bulk_copy::StagingPlace;
 
 /// A bulk copy under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,106 +55,11 @@ pub struct Reserved {
     pub branch: BranchIx,
 }
 
-/// Staging directory: a copy makes its files there, until they are whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StagingPlace {
-    /// The branch's path.
-    pub branch: PathBuf,
-    /// The directory's path below it.
-    pub folder: PathBuf,
-    /// Its inode number, to check that the path leads to it.
-    pub ino: u64,
-    /// The branch is a disk of this machine.
-    pub local: bool,
-}
-
-/// State of a copy.
-#[derive(Debug, Default)]
-pub(crate) struct Copying {
-    reservations: HashMap<u64, Reservation>,
-    stagings: Vec<Arc<Staging>>,
-}
-
-#[derive(Debug)]
-struct Reservation {
-    id: u64,
-    staging: Arc<Staging>,
-    parent: Arc<Inode>,
-    name: CString,
-    size: u64,
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.staging.branch.give_back(self.id, self.size);
-    }
-}
-
-/// A directory in the hidden folder of a branch; it goes with its content when the copy ends.
-#[derive(Debug)]
-struct Staging {
-    branch: Arc<Member>,
-    /// The branch cannot leave the pool meanwhile.
-    _stays: OpenFileRef,
-    name: AtWork,
-    dir: Arc<OwnedFd>,
-    ino: u64,
-    /// Holds the lock by which another host's mount leaves the directory alone.
-    _lock: OwnedFd,
-}
-
-impl Staging {
-    fn make(branch: &Arc<Member>) -> Result<Self> {
-        let stays = branch.acquire()?;
-        let name = branch.stage(recover::COPY);
-        let (dir, ino, lock) = branch.ask(|| {
-            let made = recover::in_folder(branch, |folder| {
-                sys::at::mkdir(folder, &name, 0o700)?;
-                let opened = sys::at::open_dir(folder, &name, branch.mounts).and_then(|dir| {
-                    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, branch.mounts)?;
-                    record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
-                    Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
-                });
-                opened.inspect_err(|_| {
-                    let _left = recover::clear_dir(branch, folder, &name); // for the next mount, if it must be
-                })
-            });
-            made.map(|(_, (ino, dir, lock))| (dir, ino, lock))
-        })?;
-        Ok(Self { branch: branch.clone(), _stays: stays, name, dir: Arc::new(dir), ino, _lock: lock })
-    }
-
-    fn place(&self) -> StagingPlace {
-        let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
-        StagingPlace {
-            branch: self.branch.path.clone(),
-            folder: name(crate::recovery::recover::folder_name(&self.branch)).join(name(&self.name)),
-            ino: self.ino,
-            local: self.branch.kind.is_local(),
-        }
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        let branch = &self.branch;
-        let cleared = branch.ask_long(|| {
-            let folder = recover::folder(branch)?;
-            recover::clear_dir(branch, folder.as_fd(), &self.name)
-        });
-        if let Err(error) = cleared {
-            tracing::warn!(%error, branch = %branch.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
-        }
-        recover::leave(branch);
-    }
-}
-
 impl Union {
     /// A bulk copy begins; [`Self::end_copy`] ends it.
     pub fn start_copy(&self) -> CopyId {
         let id = self.files.new_handle().0;
-        self.admin.copies.lock().insert(id, Copying::default());
+        self.copies.lock().insert(id, Copying::default());
         CopyId(id)
     }
 
@@ -229,7 +131,7 @@ impl Union {
                         name: file.name.clone(),
                         size: file.size,
                     };
-                    let mut copies = self.admin.copies.lock();
+                    let mut copies = self.copies.lock();
                     copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
                     return Ok(Reserved { id, branch: *at });
                 }
@@ -246,13 +148,13 @@ impl Union {
             return Ok(known);
         }
         let made = Arc::new(Staging::make(pool.branch(at))?);
-        let mut copies = self.admin.copies.lock();
+        let mut copies = self.copies.lock();
         copies.get_mut(&copy.0).ok_or(OpError::STALE)?.stagings.push(made.clone());
         Ok(made)
     }
 
     fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
-        let copies = self.admin.copies.lock();
+        let copies = self.copies.lock();
         copies.get(&copy.0)?.stagings.iter().find(|staging| staging.branch.ix == at).cloned()
     }
 
@@ -282,7 +184,7 @@ impl Union {
             }
             answers.push(named);
         }
-        if let Some(invalidator) = self.admin.invalidator.get() {
+        if let Some(invalidator) = self.invalidator.get() {
             let mut before = None;
             for (dir, name) in &reported {
                 invalidator.name(*dir, name);
@@ -306,24 +208,24 @@ impl Union {
     }
 
     fn take_reservation(&self, copy: CopyId, id: u64) -> Option<Reservation> {
-        self.admin.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
+        self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
     }
 
     /// Ends the copy, also if its process is gone: uncommitted files are removed.
     pub fn end_copy(&self, copy: CopyId) {
-        let ended = self.admin.copies.lock().remove(&copy.0);
+        let ended = self.copies.lock().remove(&copy.0);
         drop(ended);
     }
 
     /// No copy goes on: the mount is gone.
     pub(crate) fn end_all_copies(&self) {
-        let all: Vec<Copying> = self.admin.copies.lock().drain().map(|(_, one)| one).collect();
+        let all: Vec<Copying> = self.copies.lock().drain().map(|(_, one)| one).collect();
         drop(all);
     }
 
     /// Files that are reserved and not committed.
     pub fn reservations(&self) -> usize {
-        self.admin.copies.lock().values().map(|copy| copy.reservations.len()).sum()
+        self.copies.lock().values().map(|copy| copy.reservations.len()).sum()
     }
 }
 
@@ -375,8 +277,4 @@ fn discard(kept: &Reservation) {
         }
         Ok(()) => {}
     }
-}
-
-fn os(bytes: &[u8]) -> &std::ffi::OsStr {
-    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }

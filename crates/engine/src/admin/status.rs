@@ -110,7 +110,7 @@ impl Union {
             branches: pool.branches.iter().map(|branch| branch_status(&pool, branch)).collect(),
             open: self.open_by_write_path(),
             held: self.held(),
-            metrics: self.pool_metrics.snapshot(),
+            metrics: self.tree.metrics.snapshot(),
             transport: self.transport(),
             rules: self.rules(),
             misplaced: self.tree.misplaced.load(Relaxed),

@@ -14,9 +14,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fmt::Debug;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
@@ -25,13 +25,15 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::fanotify::{Event, EventMask, Group, events};
 use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
-use parking_lot::Mutex;
 
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::Found;
 use crate::union::Union;
+
+use crate::branch_watch::WatchedRoot;
+pub use crate::branch_watch::{BranchWatch, Invalidator};
 
 /// Pause between two polls while events come.
 const READ_PAUSE: Duration = Duration::from_millis(5);
@@ -40,83 +42,10 @@ const QUIET_ROUNDS: u32 = 20;
 /// Delay after which a changed name is invalidated a second time.
 const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Receiver of invalidations: the kernel, which caches answers.
-pub trait Invalidator: Send + Sync + Debug {
-    /// Makes the kernel ask for `name` in `parent` again at its next use.
-    fn name(&self, parent: Ino, name: &CStr);
-    /// Makes it ask again for every name, missing ones too. False: this kernel has no such notification.
-    fn all_names(&self) -> bool;
-    /// Makes it ask again for the attributes of `ino`.
-    fn attributes(&self, ino: Ino);
-    /// Makes it ask again for the attributes of `ino`, and drop its cached data.
-    fn data(&self, ino: Ino);
-}
-
-/// fanotify watch over the pool's branches.
-#[derive(Debug)]
-pub struct BranchWatch {
-    group: Group,
-    invalidator: Arc<dyn Invalidator>,
-    /// Never held while the kernel is notified: that may wait for a request that needs this lock.
-    roots: Mutex<Vec<Arc<WatchedRoot>>>,
-    /// Every branch is watched.
-    complete: AtomicBool,
-}
-
-#[derive(Debug)]
-struct WatchedRoot {
-    at: BranchIx,
-    fsid: u64,
-    /// Open for reading: open_by_handle_at(2) takes no O_PATH descriptor.
-    fd: OwnedFd,
-}
-
 /// Inode numbers that were found in one round of reading; None: the kernel does not know the object.
 type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
 impl BranchWatch {
-    /// Watches `branch` too. A branch that cannot be watched is logged, and the watch is not complete any more.
-    pub(crate) fn add(&self, branch: &Branch) {
-        let path = branch.path.display();
-        if !branch.kind.is_local() {
-            tracing::info!(branch = %path, "out-of-band=watch: a remote branch sends no notices; its changes are seen after the timeouts only");
-            return self.complete.store(false, Relaxed);
-        }
-        match self.try_add(branch) {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::info!(branch = %path, %error, "out-of-band=watch: no notices from this branch; its changes are seen after the timeouts only");
-                self.complete.store(false, Relaxed);
-            }
-        }
-    }
-
-    fn try_add(&self, branch: &Branch) -> Result<(), SysError> {
-        let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let fsid = sys::file::statfs(fd.as_fd())?.fsid;
-        self.group.watch(fd.as_fd())?;
-        let mut roots = self.roots.lock();
-        roots.retain(|root| root.at != branch.ix);
-        roots.push(Arc::new(WatchedRoot { at: branch.ix, fsid, fd }));
-        Ok(())
-    }
-
-    /// Records that events are no longer read, and invalidates all names.
-    pub fn give_up(&self) {
-        self.complete.store(false, Relaxed);
-        self.invalidator.all_names();
-    }
-
-    pub(crate) fn leave(&self, at: BranchIx) {
-        self.roots.lock().retain(|root| root.at != at);
-    }
-
-    /// Watches a branch that was mounted again. Its changes meanwhile are unknown, so all names are invalidated.
-    pub(crate) fn returned(&self, branch: &Branch) {
-        self.add(branch);
-        self.invalidator.all_names();
-    }
-
     /// Reads events and invalidates what they change, for as long as the process lives.
     ///
     /// # Errors
@@ -203,7 +132,7 @@ impl BranchWatch {
 impl Union {
     /// Sets the receiver of invalidations.
     pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
-        self.admin.invalidator.get_or_init(|| invalidator);
+        self.invalidator.get_or_init(|| invalidator);
     }
 
     /// Watches all branches. A thread must run [`BranchWatch::serve`] of the result.
@@ -213,26 +142,22 @@ impl Union {
     pub fn watch(&self, invalidator: Arc<dyn Invalidator>) -> Result<Arc<BranchWatch>, SysError> {
         let group = Group::new()?;
         self.set_invalidator(invalidator.clone());
-        let watch = Arc::new(BranchWatch {
-            group,
-            invalidator,
-            roots: Mutex::default(),
-            complete: AtomicBool::new(true),
-        });
-        for branch in &self.tree.pool.load().branches {
-            watch.add(branch);
-        }
-        Ok(self.admin.watch.get_or_init(|| watch).clone())
+        let watch = Arc::new(BranchWatch::new(group, invalidator, self.tree.is_watched.clone()));
+        let complete =
+            self.tree.pool.load().branches.iter().fold(true, |all, branch| watch.add(branch) && all);
+        let watch = self.branch_watch.get_or_init(|| watch).clone();
+        self.tree.is_watched.store(complete, Relaxed);
+        Ok(watch)
     }
 
     /// True if every change on every branch is noticed at once, so that the kernel may cache answers for long.
     pub fn is_watched(&self) -> bool {
-        self.admin.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
+        self.tree.is_watched()
     }
 
     /// Follows branches that joined or left: changes the watch, and invalidates everything.
     pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<BranchIx>) {
-        if let Some(watch) = self.admin.watch.get() {
+        if let Some(watch) = self.branch_watch.get() {
             if let Some(branch) = joined {
                 watch.add(branch);
             }
@@ -250,7 +175,7 @@ impl Union {
     /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
         self.tree.forget_hints();
-        let Some(invalidator) = self.admin.invalidator.get() else { return };
+        let Some(invalidator) = self.invalidator.get() else { return };
         let expired = invalidator.all_names();
         for inode in self.tree.inodes.all() {
             inode.invalidate();
@@ -269,7 +194,7 @@ impl Union {
             inode.invalidate_copy_on(branch.ix);
         }
         self.catalogue_anew(branch.ix);
-        if let Some(watch) = self.admin.watch.get() {
+        if let Some(watch) = self.branch_watch.get() {
             watch.returned(branch);
         }
     }

@@ -113,7 +113,7 @@ impl Union {
             }
         }
         // Becoming another program waits for all threads.
-        if let Some(path) = self.admin.changes.lock().stuck_in_removed() {
+        if let Some(path) = self.changes.lock().stuck_in_removed() {
             return Err(NotNow(format!(
                 "branch {}, which was removed, hangs in calls of the daemon: wait until its server answers, or end it",
                 shown(path)
@@ -121,7 +121,7 @@ impl Union {
         }
         // Those of tiers make way.
         self.check_jobs(|job| !job.yields)?;
-        if !self.admin.copies.lock().is_empty() {
+        if !self.copies.lock().is_empty() {
             return Err(NotNow(
                 "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),
             ));
@@ -172,7 +172,7 @@ impl Union {
     /// # Errors
     /// Somebody does.
     pub fn keep_branches(&self) -> Result<impl Sized + '_, NotNow> {
-        self.change_branches().map_err(|error| NotNow(error.to_string()))
+        self.changes.change_branches().map_err(|error| NotNow(error.to_string()))
     }
 
     /// The pool stays with this program after [`Self::rest`].

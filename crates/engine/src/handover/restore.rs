@@ -94,7 +94,7 @@ impl Union {
     /// The state is damaged: one line. Nothing may be served then.
     pub fn take_over(&self, state: &PoolState, inherited: &mut Inherited) -> Result<(), String> {
         let pool = self.tree.pool.load_full();
-        self.admin.changes.lock().leave_vacant(pool.vacant());
+        self.changes.lock().leave_vacant(pool.vacant());
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::{BranchIx, Candidate, DirPlacement, Ino};
 
+use super::Jobs;
 use super::moving_list::MovingList;
 use super::rearrange::FoundFile;
 use super::walk::{MetFile, Visitor};
@@ -17,31 +18,30 @@ use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::place::{ancestors, random};
 use crate::tree::placement::{placement_at, placement_of};
-use crate::union::Union;
 
 const NO_ROOM: &str = "no branch that its placement rule names takes it, with its floor";
 
-impl Union {
+impl Jobs {
     /// Begins to move what lies against the placement rules.
     ///
     /// # Errors
     /// It cannot begin.
-    pub fn start_rules(self: &Arc<Self>, order: RulesOrder) -> Result<JobView, BadJob> {
+    pub(crate) fn start_rules(self: &Arc<Self>, order: RulesOrder) -> Result<JobView, BadJob> {
         if self.pool().rules.is_empty() {
             return Err(BadJob::NoRules);
         }
         let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
         let mine = order.clone();
-        self.begin_job(Work::Rules(order), subject, stay, move |union, job| {
-            let listed = union.list_for_rules(job, &mine);
-            let state = union.carry_out_list(job, listed, true);
+        self.begin_job(Work::Rules(order), subject, stay, move |jobs, job| {
+            let listed = jobs.list_for_rules(job, &mine);
+            let state = jobs.carry_out_list(job, listed, true);
             // All of them were met, unless it was called off.
             if mine.dir.is_empty()
                 && matches!(state, JobState::Planned | JobState::Done | JobState::Incomplete)
             {
                 let progress = job.progress.lock();
                 let planned = if state == JobState::Planned { progress.found.files } else { 0 };
-                union.tree.misplaced.store(planned + progress.staying, Relaxed);
+                jobs.tree.misplaced.store(planned + progress.staying, Relaxed);
             }
             state
         })
@@ -50,7 +50,7 @@ impl Union {
     fn list_for_rules(&self, job: &Job, order: &RulesOrder) -> Result<MovingList, String> {
         let branches: Vec<BranchIx> = self.pool().branches.iter().map(|branch| branch.ix).collect();
         let mut walk = Misplaced {
-            union: self,
+            jobs: self,
             job,
             from: BranchIx(0),
             list: MovingList::default(),
@@ -67,7 +67,7 @@ impl Union {
 
 /// A walk over a branch that plans moves.
 struct Misplaced<'w> {
-    union: &'w Union,
+    jobs: &'w Jobs,
     job: &'w Job,
     from: BranchIx,
     list: MovingList,
@@ -108,7 +108,7 @@ impl Misplaced<'_> {
     }
 
     fn facts(&self, pool: &Pool, placement: &DirPlacement<'_>, dir: &Arc<Inode>) -> Vec<Candidate> {
-        let mut facts = self.union.tree.candidates(pool, dir, placement, |_, _| true);
+        let mut facts = self.jobs.tree.candidates(pool, dir, placement, |_, _| true);
         for known in &mut facts {
             known.space = known.space.less(self.planned.get(&known.branch).copied().unwrap_or(0));
         }
@@ -118,7 +118,7 @@ impl Misplaced<'_> {
 
 impl<'a> Visitor<'a> for Misplaced<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
-        let pool = self.union.pool();
+        let pool = self.jobs.pool();
         for file in files {
             let Some(name) = file.names.first() else { continue };
             let dir = name.parent.clone();
@@ -126,7 +126,7 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
             if !placement.is_against(self.from) {
                 continue;
             }
-            let hides = |name| self.union.tree.why_not_from(&pool, name, self.from);
+            let hides = |name| self.jobs.tree.why_not_from(&pool, name, self.from);
             if let Some(why) = file.names.iter().find_map(hides).or(file.why_frozen()) {
                 self.job.leaves_out(file.path, why);
                 continue;
@@ -141,7 +141,7 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {
-        let pool = self.union.pool();
+        let pool = self.jobs.pool();
         let dir = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
         if placement_at(&pool, std::iter::once(dir)).is_against(self.from) {
             self.job.leaves_out(path, why);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, BranchSet, Floor, Ino, Scope};
 
+use super::Jobs;
 use super::level::Quotas;
 use super::moving_list::MovingList;
 use super::rearrange::{FoundFile, SETTLED_FOR};
@@ -13,22 +14,21 @@ use super::walk::{MetFile, Visitor};
 use super::{BalanceOrder, Job};
 use crate::inode::Inode;
 use crate::tree::placement::placement_of;
-use crate::union::Union;
 
 /// Whole directories are enough if they bring this share of what is to move.
 const ENOUGH: u64 = 20;
 
-impl Union {
+impl Jobs {
     pub(super) fn list_for_balance(&self, job: &Job, order: &BalanceOrder) -> Result<MovingList, String> {
         let quotas = Quotas::new(&self.loads(), order.by, order.tolerance);
         let least = quotas.total();
         let settled = {
-            let mut jobs = self.jobs.state.lock();
+            let mut jobs = self.list.state.lock();
             jobs.settled.retain(|_, moved| moved.elapsed() < SETTLED_FOR);
             jobs.settled.keys().copied().collect::<HashSet<Ino>>()
         };
         let (list, planned) = (MovingList::default(), HashMap::new());
-        let mut choice = Choice { union: self, job, quotas, list, planned, taken: settled };
+        let mut choice = Choice { jobs: self, job, quotas, list, planned, taken: settled };
         let keeps_together = self
             .pool()
             .settings
@@ -66,7 +66,7 @@ enum Unit {
 
 /// Files that are chosen so far.
 struct Choice<'a> {
-    union: &'a Union,
+    jobs: &'a Jobs,
     job: &'a Job,
     quotas: Quotas,
     list: MovingList,
@@ -81,7 +81,7 @@ impl Choice<'_> {
     /// these ask for.
     fn allowed(&self, belongs: Belonging, bytes: u64) -> BranchSet {
         let Belonging { home, floor: Some(floor) } = belongs else { return belongs.home };
-        let pool = self.union.pool();
+        let pool = self.jobs.pool();
         let has_room = |at: BranchIx| {
             let space = pool.branch(at).space().unwrap_or_default();
             let planned = self.planned.get(&at).copied().unwrap_or(0);
@@ -155,9 +155,9 @@ impl Collect<'_, '_> {
 
     /// Whether the file may be chosen.
     fn is_free(&self, file: &MetFile<'_>) -> bool {
-        let Choice { union, taken, .. } = &*self.choice;
-        let pool = union.pool();
-        let is_hidden = |name| union.tree.why_not_from(&pool, name, self.from).is_some();
+        let Choice { jobs, taken, .. } = &*self.choice;
+        let pool = jobs.pool();
+        let is_hidden = |name| jobs.tree.why_not_from(&pool, name, self.from).is_some();
         file.bytes > 0
             && !file.is_frozen
             && !taken.contains(&file.met.inode.id.ino)
@@ -174,7 +174,7 @@ impl<'a> Visitor<'a> for Collect<'_, '_> {
                 self.dir = dir;
             }
             if self.is_free(&file) {
-                let pool = self.choice.union.pool();
+                let pool = self.choice.jobs.pool();
                 let placement = placement_of(&pool, &file.names);
                 let floor = placement.rule().and_then(|rule| rule.rule.floor);
                 self.found.push((FoundFile::of(&file), Belonging { home: placement.home(), floor }));

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use fsstack_pool::DayMinute;
 
-use crate::union::Union;
+use super::Jobs;
 
 /// Source of the local time of day.
 pub trait DayClock: Send + Sync + Debug {
@@ -24,13 +24,13 @@ impl DayClock for SystemDay {
     }
 }
 
-impl Union {
+impl Jobs {
     /// Windows of jobs that begin from now on open and close by `clock`, unless one was set before.
-    pub fn set_day_clock(&self, clock: Arc<dyn DayClock>) {
-        self.jobs.clock.get_or_init(|| clock);
+    pub(crate) fn set_day_clock(&self, clock: Arc<dyn DayClock>) {
+        self.list.clock.get_or_init(|| clock);
     }
 
     pub(super) fn day_clock(&self) -> Arc<dyn DayClock> {
-        self.jobs.clock.get_or_init(|| Arc::new(SystemDay)).clone()
+        self.list.clock.get_or_init(|| Arc::new(SystemDay)).clone()
     }
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
+use super::Jobs;
 use super::pass::{Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, Job, JobState, Work};
 use crate::inode::Inode;
 use crate::tree::placement::placement_of;
-use crate::union::Union;
 
 /// Walks without any move after which what fails stays.
 const TRIES: u32 = 8;
@@ -28,7 +28,7 @@ const WALKS_APART: u32 = 4;
 /// Names in a refusal.
 const SHOWN: usize = 5;
 
-impl Union {
+impl Jobs {
     pub(super) fn drain(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
         let refuse = |why: String| {
             job.progress.lock().refusal = Some(why);
@@ -51,11 +51,11 @@ impl Union {
         {
             tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }
-        if self.set_branch_mode(from, BranchMode::NoCreate).is_err() {
+        if self.changes.set_branch_mode(from, BranchMode::NoCreate).is_err() {
             return refuse(format!("{}: no branch of the pool any more", job.subject));
         }
         // Those that ranked it before put their objects there.
-        self.requests_ended();
+        self.changes.requests_ended();
         job.is_now(JobState::Moving);
         self.empty(job, from, targets)
     }
@@ -66,7 +66,7 @@ impl Union {
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
         let plan = Plan::new(self.rooms(targets));
-        let mut count = Count { union: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };
+        let mut count = Count { jobs: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };
         self.walk_branch(job, from, &mut count);
         let Count { plan, hidden, hides, ruled, .. } = count;
         job.progress.lock().shares = plan.shares().to_vec();
@@ -137,7 +137,7 @@ impl Union {
                     Some(format!("{}: no branch is left that takes its files", job.subject));
                 return JobState::Incomplete;
             }
-            self.jobs.awaits_none(job);
+            self.list.awaits_none(job);
             let began = Instant::now();
             let pass = Pass::new(self, job, std::mem::take(&mut moved_away));
             let mut walk = DrainWalk { pass, from, targets };
@@ -148,7 +148,7 @@ impl Union {
             }
             let Pass { moved, staying, untried, named, hopes, moved_away: still_held, .. } = walk.pass;
             moved_away = still_held;
-            if self.requests_ended() {
+            if self.changes.requests_ended() {
                 moved_away.clear();
             }
             {
@@ -196,7 +196,7 @@ impl Union {
 
 /// The first walk.
 struct Count<'a> {
-    union: &'a Union,
+    jobs: &'a Jobs,
     job: &'a Job,
     from: BranchIx,
     plan: Plan,
@@ -211,8 +211,8 @@ impl<'a> Visitor<'a> for Count<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         let mut found = Amount::default();
         for file in files {
-            let pool = self.union.pool();
-            let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
+            let pool = self.jobs.pool();
+            let why = |name| self.jobs.tree.why_not_from(&pool, name, self.from);
             if let Some(why) = file.names.iter().find_map(why).or(file.why_frozen()) {
                 self.stays(file.path, why);
                 continue;
@@ -279,7 +279,7 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
 
     fn dir(&mut self, dir: &Arc<Inode>) {
         let DrainWalk { pass, from, targets } = &mut *self.0;
-        match pass.union.moves.drop_copy_on(dir, *from, targets) {
+        match pass.jobs.moves.drop_copy_on(dir, *from, targets) {
             Ok(false) => {}
             Ok(true) => {
                 pass.moved += 1;

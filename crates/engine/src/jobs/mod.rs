@@ -31,10 +31,14 @@ use std::time::{Duration, Instant};
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::metrics::CallTimes;
 use fsstack_branch::thread;
+use fsstack_identity::poolid::PoolId;
 use fsstack_pool::{BranchIx, BranchMode, Ino, Window};
 use parking_lot::Mutex;
 
-use crate::union::Union;
+use crate::moves::Moves;
+use crate::pool::Pool;
+use crate::pool_changes::PoolChanges;
+use crate::tree::Tree;
 use awaited::AnyAwaited;
 pub use clock::DayClock;
 use job::{Gone, Job};
@@ -174,6 +178,16 @@ impl Amount {
     }
 }
 
+/// Jobs: what they need of the pool, and which there are.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    id: Option<PoolId>,
+    tree: Arc<Tree>,
+    changes: Arc<PoolChanges>,
+    moves: Arc<Moves>,
+    pub(crate) list: JobList,
+}
+
 /// The jobs of a pool: those at work, and the last that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct JobList {
@@ -251,12 +265,27 @@ fn call_off_all(jobs: &[Arc<Job>]) -> bool {
     jobs.iter().all(|job| job.progress.lock().gone)
 }
 
-impl Union {
+impl Jobs {
+    /// No job yet, on the pool `id` of `tree`.
+    pub(crate) fn new(
+        id: Option<PoolId>,
+        tree: Arc<Tree>,
+        changes: Arc<PoolChanges>,
+        moves: Arc<Moves>,
+    ) -> Self {
+        Self { id, tree, changes, moves, list: JobList::default() }
+    }
+
+    /// The pool as it is now.
+    fn pool(&self) -> Arc<Pool> {
+        self.tree.pool.load_full()
+    }
+
     /// Begins to empty a branch. What can be known only from a look at the branch shows later.
     ///
     /// # Errors
     /// It cannot begin.
-    pub fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
+    pub(crate) fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
         let from = order.from;
         let pool = self.pool();
         let branch = pool.live(from).cloned().ok_or(BadJob::NoBranch)?;
@@ -280,7 +309,7 @@ impl Union {
             Work::Drain(order),
             branch.path.display().to_string(),
             vec![stays],
-            move |union, job| union.drain(job, from, &targets),
+            move |jobs, job| jobs.drain(job, from, &targets),
         )
     }
 
@@ -293,14 +322,14 @@ impl Union {
         run: impl FnOnce(&Self, &Job) -> JobState + Send + 'static,
     ) -> Result<JobView, BadJob> {
         if !work.yields() {
-            self.jobs.end_yielding();
+            self.list.end_yielding();
         }
-        let job = self.jobs.state.lock().add(work, subject, self.day_clock())?;
+        let job = self.list.state.lock().add(work, subject, self.day_clock())?;
         // It drops with the closure, also if no thread runs that: the branch is free for another job then.
         let (me, gone) = (Arc::downgrade(self), Gone(job.clone()));
         let started = thread::start(fsstack_sync::thread::Builder::new().name("job".into()), move || {
-            if let Some(union) = me.upgrade() {
-                union.work(&gone.0, stay, run);
+            if let Some(jobs) = me.upgrade() {
+                jobs.work(&gone.0, stay, run);
             }
         });
         if let Err(error) = started {
@@ -320,15 +349,15 @@ impl Union {
             self.forget_drain(drained);
         }
         drop(stay);
-        self.jobs.awaits_none(job);
+        self.list.awaits_none(job);
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
         tracing::info!(job = job.id, kind, %subject, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job ended");
     }
 
     /// The jobs at work, and the last that have ended, the oldest first.
-    pub fn jobs(&self) -> Vec<JobView> {
-        let jobs: Vec<Arc<Job>> = self.jobs.state.lock().jobs.to_vec();
+    pub(crate) fn views(&self) -> Vec<JobView> {
+        let jobs: Vec<Arc<Job>> = self.list.state.lock().jobs.to_vec();
         jobs.iter().map(|job| job.view()).collect()
     }
 
@@ -336,8 +365,8 @@ impl Union {
     ///
     /// # Errors
     /// There is no such job.
-    pub fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
-        let job = self.jobs.state.lock().jobs.iter().find(|job| job.id == id).cloned();
+    pub(crate) fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
+        let job = self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         // The job may just be about to be remembered, and forgets that at its end.
         let drained = job.work.drained().filter(|_| !job.work.manner().dry_run);
@@ -349,7 +378,7 @@ impl Union {
         job.call_off();
         if let Some(drained) = drained {
             let is_other = |other: &JobView| other.drained == Some(drained) && !other.state.is_over();
-            if is_over && !self.jobs().iter().any(is_other) {
+            if is_over && !self.views().iter().any(is_other) {
                 self.forget_drain(drained);
             }
         }
@@ -360,8 +389,8 @@ impl Union {
     ///
     /// # Errors
     /// There is no such job, or it has ended.
-    pub fn pause_job(&self, id: u64, paused: bool) -> Result<JobView, BadJob> {
-        let job = self.jobs.state.lock().jobs.iter().find(|job| job.id == id).cloned();
+    pub(crate) fn pause_job(&self, id: u64, paused: bool) -> Result<JobView, BadJob> {
+        let job = self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned();
         let job = job.ok_or(BadJob::NoJob(id))?;
         {
             let mut progress = job.progress.lock();

@@ -7,8 +7,8 @@ use fsstack_branch::metrics::CallTimes;
 use fsstack_pool::BranchIx;
 
 use super::Job;
+use super::Jobs;
 use super::pace::Pace;
-use crate::union::Union;
 
 /// Measurements of a job.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Pacing {
     }
 }
 
-impl Union {
+impl Jobs {
     fn times_of(&self, branch: BranchIx) -> Option<CallTimes> {
         self.pool().live(branch).map(|branch| branch.metrics.times())
     }
@@ -37,7 +37,7 @@ impl Union {
     pub(super) fn begin_pacing(&self, job: &Job) {
         let now = self.times_of_all();
         // Not beside the lock of `pacing`, which views of jobs take under that of the list.
-        let ended = self.jobs.state.lock().calm.clone();
+        let ended = self.list.state.lock().calm.clone();
         let mut pacing = job.pacing.lock();
         for (branch, times) in &now {
             let calm = ended.get(branch).map_or_else(|| times.clone(), |ended| times.clone().since(ended));
@@ -47,7 +47,7 @@ impl Union {
     }
 
     pub(super) fn end_pacing(&self, job: &Job) {
-        self.jobs.state.lock().calm = self.times_of_all();
+        self.list.state.lock().calm = self.times_of_all();
         *job.pacing.lock() = Pacing::default();
     }
 

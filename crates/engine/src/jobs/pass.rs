@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use fsstack_pool::BranchIx;
 
+use super::Jobs;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
 use super::{Job, NAMED, Staying, awaited};
 use crate::files::{MAPPED, WRITTEN_PAST};
@@ -14,7 +15,6 @@ use crate::moves::batch;
 use crate::moves::directories;
 use crate::moves::job_move::{self, HeldFile};
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
-use crate::union::Union;
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
@@ -52,7 +52,7 @@ pub(super) struct Leaving<'a> {
 
 /// A pass, and what has come of it.
 pub(super) struct Pass<'a> {
-    pub(super) union: &'a Union,
+    pub(super) jobs: &'a Jobs,
     pub(super) job: &'a Job,
     pub(super) moved: u64,
     pub(super) staying: u64,
@@ -67,9 +67,9 @@ pub(super) struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     /// A pass that keeps `moved_away` of the last one open.
-    pub(super) fn new(union: &'a Union, job: &'a Job, moved_away: Vec<(HeldFile, Met<'a>)>) -> Self {
+    pub(super) fn new(jobs: &'a Jobs, job: &'a Job, moved_away: Vec<(HeldFile, Met<'a>)>) -> Self {
         Self {
-            union,
+            jobs,
             job,
             moved: 0,
             staying: 0,
@@ -82,10 +82,10 @@ impl<'a> Pass<'a> {
 
     /// Moves the files. Those of which the last one is answered with true have moved.
     pub(super) fn carry(&mut self, files: Vec<Leaving<'a>>, mut has_moved: impl FnMut(&MetFile<'a>)) {
-        let (union, job) = (self.union, self.job);
+        let (jobs, job) = (self.jobs, self.job);
         let mut held = Vec::with_capacity(files.len());
         for leaving in files {
-            match union.moves.hold_for_move(&leaving.file.met.inode, leaving.from) {
+            match jobs.moves.hold_for_move(&leaving.file.met.inode, leaving.from) {
                 Ok(open) => held.push((open, leaving)),
                 Err(error) if error.is_missing() => self.stays(leaving.file.path, CHANGED_NOW),
                 Err(error) => self.stays(leaving.file.path, job_move::in_words(error)),
@@ -94,7 +94,7 @@ impl<'a> Pass<'a> {
         if held.is_empty() {
             return;
         }
-        if !union.requests_ended() {
+        if !jobs.changes.requests_ended() {
             for (open, leaving) in held {
                 drop(open);
                 self.stays(leaving.file.path, BUSY);
@@ -111,7 +111,7 @@ impl<'a> Pass<'a> {
                 (true, _) => Ok(()),
                 (false, true) => Err(None),
                 (false, false) => {
-                    union.moves.move_held(&mut open, from, how, |departure| job.moves(departure))
+                    jobs.moves.move_held(&mut open, from, how, |departure| job.moves(departure))
                 }
             };
             match moved {
@@ -131,14 +131,14 @@ impl<'a> Pass<'a> {
                     // A mapping without a handle ends unseen.
                     let is_only_mapped = why == MAPPED && !open.as_deref().is_some_and(awaited::is_kept);
                     if hope(why) == Hope::Waits && !is_only_mapped {
-                        union.jobs.awaits(job, inode.id.ino, open.as_deref());
+                        jobs.list.awaits(job, inode.id.ino, open.as_deref());
                     }
                     self.stays(file.path.clone(), why);
                 }
             }
             self.moved_away.push((open, file.met));
             if !is_away && !is_held_up {
-                union.stand_aside(job, std::iter::once(&from).chain(targets.iter()), began.elapsed());
+                jobs.stand_aside(job, std::iter::once(&from).chain(targets.iter()), began.elapsed());
             }
         }
     }
@@ -160,11 +160,10 @@ impl<'a> Pass<'a> {
             let files =
                 of_it.into_iter().map(|(open, leaving)| (open, &leaving.file.names, &leaving.targets));
             let (manner, began) = (job.work.manner(), Instant::now());
-            let away =
-                self.union.moves.move_batch_held(files, from, manner, |departure| job.moves(departure));
+            let away = self.jobs.moves.move_batch_held(files, from, manner, |departure| job.moves(departure));
             let targets: HashSet<BranchIx> =
                 ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
-            self.union.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed());
+            self.jobs.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed());
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
         }
         moved

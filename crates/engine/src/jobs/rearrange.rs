@@ -11,6 +11,7 @@ use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_pool::{BranchIx, BranchMode, EntryName, Ino, Printable, Size};
 use smallvec::SmallVec;
 
+use super::Jobs;
 use super::level::Load;
 use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
@@ -22,7 +23,6 @@ use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::RULED;
 use crate::tree::placement::placement_at;
-use crate::union::Union;
 
 /// Passes over the list, and the pause between two.
 const PASSES: u32 = 4;
@@ -34,17 +34,17 @@ pub(super) const SETTLED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Files that are remembered so.
 const SETTLED: usize = 1 << 20;
 
-impl Union {
+impl Jobs {
     /// Begins to make branches about as full as each other.
     ///
     /// # Errors
     /// It cannot begin.
-    pub fn start_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
+    pub(crate) fn start_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
         let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
         let mine = order.clone();
-        self.begin_job(Work::Balance(order), subject, stay, move |union, job| {
-            let listed = union.list_for_balance(job, &mine);
-            union.carry_out_list(job, listed, true)
+        self.begin_job(Work::Balance(order), subject, stay, move |jobs, job| {
+            let listed = jobs.list_for_balance(job, &mine);
+            jobs.carry_out_list(job, listed, true)
         })
     }
 
@@ -52,15 +52,15 @@ impl Union {
     ///
     /// # Errors
     /// It cannot begin.
-    pub fn start_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
+    pub(crate) fn start_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
         if order.to.is_some_and(|to| !self.takes_moved(to)) {
             return Err(BadJob::NoTarget);
         }
         let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
         let mine = order.clone();
-        self.begin_job(Work::Consolidate(order), subject, stay, move |union, job| {
-            let listed = union.list_for_consolidate(job, &mine);
-            union.carry_out_list(job, listed, false)
+        self.begin_job(Work::Consolidate(order), subject, stay, move |jobs, job| {
+            let listed = jobs.list_for_consolidate(job, &mine);
+            jobs.carry_out_list(job, listed, false)
         })
     }
 
@@ -107,7 +107,7 @@ impl Union {
         let mut found: Vec<(BranchIx, FoundFile)> = Vec::new();
         let branches: Vec<BranchIx> = self.pool().branches.iter().map(|branch| branch.ix).collect();
         for at in branches {
-            let mut gather = Gather { union: self, job, from: at, found: Vec::new() };
+            let mut gather = Gather { jobs: self, job, from: at, found: Vec::new() };
             self.walk_dir(job, at, &order.dir, &mut gather)?;
             found.extend(gather.found.into_iter().map(|file| (at, file)));
         }
@@ -246,7 +246,7 @@ impl Union {
             pass.carry(leaving, |file| _ = moved.insert(file.met.inode.id.ino));
         }
         if settles {
-            let mut jobs = self.jobs.state.lock();
+            let mut jobs = self.list.state.lock();
             let room = SETTLED.saturating_sub(jobs.settled.len());
             let now = Instant::now();
             jobs.settled.extend(moved.iter().take(room).map(|ino| (*ino, now)));
@@ -256,7 +256,7 @@ impl Union {
         (progress.staying, progress.untried, progress.named) = (pass.staying, pass.untried, pass.named);
         // The moved files stay open until the requests under way have ended, which may have met them on their old branch.
         drop(progress);
-        self.requests_ended();
+        self.changes.requests_ended();
         pass.hopes
     }
 
@@ -283,7 +283,7 @@ impl Union {
             };
             let Some(parent) = way.last().filter(|parent| parent.inode.is_dir()) else { return Ok(None) };
             let Ok(entry_name) = EntryName::new(name) else { return Ok(None) };
-            let entry = match self.lookup(parent.inode.id.ino, entry_name) {
+            let entry = match self.tree.lookup(parent.inode.id.ino, entry_name) {
                 Ok(entry) => entry,
                 Err(error) if error.is_missing() => return Ok(None),
                 Err(error) => return Err(job_move::in_words(error)),
@@ -340,7 +340,7 @@ impl FoundFile {
 
 /// A walk that takes note of all files.
 struct Gather<'a> {
-    union: &'a Union,
+    jobs: &'a Jobs,
     job: &'a Job,
     from: BranchIx,
     found: Vec<FoundFile>,
@@ -348,9 +348,9 @@ struct Gather<'a> {
 
 impl<'a> Visitor<'a> for Gather<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
-        let pool = self.union.pool();
+        let pool = self.jobs.pool();
         for file in files {
-            let why = |name| self.union.tree.why_not_from(&pool, name, self.from);
+            let why = |name| self.jobs.tree.why_not_from(&pool, name, self.from);
             match file.names.iter().find_map(why).or(file.why_frozen()) {
                 Some(why) => self.stays(file.path, why),
                 None => self.found.push(FoundFile::of(&file)),

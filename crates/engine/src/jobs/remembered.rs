@@ -23,9 +23,9 @@ use fsstack_sys::Errno;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 
+use super::Jobs;
 use super::{DrainOrder, JobList, Manner};
 use crate::member::Member;
-use crate::union::Union;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
@@ -122,15 +122,15 @@ fn of(branch: &Member) -> Option<Remembered> {
     Remembered::parse(&value)
 }
 
-impl Union {
+impl Jobs {
     /// Begins the drains again that an earlier daemon did not end. Their branches take nothing new.
-    pub fn resume_drains(self: &Arc<Self>) {
+    pub(crate) fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
             let Some(Remembered { of, rate, verify, window, targets }) = of(branch) else { continue };
-            self.jobs.note_drain_mark(branch.ix);
-            let subject = (self.id().map_or(NO_POOL, |id| id.0), branch.id.get());
-            if self.id().is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
+            self.list.note_drain_mark(branch.ix);
+            let subject = (self.id.map_or(NO_POOL, |id| id.0), branch.id.get());
+            if self.id.is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
                 tracing::warn!(branch = %branch.path.display(), "drain not resumed: no branch tells the pool's id now; the next mount tries again");
                 continue;
             }
@@ -139,7 +139,7 @@ impl Union {
                 let _reported = forget(branch);
                 continue;
             }
-            if self.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
+            if self.changes.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
                 continue;
             }
             let found = |id: &u16| pool.branches.iter().find(|other| other.id.get() == *id);
@@ -167,11 +167,11 @@ impl Union {
         let branch = pool.branch(order.from);
         let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
         let Manner { rate, verify, .. } = order.manner;
-        let of = Some((self.id().map_or(NO_POOL, |id| id.0), branch.id.get()));
+        let of = Some((self.id.map_or(NO_POOL, |id| id.0), branch.id.get()));
         let window = order.window;
         let value = Remembered { of, rate, verify, window, targets }.encode();
         let root = branch.root();
-        self.jobs.note_drain_mark(order.from);
+        self.list.note_drain_mark(order.from);
         branch.ask(|| {
             xattr::set(On::Fd(root.as_fd()), ATTRIBUTE, &value, 0)?;
             sync_dir(root.as_fd())
@@ -179,13 +179,13 @@ impl Union {
     }
 
     /// The drain of the branch is over for good, if there was one: the operator wants something else of the branch.
-    pub fn forget_drain(&self, ix: BranchIx) {
+    pub(crate) fn forget_drain(&self, ix: BranchIx) {
         // Without one nothing is asked of the branch, which may hang.
         if let Some(branch) = self.pool().live(ix)
-            && self.jobs.take_drain_mark(ix)
+            && self.list.take_drain_mark(ix)
             && forget(branch).is_err()
         {
-            self.jobs.note_drain_mark(ix);
+            self.list.note_drain_mark(ix);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Class, Tier};
 use fsstack_sys::Time;
 
+use super::Jobs;
 use super::moving_list::MovingList;
 use super::plan::Room;
 use super::rearrange::FoundFile;
@@ -21,9 +22,8 @@ use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::placement::placement_of;
-use crate::union::Union;
 
-impl Union {
+impl Jobs {
     /// Begins to move files down the tier.
     pub(super) fn start_tier(self: &Arc<Self>, tier: &Arc<Tier>) -> Result<JobView, BadJob> {
         let subject = format!("{}>{}", tier.fast, tier.slow);
@@ -31,9 +31,9 @@ impl Union {
         let pool = self.pool();
         let both = members(&pool, &tier.fast).chain(members(&pool, &tier.slow));
         let stay = both.filter_map(|branch| branch.acquire().ok()).collect();
-        self.begin_job(Work::Tier(tier.clone()), subject, stay, move |union, job| {
-            let listed = union.list_for_tier(job, &mine);
-            let state = union.carry_out_list(job, listed, true);
+        self.begin_job(Work::Tier(tier.clone()), subject, stay, move |jobs, job| {
+            let listed = jobs.list_for_tier(job, &mine);
+            let state = jobs.carry_out_list(job, listed, true);
             if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
         })
     }
@@ -46,7 +46,7 @@ impl Union {
         let slow: BranchSet = rooms.iter().map(|room| room.branch).collect();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut walk = GoingDown {
-            union: self,
+            jobs: self,
             tier,
             slow,
             now: Time { sec: since.as_secs().cast_signed(), nsec: since.subsec_nanos() },
@@ -100,7 +100,7 @@ pub(super) fn fullness(pool: &Pool, class: &Class) -> Fullness {
 
 /// A walk over the branches that files leave.
 struct GoingDown<'w> {
-    union: &'w Union,
+    jobs: &'w Jobs,
     tier: &'w Tier,
     /// Branches that take files.
     slow: BranchSet,
@@ -111,10 +111,10 @@ struct GoingDown<'w> {
 
 impl<'a> Visitor<'a> for GoingDown<'_> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
-        let pool = self.union.pool();
+        let pool = self.jobs.pool();
         let from = self.from;
         for file in files {
-            let hides = |name| self.union.tree.why_not_from(&pool, name, from).is_some();
+            let hides = |name| self.jobs.tree.why_not_from(&pool, name, from).is_some();
             if file.is_frozen || !file.used.is_old(self.tier, self.now) || file.names.iter().any(hides) {
                 continue;
             }

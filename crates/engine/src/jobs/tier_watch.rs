@@ -11,11 +11,11 @@ use fsstack_branch::thread;
 use fsstack_pool::{Class, Tier};
 use parking_lot::{Condvar, Mutex};
 
+use super::Jobs;
 use super::tier::{fullness, members};
 use super::tier_plan::Fullness;
 use super::{BadJob, Job, JobState};
 use crate::pool::Pool;
-use crate::union::Union;
 
 /// How often the tiers are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -181,10 +181,10 @@ impl Drop for TiersHeld<'_> {
     }
 }
 
-impl Union {
+impl Jobs {
     /// Looks at the tiers from now on, and at once: they may be others than before.
-    pub fn watch_tiers(self: &Arc<Self>) {
-        let watch = self.jobs.tiers.clone();
+    pub(crate) fn watch_tiers(self: &Arc<Self>) {
+        let watch = self.list.tiers.clone();
         {
             let mut state = watch.state.lock();
             state.is_due = true;
@@ -197,9 +197,9 @@ impl Union {
         let (me, mine) = (Arc::downgrade(self), watch.clone());
         let looks = move || {
             loop {
-                let Some(union) = me.upgrade() else { return };
-                union.look_at_tiers();
-                drop(union);
+                let Some(jobs) = me.upgrade() else { return };
+                jobs.look_at_tiers();
+                drop(jobs);
                 if !mine.next_look() {
                     return;
                 }
@@ -212,16 +212,16 @@ impl Union {
     }
 
     /// Ends the tiers' jobs; none begins until the guard drops.
-    pub fn hold_tiers(&self) -> TiersHeld<'_> {
-        self.jobs.tiers.state.lock().is_held = true;
-        let held = TiersHeld(&self.jobs.tiers);
+    pub(crate) fn hold_tiers(&self) -> TiersHeld<'_> {
+        self.list.tiers.state.lock().is_held = true;
+        let held = TiersHeld(&self.list.tiers);
         // Whether they ended is asked for again when the pool is at rest.
-        let _ended = self.jobs.end_yielding();
+        let _ended = self.list.end_yielding();
         held
     }
 
     /// The tiers as they are now.
-    pub fn tiers(&self) -> Vec<TierView> {
+    pub(crate) fn tiers(&self) -> Vec<TierView> {
         let pool = self.pool();
         let view = |tier: &Arc<Tier>| TierView {
             tier: tier.clone(),
@@ -233,7 +233,7 @@ impl Union {
     }
 
     fn tier_state(&self, pool: &Pool, tier: &Arc<Tier>) -> TierState {
-        let last = self.jobs.tiers.last(tier);
+        let last = self.list.tiers.last(tier);
         if let Some(at_work @ TierState::AtWork(_)) = last {
             return at_work;
         }
@@ -251,7 +251,7 @@ impl Union {
         if let Some(rests) = last {
             return rests;
         }
-        if let Some(job) = self.jobs().into_iter().find(|job| !job.state.is_over()) {
+        if let Some(job) = self.views().into_iter().find(|job| !job.state.is_over()) {
             return TierState::Waits(job.id);
         }
         if self.rooms_below(tier).iter().all(|room| room.bytes == 0) {
@@ -263,7 +263,7 @@ impl Union {
     fn look_at_tiers(self: &Arc<Self>) {
         let pool = self.pool();
         let tiers = pool.settings.tiers.clone();
-        self.jobs.tiers.state.lock().runs.retain(|fast, run| {
+        self.list.tiers.state.lock().runs.retain(|fast, run| {
             let stays = tiers.of(fast) == Some(&run.tier);
             if !stays {
                 run.job.call_off();
@@ -272,7 +272,7 @@ impl Union {
         });
         for tier in tiers.iter() {
             let state = self.tier_state(&pool, tier);
-            if self.jobs.tiers.is_news(tier, &state) {
+            if self.list.tiers.is_news(tier, &state) {
                 tracing::warn!(%tier, "tier: no branch of the slower class has room above its floor; files stay where they are");
             }
             if state == TierState::Due {
@@ -282,13 +282,13 @@ impl Union {
     }
 
     fn begin_tier(self: &Arc<Self>, tier: &Arc<Tier>) {
-        let mut watch = self.jobs.tiers.state.lock();
+        let mut watch = self.list.tiers.state.lock();
         if watch.is_over || watch.is_held {
             return;
         }
         let begun = self.start_tier(tier).map(|view| view.id);
         let job = match begun {
-            Ok(id) => self.jobs.state.lock().jobs.iter().find(|job| job.id == id).cloned(),
+            Ok(id) => self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned(),
             // It waits for the other one.
             Err(BadJob::Busy(_) | BadJob::Ending) => None,
             Err(error) => {

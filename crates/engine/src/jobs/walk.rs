@@ -15,13 +15,13 @@ use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::{Errno, Kind};
 
 use super::Job;
+use super::Jobs;
 use super::tier_plan::LastUse;
 use crate::inode::{Inode, InodeName};
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::{FROZEN, LINKED};
 use crate::tree::resolve::is_private;
-use crate::union::Union;
 
 /// Files that are held open for their move at a time.
 const BATCH: usize = 256;
@@ -32,7 +32,7 @@ pub(super) const MOUNTED: &str = "another file system is mounted there";
 
 /// An object that a walk has met: the pool knows it until this drops.
 pub(super) struct Met<'a> {
-    union: &'a Union,
+    jobs: &'a Jobs,
     pub(super) inode: Arc<Inode>,
     counted: bool,
 }
@@ -40,7 +40,7 @@ pub(super) struct Met<'a> {
 impl Drop for Met<'_> {
     fn drop(&mut self) {
         if self.counted {
-            self.union.forget(self.inode.id.ino, 1);
+            self.jobs.tree.forget(self.inode.id.ino, 1);
         }
     }
 }
@@ -81,18 +81,18 @@ pub(super) trait Visitor<'a> {
     fn dir(&mut self, dir: &Arc<Inode>);
 }
 
-impl Union {
+impl Jobs {
     /// The object at `path`, and the directories that lead there, from the root; all are known until the result drops.
     ///
     /// # Errors
     /// It is not there, or a branch that may have it does not answer.
     pub(super) fn meet_path(&self, path: &[u8]) -> Result<Vec<Met<'_>>> {
-        let mut way = vec![Met { union: self, inode: self.tree.inodes.root().clone(), counted: false }];
+        let mut way = vec![Met { jobs: self, inode: self.tree.inodes.root().clone(), counted: false }];
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
             let above = way.last().map_or(Ino::ROOT, |met| met.inode.id.ino);
             let name = CString::new(part).map_err(|_| Errno::INVAL)?;
             let name = EntryName::new(&name).map_err(|_| Errno::INVAL)?;
-            let entry = self.lookup(above, name)?;
+            let entry = self.tree.lookup(above, name)?;
             way.push(self.met(entry.ino).ok_or(OpError::STALE)?);
         }
         Ok(way)
@@ -100,7 +100,7 @@ impl Union {
 
     /// Visits all that is on the branch `from`, except the root itself.
     pub(super) fn walk_branch<'a>(&'a self, job: &Job, from: BranchIx, visitor: &mut dyn Visitor<'a>) {
-        let root = Met { union: self, inode: self.tree.inodes.root().clone(), counted: false };
+        let root = Met { jobs: self, inode: self.tree.inodes.root().clone(), counted: false };
         self.walk_below(job, from, (root, Vec::new()), visitor);
     }
 
@@ -200,7 +200,7 @@ impl Union {
         if is_private(&self.pool(), dir, name) {
             return visitor.stays(path, CONTROL);
         }
-        let entry = match self.lookup(dir.id.ino, entry_name) {
+        let entry = match self.tree.lookup(dir.id.ino, entry_name) {
             Ok(entry) => entry,
             Err(error) if error.is_missing() => return, // removed since
             Err(error) => return visitor.stays(path, cannot_list(error)),
@@ -236,7 +236,7 @@ impl Union {
 
     /// The object `ino`, of which one more lookup was counted.
     pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
-        Some(Met { union: self, inode: self.tree.inode(ino).ok()?, counted: true })
+        Some(Met { jobs: self, inode: self.tree.inode(ino).ok()?, counted: true })
     }
 }
 

@@ -47,7 +47,7 @@ impl Union {
             None => return self.tree.ask_dir(ino, command, input),
         };
         // The time of change is another now, and the kernel does not know.
-        if let Some(invalidator) = self.admin.invalidator.get() {
+        if let Some(invalidator) = self.invalidator.get() {
             invalidator.attributes(ino);
         }
         Ok(answered)

@@ -1,19 +1,9 @@
-//! Looking a name up.
+//! A name becomes an entry (`tree/lookup.rs`).
 
-use std::ffi::CStr;
-use std::sync::Arc;
-
-use fsstack_branch::error::{OpError, Result};
-use fsstack_branch::metrics::PoolCounter;
-use fsstack_pool::EntryName;
-use fsstack_pool::Ino;
-use fsstack_sys as sys;
+use fsstack_branch::error::Result;
+use fsstack_pool::{EntryName, Ino};
 
 use crate::answer::Entry;
-use crate::inode::Inode;
-use crate::pool::Pool;
-use crate::settings::Degraded;
-use crate::tree::resolve::{DirStats, entry, merge};
 use crate::union::Union;
 
 impl Union {
@@ -22,79 +12,6 @@ impl Union {
     /// # Errors
     /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
     pub fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
-        let pool = self.tree.pool.load();
-        let parent = self.tree.dir(parent)?;
-        let name = name.as_cstr();
-        if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name) {
-            self.pool_metrics.note(PoolCounter::LookupKnown);
-            return Ok(entry);
-        }
-        self.pool_metrics.note(PoolCounter::LookupAsked);
-        let found = self.tree.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
-        self.tree.admit(&pool, &parent, name, found)
+        self.tree.lookup(parent, name)
     }
-
-    /// Asks only the branch where the name was seen last. None: all must be asked.
-    fn lookup_at_cached_location(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
-        let number = self.tree.seen.get(parent.id.ino, name.to_bytes())?;
-        let known = self.tree.inodes.get(number);
-        let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
-            // A file that was moved is not where its number says.
-            let at = known.and_then(|file| file.branch()).or_else(|| pool.branch_of(number))?;
-            if !parent.is_on(at) {
-                return None;
-            }
-            let stat = self.tree.stat_in(pool, parent, at, name).ok()?;
-            return (!stat.is_dir()).then(|| self.tree.admit_file(pool, parent, name, at, stat));
-        };
-        self.lookup_dir(pool, parent, name, known)
-    }
-
-    /// The directory that the name meant last, if it still does and its copies were asked for lately.
-    fn lookup_dir(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Arc<Inode>) -> Option<Entry> {
-        if !self.knows_copies(pool, dir) || !dir.has_name(parent, name) {
-            return None;
-        }
-        let mut stats = DirStats::new();
-        for at in dir.copies() {
-            // The first by its name, which must still lead there; the others follow.
-            let stat = if stats.is_empty() {
-                self.tree.stat_in(pool, parent, at, name).ok()?
-            } else {
-                match self.tree.ask_copy(pool, dir, at) {
-                    Err(error) if error.is_fault() => dir.reported(at)?,
-                    reported => reported.ok()?,
-                }
-            };
-            if dir.copy_ino(at) != Some(stat.ino) || !stat.is_dir() {
-                return None;
-            }
-            stats.push((at, stat));
-        }
-        if stats.is_empty() {
-            return None;
-        }
-        // Counted only now that the answer is sure.
-        let counted = self.tree.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
-        counted.note_name(parent, name, 1);
-        Some(entry(dir, merge(&stats)))
-    }
-
-    /// All branches were asked for copies of `dir` lately, or tell of each that comes.
-    pub(crate) fn knows_copies(&self, pool: &Pool, dir: &Inode) -> bool {
-        let lately =
-            |asked: fsstack_sync::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
-        dir.checked().is_some_and(lately) && !dir.is_unsure()
-    }
-}
-
-/// With `degraded=read`, only reachable objects count. Differs from [`OpError::MISSING`], which may be cached.
-fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
-    if pool.settings.degraded == Degraded::Read && error.is_fault() { OpError::OUT_OF_SIGHT } else { error }
-}
-
-/// The kernel forgot the directory between the look at the table and the count: made again from what is known.
-fn unknown_again(dir: &Inode) -> Inode {
-    let found = dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?)));
-    Inode::dir(dir.id, &crate::inode::Copies::known(found))
 }

@@ -62,7 +62,7 @@ impl Union {
         // The kernel keeps attributes from before the file could be stored into unseen.
         if before != Validity::None
             && inode.validity() == Validity::None
-            && let Some(invalidator) = self.admin.invalidator.get()
+            && let Some(invalidator) = self.invalidator.get()
         {
             invalidator.attributes(ino);
         }
@@ -98,7 +98,7 @@ impl Union {
         if maps_past_us {
             inode.opened_past();
         }
-        self.pool_metrics.note(if past_us { PoolCounter::OpenPassthrough } else { PoolCounter::OpenStacked });
+        self.tree.metrics.note(if past_us { PoolCounter::OpenPassthrough } else { PoolCounter::OpenStacked });
         let handle = self.files.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
@@ -145,7 +145,7 @@ impl Union {
             }
             open.file.write_back_errors.closed(handle);
             open.file.unlock_closed(handle);
-            self.jobs.has_closed(open.inode.id.ino, &open.file);
+            self.jobs.list.has_closed(open.inode.id.ino, &open.file);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
                 drop(open);
@@ -190,7 +190,7 @@ impl Union {
             file.stripped(reasons);
         }
         // The kernel keeps the mode for as long as attributes may be kept, and would start the program with the bit.
-        if let Some(invalidator) = self.admin.invalidator.get() {
+        if let Some(invalidator) = self.invalidator.get() {
             invalidator.attributes(inode.id.ino);
         }
         Ok(())

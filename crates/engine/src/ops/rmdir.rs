@@ -87,7 +87,7 @@ impl Union {
     fn remove_only_copy(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<bool> {
         let Some(dir) = self.tree.known(parent, name) else { return Ok(false) };
         let _tree_lock = self.tree.tree_lock.read(pool)?;
-        if !self.knows_copies(pool, &dir) {
+        if !self.tree.knows_copies(pool, &dir) {
             return Ok(false);
         }
         let Some(rmdir_guard) = dir.go() else { return Ok(false) };

@@ -3,6 +3,7 @@
 pub(crate) mod catalogued;
 pub(crate) mod clashes;
 pub(crate) mod inode_flags;
+pub(crate) mod lookup;
 pub(crate) mod parallel_lookup;
 pub(crate) mod pin;
 pub(crate) mod place;
@@ -17,8 +18,9 @@ pub(crate) mod walk;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use fsstack_branch::metrics::PoolMetrics;
 use fsstack_identity::index::Index;
-use fsstack_sync::atomic::AtomicU64;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use clashes::Clashes;
 use parallel_lookup::ParallelLookup;
@@ -54,6 +56,9 @@ pub(crate) struct Tree {
     pub(crate) relocations: AtomicU64,
     /// Objects that came to lie against the placement rules, as far as is known.
     pub(crate) misplaced: AtomicU64,
+    pub(crate) metrics: PoolMetrics,
+    /// Every change on every branch is noticed at once.
+    pub(crate) is_watched: Arc<AtomicBool>,
     /// The pool as it is now.
     pub(crate) pool: ArcSwap<Pool>,
 }
@@ -75,7 +80,14 @@ impl Tree {
             index,
             relocations: AtomicU64::new(0),
             misplaced: AtomicU64::new(0),
+            metrics: PoolMetrics::default(),
+            is_watched: Arc::default(),
             pool: ArcSwap::from_pointee(pool),
         }
+    }
+
+    /// Whether every change on every branch is noticed at once, so that the kernel may cache answers for long.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Relaxed)
     }
 }
