@@ -47,7 +47,7 @@ pub struct Union {
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
     noatime_scope: OnceLock<NoatimeScope>,
-    /// What acts on the events of branches.
+    /// Receiver of the events of branches.
     pub(crate) events: Arc<PoolEvents>,
     /// Itself, once it is at work: for threads that outlive the request that starts them.
     me: OnceLock<Weak<Self>>,

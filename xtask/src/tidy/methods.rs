@@ -4,6 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 
+/// Most methods of the types that have many. They may only be lowered.
+const MOST_METHODS: &[(&str, usize)] =
+    &[("engine::Union", 155), ("engine::Tree", 100), ("branch::Branch", 95)];
+/// Most methods of any other type.
+const DEFAULT_METHODS: usize = 40;
+
 /// The type that a line at the margin begins an inherent `impl` of.
 fn implements(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("impl")?;
@@ -55,6 +61,19 @@ pub(super) fn largest_types(sources: &[Source]) -> Vec<(String, usize)> {
     sorted
 }
 
+/// Complaints about a type of the engine that has more methods than before.
+pub(super) fn large_types(sources: &[Source]) -> Vec<String> {
+    let allowed = |of: &str| {
+        MOST_METHODS.iter().find(|(name, _)| *name == of).map_or(DEFAULT_METHODS, |(_, most)| *most)
+    };
+    let grown = largest_types(sources).into_iter().filter(|(name, methods)| allowed(name) < *methods);
+    grown
+        .map(|(name, methods)| {
+            format!("{name} has {methods} methods, {} at most: a part of it may own them", allowed(&name))
+        })
+        .collect()
+}
+
 /// Public items of the crates that are named in their own file only.
 pub(super) fn named_once(sources: &[Source]) -> Vec<String> {
     let mut files = BTreeMap::<&str, BTreeSet<&str>>::new();
@@ -74,6 +93,15 @@ pub(super) fn named_once(sources: &[Source]) -> Vec<String> {
 mod tests {
     use super::super::source;
     use super::*;
+
+    #[test]
+    fn a_type_of_many_methods_is_told() {
+        let methods = "    fn f(&self) {}\n".repeat(DEFAULT_METHODS + 1);
+        let text = format!("impl Big {{\n{methods}}}\nimpl Small {{\n    fn f(&self) {{}}\n}}\n");
+        let told = large_types(&[source("crates/a/src/x.rs", &text)]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("a::Big has 41 methods"), "{told:?}");
+    }
 
     #[test]
     fn methods_are_counted_by_type_over_all_files() {

@@ -59,7 +59,8 @@ const RULES: &[Rule] = &[
     ("a type says what it is", names::telling_types),
     ("prose fits the width", prose::wide_lines),
     ("every thread has its row in threads.md", pages::threads),
-    ("import circles of the engine only shrink", imports::circles),
+    ("folders of the engine are in no import circle", imports::circles),
+    ("types do not grow without bound", methods::large_types),
 ];
 
 /// Options of the errand.

@@ -13,7 +13,6 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::fmt::Debug;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
