@@ -144,9 +144,9 @@ impl Union {
         let watch = Arc::new(BranchWatch::new(group, invalidator, self.tree.is_watched.clone()));
         let complete =
             self.tree.pool.load().branches.iter().fold(true, |all, branch| watch.add(branch) && all);
-        let watch = self.branch_watch.get_or_init(|| watch).clone();
+        // Before it is known to those who add branches: one that cannot be watched takes it back.
         self.tree.is_watched.store(complete, Relaxed);
-        Ok(watch)
+        Ok(self.branch_watch.get_or_init(|| watch).clone())
     }
 
     /// True if every change on every branch is noticed at once, so that the kernel may cache answers for long.
