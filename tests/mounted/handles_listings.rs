@@ -12,10 +12,10 @@ use fsstack_sys::{Errno, SysError};
 use crate::script::sh;
 
 /// A name, and the cookie of the position after it.
-type Entry = (String, u64);
+pub(crate) type Entry = (String, u64);
 
 /// The first `most` entries after `cookie`, with a new handle; and the error that ends them, if any.
-fn listed(dir: &Path, cookie: u64, most: usize) -> (Vec<Entry>, Option<Errno>) {
+pub(crate) fn listed(dir: &Path, cookie: u64, most: usize) -> (Vec<Entry>, Option<Errno>) {
     let mut entries = Dirents::new(OwnedFd::from(File::open(dir).unwrap()), 1 << 10);
     let mut all = Vec::new();
     let mut read = || -> Result<(), SysError> {

@@ -34,6 +34,7 @@ mod hung_branches;
 mod idmap;
 mod inode_flags;
 mod keep;
+mod kept_listings;
 mod kernel_cases;
 mod large;
 mod late_errors;

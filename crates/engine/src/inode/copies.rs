@@ -205,7 +205,7 @@ impl Inode {
 
     /// A branch was added: what all branches were asked for is to be asked again.
     pub(crate) fn invalidate(&self) {
-        self.with_dir(|dir| (dir.checked, dir.misses) = (None, [0; 2]));
+        self.with_dir(|dir| (dir.checked, dir.misses, dir.listed) = (None, [0; 2], None));
     }
 
     /// `branch` may have a copy by now, which it had not when it was asked last.

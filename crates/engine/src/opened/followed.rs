@@ -178,6 +178,9 @@ impl Drop for FollowedMove<'_> {
         if let Some(at) = moving.iter().position(|name| name.is(&self.name.parent, &self.name.name)) {
             moving.swap_remove(at);
         }
+        drop(moving);
+        // Its cookie is another one now.
+        self.name.parent.forget_listing();
     }
 }
 
@@ -192,6 +195,7 @@ impl Files {
     ) -> FollowedMove<'_> {
         self.moving.lock().push(name.clone());
         let dir = &name.parent;
+        dir.forget_listing();
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {

@@ -19,6 +19,7 @@ use crate::opened::DirHandle;
 use crate::opened::followed::Followed;
 use crate::opened::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
+use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::resolve::Found;
 use crate::union::Union;
@@ -70,7 +71,8 @@ impl Union {
     /// Whether the kernel may keep the listing of `ino` that it is about to read, and use one that it has kept.
     ///
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
-    /// out-of-band changes are seen at the next one.
+    /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them: the kernel
+    /// drops its listing when a change succeeds, and [`Self::listing_is_unsure`] covers the others.
     pub fn kept_listing(&self, ino: Ino) -> KeptListing {
         let pool = self.tree.pool.load();
         let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
@@ -79,6 +81,14 @@ impl Union {
             (true, _) => KeptListing::Valid,
             (false, Some(_)) => KeptListing::Fill,
             (false, None) => KeptListing::None,
+        }
+    }
+
+    /// A change of names in `ino` has failed, or its answer did not reach the kernel: it may have happened all the same, so
+    /// a listing that the kernel keeps is not used again.
+    pub fn listing_is_unsure(&self, ino: Ino) {
+        if let Ok(dir) = self.tree.dir(ino) {
+            dir.forget_listing();
         }
     }
 
@@ -174,11 +184,21 @@ impl Tree {
     /// None: a change could go unnoticed.
     fn listing_stamp(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<u64> {
         let now = SystemTime::now();
-        let mut times = Vec::with_capacity(4);
+        let (mut times, mut copies) = (Vec::with_capacity(4), Vec::new());
+        // A listing that may be short without an error is not kept.
+        let unwatched = pool.settings.exclusive && pool.settings.degraded == Degraded::Strict;
         for at in dir.copies() {
             let branch = pool.branch(at);
-            if !branch.kind.is_local() || dir.is_unsure() {
+            if dir.is_unsure() {
                 return None;
+            }
+            if !branch.kind.is_local() {
+                if !unwatched || !branch.is_open() {
+                    return None;
+                }
+                let copy = (dir.copy_ino(at)?, branch.mount_generation());
+                copies.push((branch.id.get(), copy));
+                continue;
             }
             let fd = self.dirfd(pool, dir, at).ok()?;
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
@@ -189,7 +209,7 @@ impl Tree {
             }
             times.push((branch.id.get(), stat.ino, stat.ctime, stat.mtime));
         }
-        Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(times))
+        Some(BuildHasherDefault::<DefaultHasher>::default().hash_one((times, copies)))
     }
 
     /// False if there was no room.

@@ -1,0 +1,179 @@
+//! Listings that the kernel keeps: used as long as nothing has changed, and never beyond that.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+
+use fsstack_lab::{self as lab, Builder, Pool, Requests, needs};
+
+use crate::command as operator;
+use crate::handles_listings::listed;
+use crate::hung_branches::{FrozenDaemon, until};
+use crate::script::sh;
+
+/// Two branches that are served by other daemons, and of which nobody else knows.
+fn remote() -> Builder {
+    lab::pool().served_branch("a").served_branch("b").option("create=ff").option("out-of-band=never")
+}
+
+/// Two local branches.
+fn local() -> Builder {
+    lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff")
+}
+
+/// The names in `d`, after the listing had time to be kept.
+fn kept(pool: &Pool) -> Vec<OsString> {
+    // Local branches: a change in the clock tick of the listing could be missed, so that it is not kept.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let _fills = pool.list("d");
+    pool.list("d")
+}
+
+/// Requests for names that a listing of `d` costs.
+fn read(pool: &Pool, requests: &Requests) -> usize {
+    let _before = requests.counted();
+    let _names = pool.list("d");
+    let counted = requests.counted();
+    ["READDIR", "READDIRPLUS"].iter().filter_map(|name| counted.get(*name)).sum()
+}
+
+#[test]
+fn a_listing_is_read_once_where_every_change_would_be_known() {
+    needs!(mounting(), counted_requests());
+    let cases = [
+        (local(), true),
+        (local().option("out-of-band=watch"), true),
+        (remote(), true),
+        (remote().option("out-of-band=timeout"), false),
+        (remote().option("degraded=read"), false),
+    ];
+    for (n, (builder, is_kept)) in cases.into_iter().enumerate() {
+        let pool = builder.mount();
+        sh(pool.path(), "mkdir d; cd d; seq 300 | xargs touch");
+        assert_eq!(kept(&pool).len(), 300, "case {n}");
+        let requests = Requests::to(pool.path());
+        assert_eq!(read(&pool, &requests) == 0, is_kept, "case {n}");
+    }
+}
+
+#[test]
+fn changes_through_the_pool_show_in_a_kept_listing() {
+    needs!(mounting());
+    for builder in [local(), local().option("out-of-band=watch"), remote()] {
+        let pool = builder.mount();
+        sh(pool.path(), "mkdir d e; touch d/old");
+        assert_eq!(kept(&pool), ["old"]);
+        for (change, names) in [
+            ("touch d/made", &["made", "old"][..]),
+            ("mkdir d/dir", &["dir", "made", "old"]),
+            ("mv d/made e/away", &["dir", "old"]),
+            ("mv e/away d/back", &["back", "dir", "old"]),
+            ("ln d/old d/linked; ln -s old d/symlink", &["back", "dir", "linked", "old", "symlink"]),
+            ("rmdir d/dir; rm d/back d/linked d/symlink", &["old"]),
+            ("mknod d/pipe p", &["old", "pipe"]),
+            ("mv d/pipe d/old", &["old"]),
+        ] {
+            sh(pool.path(), change);
+            assert_eq!(pool.list("d"), names, "after {change}");
+            assert_eq!(kept(&pool), names, "after {change}");
+        }
+    }
+}
+
+#[test]
+fn out_of_band_changes_show_at_the_next_opening() {
+    needs!(mounting());
+    for builder in [local(), local().option("out-of-band=watch")] {
+        let pool = builder.mount();
+        sh(pool.path(), "mkdir d; touch d/old d/more");
+        assert_eq!(kept(&pool), ["more", "old"]);
+        let dir = pool.branch("a").path().join("d");
+        fs::write(dir.join("past"), "").unwrap();
+        assert_eq!(pool.list("d"), ["more", "old", "past"]);
+        assert_eq!(kept(&pool), ["more", "old", "past"]);
+        fs::rename(dir.join("old"), dir.join("other")).unwrap();
+        assert_eq!(pool.list("d"), ["more", "other", "past"]);
+        assert_eq!(kept(&pool), ["more", "other", "past"]);
+        fs::remove_file(dir.join("more")).unwrap();
+        assert_eq!(pool.list("d"), ["other", "past"]);
+    }
+}
+
+/// As an NFS server reads: each request with a handle of its own, from a cookie on.
+#[test]
+fn cookies_of_a_kept_listing_are_good_in_any_handle() {
+    needs!(mounting());
+    for builder in [local(), remote()] {
+        let mut pool = builder.unmounted();
+        for (n, branch) in pool.branches().iter().enumerate() {
+            fs::create_dir(branch.path().join("d")).unwrap();
+            for name in (n..400).step_by(2) {
+                fs::write(branch.path().join(format!("d/entry-{name}")), "").unwrap();
+            }
+        }
+        pool.remount();
+        assert_eq!(kept(&pool).len(), 400);
+        let (all, end) = listed(&pool.at("d"), 0, usize::MAX);
+        assert_eq!((all.len(), end), (400, None));
+        for (at, (name, cookie)) in all.iter().enumerate().step_by(40) {
+            assert_eq!(listed(&pool.at("d"), *cookie, usize::MAX).0, all[at + 1..], "after {name}");
+        }
+        // Names go; the kernel reads anew, and earlier cookies mean the same.
+        for (name, _) in all[100..200].iter().chain(&all[300..320]) {
+            fs::remove_file(pool.at("d").join(name)).unwrap();
+        }
+        let left: Vec<_> = all[200..300].iter().chain(&all[320..]).map(|(name, _)| name.as_str()).collect();
+        let same = |pool: &Pool| {
+            let (rest, end) = listed(&pool.at("d"), all[150].1, usize::MAX);
+            assert_eq!(rest.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), left);
+            assert_eq!(end, None);
+        };
+        for _ in 0..2 {
+            same(&pool);
+            assert_eq!(kept(&pool).len(), 280);
+        }
+        // The same in a mount that has kept nothing.
+        pool.remount();
+        same(&pool);
+    }
+}
+
+#[test]
+fn a_file_that_has_moved_is_listed_once() {
+    needs!(mounting(), counted_requests());
+    let mut pool = remote().unmounted();
+    for branch in pool.branches() {
+        fs::create_dir(branch.path().join("d")).unwrap();
+    }
+    pool.remount();
+    sh(pool.path(), "cd d; seq 200 | xargs touch");
+    let names: BTreeSet<_> = kept(&pool).into_iter().collect();
+    assert_eq!(pool.holders("d/1"), ["a"]);
+    operator::output_of(&["branch", "drain", &operator::at(&pool), &operator::branch(&pool, "a")]);
+    until("the branch is drained", || {
+        fs::read_dir(pool.branch("a").path().join("d")).map_or(true, |mut left| left.next().is_none())
+    });
+    // The kept places are those on the other branch.
+    let requests = Requests::to(pool.path());
+    assert_ne!(read(&pool, &requests), 0);
+    let (all, end) = listed(&pool.at("d"), 0, usize::MAX);
+    assert_eq!((all.len(), end), (200, None));
+    assert_eq!(all.iter().map(|(name, _)| OsString::from(name)).collect::<BTreeSet<_>>(), names);
+}
+
+#[test]
+fn a_removal_that_failed_and_happens_later_shows() {
+    needs!(mounting());
+    let pool = remote().option("branch-timeout=1").option("write-path=stacked").mount();
+    sh(pool.path(), "mkdir d; touch d/old d/gone");
+    assert_eq!(kept(&pool), ["gone", "old"]);
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    assert_eq!(fs::remove_file(pool.at("d/gone")).unwrap_err().raw_os_error(), Some(5));
+    drop(frozen);
+    let below = pool.branch("a").below().join("d/gone");
+    until("the branch is back", || fs::symlink_metadata(pool.at("d/old")).is_ok());
+    // The branch may have dropped the request, too: then nothing has changed.
+    until("the removal is done", || !below.exists() || fs::remove_file(pool.at("d/gone")).is_ok());
+    until("the listing is of what there is", || fs::read_dir(pool.at("d")).is_ok());
+    assert_eq!(pool.list("d"), ["old"]);
+}
