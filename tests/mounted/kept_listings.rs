@@ -77,6 +77,12 @@ fn changes_through_the_pool_show_in_a_kept_listing() {
             assert_eq!(pool.list("d"), names, "after {change}");
             assert_eq!(kept(&pool), names, "after {change}");
         }
+        // By the operator's copy, whose names the kernel did not ask for.
+        let source = tempfile::tempdir().unwrap();
+        let file = source.path().join("copied");
+        fs::write(&file, "content").unwrap();
+        operator::output_of(&["copy", file.to_str().unwrap(), pool.at("d").to_str().unwrap()]);
+        assert_eq!(pool.list("d"), ["copied", "old"]);
     }
 }
 

@@ -178,6 +178,7 @@ impl Union {
                 continue;
             };
             let named = self.tree.name_staged(&pool, &kept);
+            self.names_may_have_changed(kept.parent.id.ino);
             match &named {
                 Ok(()) => reported.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
                 Err(_) => discard(&kept),

@@ -71,8 +71,8 @@ impl Union {
     /// Whether the kernel may keep the listing of `ino` that it is about to read, and use one that it has kept.
     ///
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
-    /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them: the kernel
-    /// drops its listing when a change succeeds, and [`Self::listing_is_unsure`] covers the others.
+    /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them, until
+    /// [`Self::names_may_have_changed`].
     pub fn kept_listing(&self, ino: Ino) -> KeptListing {
         let pool = self.tree.pool.load();
         let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
@@ -84,10 +84,13 @@ impl Union {
         }
     }
 
-    /// A change of names in `ino` has failed, or its answer did not reach the kernel: it may have happened all the same, so
-    /// a listing that the kernel keeps is not used again.
-    pub fn listing_is_unsure(&self, ino: Ino) {
-        if let Ok(dir) = self.tree.dir(ino) {
+    /// Names in `ino` may have changed: a listing that the kernel keeps is not used again, unless times of copies tell.
+    pub fn names_may_have_changed(&self, ino: Ino) {
+        let pool = self.tree.pool.load();
+        if pool.settings.exclusive
+            && !pool.is_local()
+            && let Ok(dir) = self.tree.dir(ino)
+        {
             dir.forget_listing();
         }
     }

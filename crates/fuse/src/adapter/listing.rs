@@ -2,8 +2,8 @@
 
 use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::ops::Sink;
-use fsstack_pool::Handle;
-use fsstack_wire::{self as wire, Answer};
+use fsstack_pool::{Handle, Ino};
+use fsstack_wire::{self as wire, Answer, Operation, Request};
 
 use super::narrowed::Modes;
 use super::{Adapter, Served, Timeouts, errno};
@@ -27,6 +27,28 @@ impl Adapter {
                 union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
             })
             .map_err(errno)
+    }
+
+    /// Has listings read anew after `request`, whether it succeeded or not: the branch may have changed names all the same.
+    ///
+    /// The kernel drops what it keeps after a success only, and then it looks at that only where a listing begins, not where
+    /// an NFS server goes on with another handle.
+    pub(super) fn may_have_changed_names(&self, request: &Request<'_>) {
+        let dir = Ino(request.header.nodeid);
+        match request.op {
+            Operation::Mkdir { .. }
+            | Operation::Mknod { .. }
+            | Operation::Symlink { .. }
+            | Operation::Link { .. }
+            | Operation::Create(_)
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. } => self.union.names_may_have_changed(dir),
+            Operation::Rename { newdir, .. } => {
+                self.union.names_may_have_changed(dir);
+                self.union.names_may_have_changed(Ino(newdir));
+            }
+            _ => {}
+        }
     }
 }
 

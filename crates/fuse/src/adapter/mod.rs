@@ -116,9 +116,7 @@ impl Serve for Adapter {
             Some(file) => file.serve(request, &self.timeouts(), answer),
             None => self.serve_noted(request, answer),
         };
-        if served.is_err() {
-            self.names_are_unsure(request);
-        }
+        self.may_have_changed_names(request);
         if let Some(began) = watched {
             self.calls.end(began, &self.union, request, (served.err(), answer.len()));
         }
@@ -156,7 +154,7 @@ impl Serve for Adapter {
     }
 
     fn take_back(&self, request: &Request<'_>, answer: &[u8]) {
-        self.names_are_unsure(request);
+        self.may_have_changed_names(request);
         self.give_up(request, answer);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests whose effect the kernel does not know: rolls back lookups and handles granted by a reply that it never received.
+//! Rolls back lookups and handles granted by a reply that the kernel never received.
 
 use fsstack_pool::{Handle, Ino};
 use fsstack_wire::{Operation, Request, granted};
@@ -6,25 +6,6 @@ use fsstack_wire::{Operation, Request, granted};
 use super::Adapter;
 
 impl Adapter {
-    /// The kernel does not know whether `request` has changed names: it may not use a listing that it has kept.
-    pub(super) fn names_are_unsure(&self, request: &Request<'_>) {
-        let nodeid = request.header.nodeid;
-        match request.op {
-            Operation::Mkdir { .. }
-            | Operation::Mknod { .. }
-            | Operation::Symlink { .. }
-            | Operation::Link { .. }
-            | Operation::Create(_)
-            | Operation::Unlink { .. }
-            | Operation::Rmdir { .. } => self.union().listing_is_unsure(Ino(nodeid)),
-            Operation::Rename { newdir, .. } => {
-                self.union().listing_is_unsure(Ino(nodeid));
-                self.union().listing_is_unsure(Ino(newdir));
-            }
-            _ => {}
-        }
-    }
-
     /// Releases the grants of `answer`, the reply to `request` that will not be sent.
     pub(super) fn give_up(&self, request: &Request<'_>, answer: &[u8]) {
         let forget = |nodeid: Option<u64>| {
