@@ -281,18 +281,47 @@ fn a_moment_later() {
 fn a_kept_listing_is_used_until_a_copy_changes() {
     let pool = spread(20);
     let ino = pool.ino("d");
-    assert_eq!(pool.union.kept_listing(ino), KeptListing::None, "it may change again in the same tick");
+    assert_eq!(
+        pool.union.kept_listing(ino, Duration::ZERO),
+        KeptListing::None,
+        "it may change again in the same tick"
+    );
     a_moment_later();
-    assert_eq!(pool.union.kept_listing(ino), KeptListing::Fill);
-    assert_eq!(pool.union.kept_listing(ino), KeptListing::Valid);
+    assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Fill);
+    assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Valid);
     for branch in [0, 2] {
         // Out of band.
         pool.put(branch, "d/new", "");
-        assert_eq!(pool.union.kept_listing(ino), KeptListing::None, "branch {branch}");
+        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::None, "branch {branch}");
         a_moment_later();
-        assert_eq!(pool.union.kept_listing(ino), KeptListing::Fill, "branch {branch}");
-        assert_eq!(pool.union.kept_listing(ino), KeptListing::Valid, "branch {branch}");
+        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Fill, "branch {branch}");
+        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Valid, "branch {branch}");
     }
+}
+
+#[test]
+fn a_kept_listing_is_read_anew_for_attributes_that_are_asked_for_one_by_one() {
+    let pool = spread(20);
+    let ino = pool.ino("d");
+    a_moment_later();
+    let hour = Duration::from_secs(3600);
+    let opened = |fresh| pool.union.kept_listing(ino, fresh);
+    assert_eq!(opened(hour), KeptListing::Fill);
+    let names = pool.readdir(pool.opendir(ino), 0, true, usize::MAX).unwrap();
+    assert_eq!(opened(Duration::ZERO), KeptListing::Valid, "only names are wanted");
+    let look_up = |part: usize| {
+        for row in names.iter().filter(|row| !row.name.starts_with('.')).step_by(part) {
+            pool.ino(&format!("d/{}", row.name));
+        }
+    };
+    look_up(4);
+    assert_eq!(opened(Duration::ZERO), KeptListing::Valid, "a few names are wanted");
+    look_up(1);
+    assert_eq!(opened(hour), KeptListing::Valid, "the kernel has the attributes still");
+    for _ in 0..8 {
+        assert_eq!(opened(Duration::ZERO), KeptListing::Fill);
+    }
+    assert_eq!(opened(Duration::ZERO), KeptListing::Valid, "only names may be wanted by now");
 }
 
 #[test]

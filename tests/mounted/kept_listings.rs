@@ -105,7 +105,27 @@ fn out_of_band_changes_show_at_the_next_opening() {
     }
 }
 
-/// As an NFS server reads: each request with a handle of its own, from a cookie on.
+/// With a kept listing each name would be a request, as soon as attributes have expired.
+#[test]
+fn attributes_that_are_asked_for_again_and_again_come_with_the_listing() {
+    needs!(mounting(), counted_requests());
+    let pool = local().option("attr-timeout=0.2").option("entry-timeout=0.2").mount();
+    sh(pool.path(), "mkdir d; cd d; seq 300 | xargs touch");
+    let requests = Requests::to(pool.path());
+    let looked_up = || {
+        // Longer than the timeouts, and than the tick of a change.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let _before = requests.counted();
+        sh(pool.path(), "find d -printf '%s\\n'");
+        requests.counted().get("LOOKUP").copied().unwrap_or(0)
+    };
+    assert!(looked_up() < 30, "the first listing is read from the daemon");
+    let _kept = looked_up();
+    let later: Vec<_> = (0..6).map(|_| looked_up()).collect();
+    assert!(later.iter().all(|count| *count < 30), "{later:?} requests for names");
+}
+
+/// An NFS server reads each part of a listing with a handle of its own, from a cookie on.
 #[test]
 fn cookies_of_a_kept_listing_are_good_in_any_handle() {
     needs!(mounting());

@@ -16,6 +16,7 @@ use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
 use super::copy_guards::CopyGuards;
+use super::kernel_listing::KernelListing;
 use super::{Inode, Location};
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
@@ -37,8 +38,8 @@ pub(super) struct DirCopies {
     /// Hashes of names that no branch had since `missed`.
     pub(super) misses: [u64; 2],
     pub(super) missed: Instant,
-    /// Stamp of the state of all copies when the kernel began to keep the listing.
-    pub(super) listed: Option<u64>,
+    /// The listing that the kernel keeps.
+    pub(super) kept: KernelListing,
     pub(super) copy_guards: CopyGuards,
     /// Hashes of the names that threads are creating (`create_guard.rs`).
     pub(super) creating: SmallVec<[(u64, ThreadInCalls); 1]>,
@@ -205,7 +206,10 @@ impl Inode {
 
     /// A branch was added: what all branches were asked for is to be asked again.
     pub(crate) fn invalidate(&self) {
-        self.with_dir(|dir| (dir.checked, dir.misses, dir.listed) = (None, [0; 2], None));
+        self.with_dir(|dir| {
+            (dir.checked, dir.misses) = (None, [0; 2]);
+            dir.kept.forget();
+        });
     }
 
     /// `branch` may have a copy by now, which it had not when it was asked last.
@@ -355,18 +359,6 @@ impl Inode {
             known.map(|miss| *miss = 0).is_some() && dir.missed.elapsed() < MISS_AGE
         })
         .unwrap_or(false)
-    }
-
-    /// The directory is opened for listing in the state of `stamp` (None: it cannot be distinguished from later ones).
-    /// Returns whether the listing that the kernel keeps is of this state.
-    pub(crate) fn keeps_listing(&self, stamp: Option<u64>) -> bool {
-        self.with_dir(|dir| stamp.is_some() && std::mem::replace(&mut dir.listed, stamp) == stamp)
-            .unwrap_or(false)
-    }
-
-    /// The listing that the kernel keeps is not used again.
-    pub(crate) fn forget_listing(&self) {
-        self.with_dir(|dir| dir.listed = None);
     }
 
     pub(super) fn with_dir<T>(&self, f: impl FnOnce(&mut DirCopies) -> T) -> Option<T> {

@@ -9,6 +9,7 @@ mod copy_guards;
 mod create_guard;
 pub mod dirfd;
 pub(crate) mod handed;
+mod kernel_listing;
 pub mod location_cache;
 pub mod table;
 
@@ -31,6 +32,7 @@ use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
+use kernel_listing::KernelListing;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
 const WAS_MAPPABLE: u32 = 1 << 31;
@@ -139,7 +141,7 @@ impl Inode {
             checked: None,
             misses: [0; 2],
             missed: now,
-            listed: None,
+            kept: KernelListing::default(),
             copy_guards: CopyGuards::default(),
             creating: SmallVec::new(),
         };

@@ -76,6 +76,8 @@ pub struct Listing {
     pub(super) short: bool,
     /// Cookies of the entries read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     pub(super) own: Vec<u64>,
+    /// Number of names handed out since the start; None: it began elsewhere.
+    pub(crate) shown: Option<u32>,
     /// It leaves the copies' access times alone.
     pub(super) noatime: bool,
     /// Memory allowance of `names`, `wide` and `own`.
@@ -102,6 +104,7 @@ impl Listing {
             wide: HashMap::new(),
             short: false,
             own: Vec::new(),
+            shown: None,
             noatime,
             memory: Allowance::of(memory.clone()),
         }
@@ -318,6 +321,12 @@ impl Listing {
     /// The entry went into the answer.
     pub(crate) fn took(&mut self, cookie: u64) {
         self.position = cookie;
+    }
+
+    /// Counts the entry if it was `shown`; returns that count.
+    pub(crate) fn count(&mut self, shown: bool) -> u32 {
+        self.shown = self.shown.map(|before| before + u32::from(shown));
+        u32::from(shown)
     }
 
     /// The answer had no room for the entry.

@@ -72,12 +72,13 @@ impl Union {
     ///
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
     /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them, until
-    /// [`Self::names_may_have_changed`].
-    pub fn kept_listing(&self, ino: Ino) -> KeptListing {
+    /// [`Self::names_may_have_changed`]. The attributes of its names are good for `fresh` in the kernel: where they are asked
+    /// for one by one afterwards, the listing is read anew with them.
+    pub fn kept_listing(&self, ino: Ino, fresh: Duration) -> KeptListing {
         let pool = self.tree.pool.load();
         let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
         let stamp = self.tree.listing_stamp(&pool, &dir);
-        match (dir.keeps_listing(stamp), stamp) {
+        match (dir.keeps_listing(stamp, fresh), stamp) {
             (true, _) => KeptListing::Valid,
             (false, Some(_)) => KeptListing::Fill,
             (false, None) => KeptListing::None,
@@ -125,11 +126,19 @@ impl Union {
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
         }
-        let mut count = 0_usize;
+        if cookie == 0 {
+            listing.shown = Some(0);
+        }
+        let mut count = 0_u32;
         loop {
             let read = match self.next_read(&pool, &open, &mut listing) {
                 Ok(Some(read)) => read,
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    if let Some(shown) = listing.shown {
+                        open.inode.had_names(shown);
+                    }
+                    return Ok(());
+                }
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
                 Err(error)
                     if count == 0
@@ -147,7 +156,8 @@ impl Union {
             }
             listing.took(read.cookie);
             if is_tail(read.cookie) {
-                count += usize::from(self.tree.put_entry(&pool, &open.inode, &read, plus, sink));
+                let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
+                count += listing.count(shown);
                 continue;
             }
             open.followed.goes_on(read.cookie);
@@ -156,7 +166,7 @@ impl Union {
             }
             let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
             open.followed.came(&read.name, read.at, shown);
-            count += usize::from(shown);
+            count += listing.count(shown);
         }
     }
 

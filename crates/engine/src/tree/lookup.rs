@@ -49,7 +49,7 @@ impl Tree {
         let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
             // A file that was moved is not where its number says.
             let at = known.and_then(|file| file.branch()).or_else(|| pool.branch_of(number))?;
-            if !parent.is_on(at) {
+            if !parent.is_looked_up_on(at) {
                 return None;
             }
             let stat = self.stat_in(pool, parent, at, name).ok()?;

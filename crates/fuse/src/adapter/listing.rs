@@ -22,9 +22,7 @@ impl Adapter {
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, modes, plus, closed: false };
-                // Attributes close to their expiry are sent again.
-                let fresh = timeouts.attr.min(timeouts.entry) / 2;
-                union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
+                union.readdir(Handle(fh), cookie, plus.then_some(timeouts.fresh()), &mut rows)
             })
             .map_err(errno)
     }

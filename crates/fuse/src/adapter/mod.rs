@@ -244,7 +244,7 @@ impl Adapter {
             Operation::Opendir { flags, .. } => {
                 let flags = OFlags::from_bits_retain(flags);
                 let handle = self.union.opendir(ino, flags).map_err(errno)?;
-                let open_flags = match self.union.kept_listing(ino) {
+                let open_flags = match self.union.kept_listing(ino, self.timeouts().fresh()) {
                     KeptListing::None => 0,
                     KeptListing::Fill => wire::abi::FOPEN_CACHE_DIR,
                     KeptListing::Valid => wire::abi::FOPEN_CACHE_DIR | wire::abi::FOPEN_KEEP_CACHE,

@@ -14,3 +14,10 @@ pub struct Timeouts {
     /// Timeouts of names and of missing names while all changes on all branches are watched.
     pub watched: (Duration, Duration),
 }
+
+impl Timeouts {
+    /// Age from which attributes are sent again with a listing: they are close to their expiry.
+    pub(super) fn fresh(&self) -> Duration {
+        self.attr.min(self.entry) / 2
+    }
+}
