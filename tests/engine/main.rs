@@ -16,6 +16,7 @@ mod data;
 mod deep;
 mod durable;
 mod explain;
+mod fixed_beside;
 mod forget;
 mod health;
 mod hints;

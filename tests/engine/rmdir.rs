@@ -1,8 +1,10 @@
 //! Removing directories: every branch is checked before any is changed.
 
+use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::Errno;
 
+use crate::fixed_beside::FixedBeside;
 use crate::test_bed::{TestBed, settings};
 
 #[test]
@@ -34,6 +36,36 @@ fn a_copy_on_a_read_only_branch_keeps_all_copies() {
         (0..2).for_each(|at| pool.put_dir(at, "d"));
         let before = pool.snapshot();
         assert_eq!(pool.rmdir("d").unwrap_err(), Errno::ROFS);
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn an_only_copy_on_a_read_only_branch_stays() {
+    for modes in [&[ReadOnly][..], &[ReadOnly, ReadWrite], &[ReadWrite, ReadOnly]] {
+        let pool = TestBed::with(modes, settings());
+        let at = modes.iter().position(|mode| *mode == ReadOnly).unwrap();
+        pool.put_dir(at, "p/d");
+        let before = pool.snapshot();
+        assert_eq!(pool.rmdir("p/d").unwrap_err(), Errno::ROFS, "{modes:?}");
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_directory_goes_beside_a_branch_that_is_mounted_read_only() {
+    needs!(root());
+    for fixed in 0..3 {
+        let beside = FixedBeside::new();
+        let pool = beside.pool_with_third(fixed);
+        let others = (0..3).filter(|at| *at != fixed);
+        others.clone().for_each(|at| pool.put_dir(at, "d/dir"));
+        pool.rmdir("d/dir").unwrap();
+        assert!(pool.holders("d/dir").is_empty(), "{fixed}");
+        assert_eq!(pool.rmdir("d/dir").unwrap_err(), Errno::NOENT);
+        others.for_each(|at| pool.put_dir(at, "d/sub"));
+        let before = pool.snapshot();
+        assert_eq!(pool.rmdir("d/sub").unwrap_err(), Errno::ROFS);
         assert_eq!(pool.snapshot(), before);
     }
 }

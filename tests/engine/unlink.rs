@@ -1,9 +1,11 @@
 //! Removing files: every copy, or nothing.
 
 use fsstack_engine::ops::WriteTerms;
+use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
+use crate::fixed_beside::FixedBeside;
 use crate::test_bed::{TestBed, settings};
 
 #[test]
@@ -37,6 +39,24 @@ fn a_file_that_only_writable_branches_have_goes_beside_a_read_only_branch() {
     pool.put(1, "film", "x");
     pool.unlink("film").unwrap();
     assert!(pool.holders("film").is_empty());
+}
+
+#[test]
+fn a_file_goes_beside_a_branch_that_is_mounted_read_only() {
+    needs!(root());
+    for fixed in 0..2 {
+        let beside = FixedBeside::new();
+        let pool = beside.pool(fixed);
+        pool.put(1 - fixed, "d/film", "x");
+        assert_eq!(pool.unlink("d/none").unwrap_err(), Errno::NOENT);
+        pool.unlink("d/film").unwrap();
+        assert!(pool.holders("d/film").is_empty(), "{fixed}");
+        // What it has shows, and stays.
+        pool.put(1 - fixed, "d/kept", "x");
+        let before = pool.snapshot();
+        assert_eq!(pool.unlink("d/kept").unwrap_err(), Errno::ROFS);
+        assert_eq!(pool.snapshot(), before);
+    }
 }
 
 #[test]

@@ -54,6 +54,9 @@ fn a_branch_that_turns_read_only_is_treated_so() {
     pool.branch("a").remount_ro();
     pool.write("new", b"x");
     assert_eq!(pool.holders("new"), ["b"]);
+    sh(pool.path(), "rm new");
+    assert_eq!(pool.list(""), ["old"]);
+    pool.write("new", b"x");
     assert!(refused(pool.path(), "rm old").contains("Read-only"));
     pool.branch("a").remount_rw();
     // That it was read-only is cached for a second.

@@ -42,8 +42,8 @@ impl Union {
         }
         let _tree_lock = self.tree.tree_lock.write(&pool)?;
         let branches = parent.copies();
+        self.tree.check_removable(&pool, &parent, name)?;
         if branches.len() > 1 {
-            self.tree.check_removable(&pool, &parent, name)?;
             for at in &branches {
                 self.tree.check_empty(&pool, &parent, name, *at)?;
             }
@@ -55,16 +55,8 @@ impl Union {
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
-            let branch = pool.branch(at);
-            let gone = self
-                .tree
-                .dirfd(&pool, &parent, at)
-                .and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
-            match gone {
-                Ok(()) => {
-                    removed = true;
-                    self.tree.changed(&pool, at, (&parent, name), NameEvent::Went);
-                }
+            match self.tree.remove_on(&pool, &parent, name, at, sys::at::rmdir) {
+                Ok(()) => removed = true,
                 Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
                 Err(error) if error.errno() == Errno::NOTDIR => last = error,

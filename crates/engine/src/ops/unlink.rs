@@ -4,7 +4,7 @@
 //! old copy shows after a crash or a power cut.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
@@ -139,12 +139,34 @@ impl Tree {
         name: &CStr,
         at: BranchIx,
     ) -> Result<()> {
+        self.remove_on(pool, parent, name, at, sys::at::unlink)
+    }
+
+    /// Removes the copy of `name` on the branch `at` by the call `remove`, and reports the change of names.
+    ///
+    /// # Errors
+    /// ENOENT if the branch has none, and EROFS only if it has one.
+    pub(crate) fn remove_on(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+        remove: impl Fn(BorrowedFd<'_>, &CStr) -> Result<(), SysError>,
+    ) -> Result<()> {
         let branch = pool.branch(at);
         if branch.mode() == fsstack_pool::BranchMode::ReadOnly {
             return Err(OpError::MISSING); // checked before: it has none
         }
         let fd = self.dirfd(pool, parent, at)?;
-        branch.ask(|| sys::at::unlink(fd.as_fd(), name))?;
+        match branch.ask(|| remove(fd.as_fd(), name)) {
+            // A read-only mount refuses before it looks for the name.
+            Err(error) if error.errno() == Errno::ROFS => {
+                self.stat_in(pool, parent, at, name)?;
+                return Err(error);
+            }
+            removed => removed?,
+        }
         self.changed(pool, at, (parent, name), NameEvent::Went);
         Ok(())
     }
