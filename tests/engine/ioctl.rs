@@ -1,7 +1,7 @@
 //! The ioctls that reach a branch: a short list.
 
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
-use fsstack_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
+use fsstack_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_GETFLAGS, FS_IOC_GETVERSION, FS_IOC_SETFLAGS};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::test_bed::{TestBed, settings};
@@ -33,7 +33,7 @@ fn inode_flags_of_a_file_and_of_all_copies_of_a_directory() {
             }
             answer => answer.unwrap(),
         };
-        assert!(len >= 4);
+        assert_eq!(len, 4, "more than programs have room for");
         let flags = u32::from_ne_bytes(*flags.first_chunk().unwrap()) | NODUMP;
         pool.union.ioctl(ino, handle, FS_IOC_SETFLAGS, &flags.to_ne_bytes()).unwrap();
         let (now, _) = pool.union.ioctl(ino, handle, FS_IOC_GETFLAGS, &[]).unwrap();
@@ -47,6 +47,18 @@ fn inode_flags_of_a_file_and_of_all_copies_of_a_directory() {
     }
     let short = pool.union.ioctl(file.ino, file.handle, FS_IOC_SETFLAGS, &[0]).unwrap_err();
     assert_eq!(short.errno(), Errno::INVAL);
+}
+
+#[test]
+fn a_version_is_an_int_as_the_file_system_writes_it() {
+    let pool = TestBed::new(1);
+    let file = pool.create("film").unwrap();
+    let of_branch = std::fs::File::open(pool.on(0, "film")).unwrap();
+    let Ok(version) = fsstack_sys::ioctl::getversion(std::os::fd::AsFd::as_fd(&of_branch)) else {
+        return fsstack_lab::Skip::because("no versions of inodes under /tmp").announce();
+    };
+    let (answer, len) = pool.union.ioctl(file.ino, file.handle, FS_IOC_GETVERSION, &[]).unwrap();
+    assert_eq!(&answer[..len], version.to_ne_bytes());
 }
 
 #[test]

@@ -119,10 +119,10 @@ fn asked_for(command: u32, input: &[u8]) -> Option<FlagsRequest> {
 fn run(fd: BorrowedFd<'_>, command: u32, input: &[u8]) -> Result<([u8; 28], usize), SysError> {
     let refuse = |errno| SysError { call: sys::Call::Ioctl, errno };
     let word = |value: u32| {
-        // The commands are defined for a long, but programs pass an int: the upper half is zero.
+        // The commands are defined for a long, but file systems write an int, and programs have room for no more.
         let mut out = [0; 28];
         out[..4].copy_from_slice(&value.to_ne_bytes());
-        (out, 8)
+        (out, 4)
     };
     match command {
         FS_IOC_GETFLAGS => Ok(word(getflags(fd)?)),
