@@ -10,8 +10,9 @@ use fsstack_engine::{Caller, Pool, Union};
 use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_pool::{BranchSpec, Ino};
-use fsstack_sys::{Errno, OFlags, Time};
+use fsstack_sys::{Errno, OFlags, Time, identity};
 
+use crate::fixed_beside::FixedBeside;
 use crate::passthrough_kernel::AllPassthrough;
 use crate::test_bed::{TestBed, settings};
 
@@ -36,6 +37,36 @@ fn a_directorys_attributes_change_on_all_copies() {
     assert_eq!(
         pool.setattr(pool.ino("d"), Change { size: Some(0), ..Change::default() }).unwrap_err(),
         Errno::ISDIR
+    );
+}
+
+#[test]
+fn a_directorys_times_are_as_set_beside_a_copy_that_cannot_be_written() {
+    let time = Time { sec: 1_000_000_000, nsec: 5 };
+    let set = Some(SetTime::At(time));
+    let change = Change { atime: set, mtime: set, ..Change::default() };
+    let by_mode = TestBed::with(&[ReadWrite, ReadOnly], settings());
+    (0..2).for_each(|at| by_mode.put_dir(at, "d"));
+    let beside = identity::is_root().then(FixedBeside::new);
+    let by_mount = beside.as_ref().map(|beside| beside.pool(1));
+    for pool in [Some(&by_mode), by_mount.as_ref()].into_iter().flatten() {
+        let dir = pool.ino("d");
+        let answer = pool.setattr(dir, change).unwrap().stat;
+        let found = pool.find("d").unwrap().attr.stat;
+        for stat in [answer, pool.getattr(dir).unwrap().stat, found] {
+            assert_eq!((stat.atime, stat.mtime), (time, time));
+        }
+        assert!(answer.ctime.sec > time.sec);
+    }
+    // None of it can be set: the latest change shows.
+    let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
+    (0..2).for_each(|at| pool.put_dir(at, "d"));
+    pool.put(1, "d/new", "x");
+    assert_eq!(pool.setattr(pool.ino("d"), change).unwrap_err(), Errno::ROFS);
+    let written = pool.on(1, "d").metadata().unwrap();
+    assert_eq!(
+        pool.stat("d").stat.mtime,
+        Time { sec: written.mtime(), nsec: u32::try_from(written.mtime_nsec()).unwrap() }
     );
 }
 

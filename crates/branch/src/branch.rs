@@ -438,6 +438,11 @@ impl Branch {
         self.mode() != BranchMode::ReadOnly && !self.is_mounted_read_only()
     }
 
+    /// Like [`Self::is_writable`], by the last known state of its mount: without a call on the branch.
+    pub fn is_thought_writable(&self) -> bool {
+        self.mode() != BranchMode::ReadOnly && !self.is_known_read_only()
+    }
+
     /// # Errors
     ///
     /// EROFS if the branch is read-only by its mode, whatever its file system says.

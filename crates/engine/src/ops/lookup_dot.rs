@@ -34,7 +34,7 @@ impl Union {
         }
         Ok(match self.tree.resolve_number(&pool, ino)? {
             ResolvedNumber::File(file) => self.tree.enter_file(&pool, &file),
-            ResolvedNumber::Dir(dir) => self.tree.enter_dir(&dir),
+            ResolvedNumber::Dir(dir) => self.tree.enter_dir(&pool, &dir),
         })
     }
 
@@ -74,12 +74,12 @@ impl Tree {
         entry(&inode, stat)
     }
 
-    fn enter_dir(&self, found: &ConnectedDir) -> Entry {
+    fn enter_dir(&self, pool: &Pool, found: &ConnectedDir) -> Entry {
         let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
         inode.note_name(&found.parent, &found.name, 1);
         self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
-        entry(&inode, merge(&found.stats))
+        entry(&inode, merge(pool, &found.stats))
     }
 
     /// The kernel holds one more lookup of an inode that is known.

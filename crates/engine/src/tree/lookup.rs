@@ -85,7 +85,7 @@ impl Tree {
         // Counted only now that the answer is sure.
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
         counted.note_name(parent, name, 1);
-        Some(entry(dir, merge(&stats)))
+        Some(entry(dir, merge(pool, &stats)))
     }
 
     /// All branches were asked for copies of `dir` lately, or tell of each that comes.

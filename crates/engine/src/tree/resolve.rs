@@ -249,7 +249,7 @@ impl Tree {
         copies: &Copies,
     ) -> Result<Entry> {
         let id = self.dir_identity(pool, parent, name, stats)?;
-        let entry = self.admit_dir_as(id, parent, name, stats, copies);
+        let entry = self.admit_dir_as(id, parent, name, merge(pool, stats), copies);
         if stats.len() > 1
             && let Some(dir) = self.inodes.get(id.ino)
         {
@@ -273,7 +273,7 @@ impl Tree {
         let branch = pool.branch(at);
         let other = self.other_for_new(pool, branch, &stat, on);
         let id = other.unwrap_or_else(|| self.copy_identity(pool, branch, &stat, &stats));
-        self.admit_dir_as(id, parent, name, &stats, &copies)
+        self.admit_dir_as(id, parent, name, stat, &copies)
     }
 
     fn admit_dir_as(
@@ -281,14 +281,14 @@ impl Tree {
         id: Identity,
         parent: &Arc<Inode>,
         name: &CStr,
-        stats: &DirStats,
+        stat: Stat,
         copies: &Copies,
     ) -> Entry {
         let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
         inode.note_name(parent, name, 1);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
-        entry(&inode, merge(stats))
+        entry(&inode, stat)
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log names the hidden one once.
@@ -329,7 +329,7 @@ impl Tree {
             return Err(last);
         }
         stats.extend(remembered);
-        let mut stat = merge(&stats);
+        let mut stat = merge(pool, &stats);
         if dir.copies().len() > 1 {
             stat.nlink = stat.nlink.min(1); // also where the others do not answer
         }
@@ -376,12 +376,16 @@ pub(crate) fn entry(inode: &Inode, stat: Stat) -> Entry {
 }
 
 /// A directory's attributes: those of its first copy, changed when the latest changed.
-pub(crate) fn merge(stats: &DirStats) -> Stat {
-    let mut merged = stats[0].1;
-    for (_, stat) in &stats[1..] {
-        merged.mtime = merged.mtime.max(stat.mtime);
+///
+/// Times of last access and modification of a copy that utimensat(2) does not reach do not count.
+pub(crate) fn merge(pool: &Pool, stats: &DirStats) -> Stat {
+    let (first, mut merged) = stats[0];
+    for (at, stat) in &stats[1..] {
+        if pool.branch(*at).is_thought_writable() || !pool.branch(first).is_thought_writable() {
+            merged.mtime = merged.mtime.max(stat.mtime);
+            merged.atime = merged.atime.max(stat.atime);
+        }
         merged.ctime = merged.ctime.max(stat.ctime);
-        merged.atime = merged.atime.max(stat.atime);
         // "Not counted", as on btrfs: subdirectories on several branches would count twice, and find(1) trusts a count above
         // 1.
         merged.nlink = merged.nlink.min(1);
