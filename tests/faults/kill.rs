@@ -124,6 +124,7 @@ killed_in!(
     rename_over_a_file_on_a_later_branch,
     rename_a_directory_of_three_branches,
     rename_over_an_empty_directory_of_three_branches,
+    rename_over_an_empty_directory_of_the_last_branch,
     rename_over_an_empty_directory_elsewhere,
     rename_of_a_file_with_a_hidden_copy,
     rmdir_of_three_branches,

@@ -22,6 +22,7 @@ mod moved_out;
 mod moves;
 mod on_its_way;
 mod races;
+mod rollbacks;
 mod scenario;
 mod two_hosts;
 
@@ -148,6 +149,7 @@ scenarios!(
     rename_of_a_file_with_a_hidden_copy,
     rename_a_directory_of_three_branches,
     rename_over_an_empty_directory_of_three_branches,
+    rename_over_an_empty_directory_of_the_last_branch,
     rename_over_an_empty_directory_elsewhere,
     exchange_files_of_two_branches,
     exchange_a_file_and_a_directory,

@@ -295,6 +295,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         |pool| rename(pool, "dir", "to"),
     ),
     whole(
+        "rename_over_an_empty_directory_of_the_last_branch",
+        |branches| {
+            dir_on_three(branches);
+            put_dir(branches[0], "new");
+            put_dir(branches[2], "new/to");
+        },
+        |pool| rename(pool, "dir", "new/to"),
+    ),
+    whole(
         "rename_over_an_empty_directory_elsewhere",
         |branches| {
             put(branches[0], "dir/one", "one");

@@ -238,6 +238,29 @@ fn rename_by_link(
     unlink(newdir, new).and(Err(error))
 }
 
+/// Like [`rename`], also for objects that a server without `NOREPLACE` cannot link, such as directories: the new name is
+/// looked at right before. An object that gets it in between, out of band, is replaced if rename(2) may replace it.
+pub fn rename_if_free(
+    olddir: BorrowedFd<'_>,
+    old: &CStr,
+    newdir: BorrowedFd<'_>,
+    new: &CStr,
+    flags: RenameFlags,
+) -> Result<()> {
+    match rename(olddir, old, newdir, new, flags) {
+        Err(refused) if refused.errno == Errno::INVAL && flags == RenameFlags::NOREPLACE => {
+            match stat(newdir, new) {
+                Ok(_) => Err(SysError { errno: Errno::EXIST, ..refused }),
+                Err(missing) if missing.errno == Errno::NOENT => {
+                    rename(olddir, old, newdir, new, RenameFlags::empty())
+                }
+                Err(error) => Err(error),
+            }
+        }
+        done => done,
+    }
+}
+
 /// Returns a symbolic link's target. With an empty name, `dir` is an `O_PATH` descriptor of the link.
 pub fn readlink(dir: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>> {
     call(Call::Readlink, || rustix::fs::readlinkat(dir, name, Vec::new())).map(|target| target.into_bytes())

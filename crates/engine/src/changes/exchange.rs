@@ -125,7 +125,7 @@ impl Tree {
             let back = RenameFlags::NOREPLACE;
             let undone = match linked {
                 Ok(()) => sys::at::unlink(x_fd.as_fd(), x.name),
-                Err(_) => sys::at::rename(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
+                Err(_) => sys::at::rename_if_free(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
             };
             return Err(Half::left(error, note(undone, x.name)));
         }

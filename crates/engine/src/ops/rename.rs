@@ -319,7 +319,7 @@ impl Tree {
         for (at, _) in &sources {
             self.skeleton_under_tree_lock(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
-        let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
+        let copies = rename_order(&sources, &targets);
         self.sync_renamed(pool, (to.dir, to.name), &copies);
         let extra: Vec<(BranchIx, Object)> = targets
             .iter()
@@ -339,6 +339,12 @@ impl Tree {
         if let Err(half) = done
             && !half.done
         {
+            // Of several copies of the target some may be gone.
+            if let Some((target, _)) = replaced
+                && let Ok(Found::Dir(_, copies)) = self.find(pool, to.dir, to.name)
+            {
+                target.update_copies(&copies);
+            }
             return Err(half.error);
         }
         self.moved(pool, known, from, to, first, replaced);
@@ -361,7 +367,8 @@ impl Tree {
             self.catalogue_name(pool, *at, (to.dir, to.name));
             if let Err(error) = gone {
                 // This copy of the target is left, so the target still is.
-                let back = self.rename_copies(pool, to, from, copies, RenameFlags::NOREPLACE);
+                let back: Vec<BranchIx> = copies.iter().rev().copied().collect();
+                let back = self.rename_copies(pool, to, from, &back, RenameFlags::NOREPLACE);
                 return Err(Half::left(error, back.is_err()));
             }
         }
@@ -378,7 +385,7 @@ impl Tree {
         parts.iter().try_for_each(|(at, ..)| self.sync_copy(pool, dir, *at))
     }
 
-    /// Renames every copy, or none: the later ones first, so that the first decides last.
+    /// Renames every copy in the order of `copies`, or none.
     fn rename_copies(
         &self,
         pool: &Pool,
@@ -387,15 +394,19 @@ impl Tree {
         copies: &[BranchIx],
         flags: RenameFlags,
     ) -> Result<(), Half> {
-        for (done, at) in copies.iter().rev().enumerate() {
-            let Err(error) = self.rename_copy(pool, from, to, *at, flags) else { continue };
-            if error.is_missing() && done + 1 < copies.len() {
+        let mut renamed = Vec::new();
+        for at in copies {
+            let Err(error) = self.rename_copy(pool, from, to, *at, flags) else {
+                renamed.push(*at);
+                continue;
+            };
+            if error.is_missing() && Some(at) != copies.last() {
                 continue; // gone out of band
             }
             let mut half = Half::from(error);
-            for undone in copies.iter().rev().take(done) {
-                if let Err(stuck) = self.rename_copy(pool, to, from, *undone, RenameFlags::NOREPLACE) {
-                    tracing::error!(%stuck, branch = %pool.branch(*undone).path.display(), name = ?from.name, "rename of a directory: rollback failed; it stays renamed on this branch only");
+            for undone in renamed.into_iter().rev() {
+                if let Err(stuck) = self.rename_copy(pool, to, from, undone, RenameFlags::NOREPLACE) {
+                    tracing::error!(%stuck, branch = %pool.branch(undone).path.display(), name = ?from.name, "rename of a directory: rollback failed; it stays renamed on this branch only");
                     half.stuck = true;
                 }
             }
@@ -414,7 +425,8 @@ impl Tree {
     ) -> Result<()> {
         let from_fd = self.dirfd(pool, from.dir, at)?;
         let to_fd = self.dirfd(pool, to.dir, at)?;
-        pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+        let (from_fd, to_fd) = (from_fd.as_fd(), to_fd.as_fd());
+        pool.branch(at).ask(|| sys::at::rename_if_free(from_fd, from.name, to_fd, to.name, flags))?;
         self.both_changed(pool, at, from, to);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.changed(pool, at, (to.dir, to.name), NameEvent::Renamed);
@@ -427,4 +439,15 @@ impl Tree {
         self.changed(pool, at, (from.dir, from.name), NameEvent::Renamed);
         self.changed(pool, at, (to.dir, to.name), NameEvent::Went);
     }
+}
+
+/// The branches of `sources`, copies of a directory, in the order of their renames over `targets`: the later ones first, so
+/// that the first decides last.
+///
+/// Those with a copy of the target come after the others, as what is replaced does not come back: until the last of them is
+/// renamed the target has a copy, and before the first of them nothing is lost.
+fn rename_order(sources: &DirStats, targets: &DirStats) -> Vec<BranchIx> {
+    let mut order: Vec<BranchIx> = sources.iter().rev().map(|(at, _)| *at).collect();
+    order.sort_by_key(|at| targets.iter().any(|(other, _)| other == at));
+    order
 }

@@ -20,16 +20,8 @@ pub(crate) struct StagedCopy(pub(crate) AtWork);
 impl StagedCopy {
     pub(crate) fn name(&self, to: &Member, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
-        let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
-        match rename(RenameFlags::NOREPLACE) {
-            // No such notion there, and no links: looked at right before is the most there is.
-            Err(error) if error.errno == Errno::INVAL => match sys::at::stat(dir.as_fd(), name) {
-                Ok(_) => Err(SysError { errno: Errno::EXIST, ..error }),
-                Err(missing) if missing.errno == Errno::NOENT => rename(RenameFlags::empty()),
-                Err(error) => Err(error),
-            },
-            named => named,
-        }
+        // Without such a flag there, and without links: looked at right before is the most there is.
+        sys::at::rename_if_free(folder.as_fd(), &self.0, dir.as_fd(), name, RenameFlags::NOREPLACE)
     }
 
     pub(crate) fn discard(&self, to: &Member) {
