@@ -62,6 +62,30 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
     pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&frees)).unwrap();
 }
 
+/// A process that closes any descriptor of a file loses its locks on it, but not those that its other threads still wait for.
+#[test]
+fn a_wait_outlasts_a_close_of_the_file_by_another_thread_of_the_owner() {
+    let pool = TestBed::new(1);
+    let file = pool.create("film").unwrap();
+    for kind in [LockKind::Range { start: 0, end: 9 }, LockKind::Whole] {
+        let write = |owner| LockRequest { owner, kind, how: LockType::Write };
+        lock(&pool, file, write(1)).unwrap();
+        lock(&pool, file, range(2, LockType::Write, 20, 29)).unwrap();
+        let frees = || {
+            pool.union.unlock_all(file.handle, 2);
+            lock(&pool, file, range(3, LockType::Write, 20, 29)).expect("a close gives up locks at once");
+            pool.union.unlock_all(file.handle, 3);
+            pool.union.unlock_all(file.handle, 1);
+            true
+        };
+        pool.union.lock(file.handle, write(2), Some(&frees)).unwrap();
+        assert_eq!(lock(&pool, file, write(3)), Err(Errno::AGAIN), "{kind:?}");
+        pool.union.unlock_all(file.handle, 2);
+        lock(&pool, file, write(3)).unwrap();
+        pool.union.unlock_all(file.handle, 3);
+    }
+}
+
 /// The kernel's NFS server opens the file again to test an owner's locks, and closes it.
 #[test]
 fn an_owner_keeps_its_locks_when_a_handle_that_only_asked_is_closed() {

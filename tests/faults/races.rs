@@ -111,6 +111,30 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
     }
 }
 
+/// A close gives up the locks that its process has, not one that another thread of it gets at the same time.
+#[test]
+fn a_lock_is_kept_though_its_owner_closes_the_file_meanwhile() {
+    for nth in 1.. {
+        let home = tempfile::tempdir().unwrap();
+        let engine =
+            Engine::over([home.path()].into_iter(), Settings { locks: Locks::Branch, ..settings("ff") });
+        engine.create(Path::new("film"), 0o644).unwrap();
+        let ino = engine.ino(Path::new("film")).unwrap();
+        let (handle, other) = (open(&engine.union, ino), engine.union.clone());
+        // So the owner is known before.
+        let range = LockKind::Range { start: 0, end: 9 };
+        engine.union.lock(handle, LockRequest { owner: 1, kind: range, how: LockType::Write }, None).unwrap();
+        let Some(answer) = meet(nth, move || other.unlock_all(handle, 1), || lock(&engine.union, handle, 1))
+        else {
+            assert!(nth > 1, "a lock makes calls");
+            break;
+        };
+        assert_eq!(answer, Ok(()));
+        assert_eq!(lock(&engine.union, handle, 2), Err(Errno::AGAIN), "closed at call {nth}");
+        engine.union.release(handle);
+    }
+}
+
 /// Whichever call on the new disk hangs, unrelated requests do not wait for it.
 #[test]
 fn a_setting_changes_while_a_new_branch_is_asked() {

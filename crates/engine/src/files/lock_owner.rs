@@ -43,6 +43,11 @@ impl OpenFile {
         }
     }
 
+    /// Whether `fd` still is the descriptor of the locks of `owner`. If not, a lock that was taken by it is not the owner's.
+    pub(crate) fn is_lock_fd(&self, owner: u64, fd: &Arc<OwnedFd>) -> bool {
+        self.lock_owners.lock().get(&owner).is_some_and(|known| Arc::ptr_eq(&known.fd, fd))
+    }
+
     /// Descriptor for locks of `owner`. None: only to query others' locks.
     pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<OwnedFd>> {
         if let Some(known) = self.lock_owners.lock().get_mut(&owner) {

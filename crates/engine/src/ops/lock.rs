@@ -5,13 +5,13 @@
 //! what owns a lock there. A lock that has to wait is asked for again and again, until the caller is
 //! interrupted: the branch's own wait could not be given up from outside.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use fsstack_branch::error::Result;
 use fsstack_pool::Handle;
-use fsstack_sys::Errno;
 use fsstack_sys::locks::{self, FlockKind, Lock};
+use fsstack_sys::{Errno, SysError};
 
 use crate::union::Union;
 
@@ -49,16 +49,19 @@ impl Union {
     /// EAGAIN if another owner has it, EINTR if `wait` says that the caller was interrupted.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
-        let fd = open.file.lock_fd(request.owner, Some(handle))?;
         let branch = open.file.branch();
         let mut pause = Duration::from_millis(1);
         loop {
-            let taken = branch.ask(|| match request.kind {
-                LockKind::Range { start, end } => {
-                    locks::try_lock(fd.as_fd(), Lock { start, end, kind: request.how, pid: 0 })
-                }
-                LockKind::Whole => locks::flock(fd.as_fd(), flock_kind(request.how), true),
-            });
+            // Anew each time, and not kept while it waits: another thread of the owner may close the file meanwhile, which gives
+            // up its locks, and with them the descriptor.
+            let fd = open.file.lock_fd(request.owner, Some(handle))?;
+            let taken = branch.ask(|| set_lock(fd.as_fd(), request));
+            if taken.is_ok() && request.how != LockType::Unlock && !open.file.is_lock_fd(request.owner, &fd) {
+                // Another thread of the owner may still hold the descriptor: closing it would not be enough.
+                branch.ask(|| set_lock(fd.as_fd(), LockRequest { how: LockType::Unlock, ..request }))?;
+                continue;
+            }
+            drop(fd);
             match (taken, wait) {
                 (Err(error), Some(goes_on)) if error.errno() == Errno::AGAIN => {
                     if !goes_on() {
@@ -89,6 +92,14 @@ impl Union {
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
         let Some(open) = self.files.handles.get(&handle.0).map(|open| open.file.clone()) else { return };
         open.unlock_owner(owner);
+    }
+}
+
+/// Asks once for the lock on the branch's file.
+fn set_lock(fd: BorrowedFd<'_>, request: LockRequest) -> Result<(), SysError> {
+    match request.kind {
+        LockKind::Range { start, end } => locks::try_lock(fd, Lock { start, end, kind: request.how, pid: 0 }),
+        LockKind::Whole => locks::flock(fd, flock_kind(request.how), true),
     }
 }
 
