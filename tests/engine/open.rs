@@ -1,7 +1,8 @@
 //! Opening: one open file per inode, whatever the flags of its handles.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::{Duration, Instant};
 
 use fsstack_engine::ops::WriteTerms;
 use fsstack_lab::Skip;
@@ -120,4 +121,56 @@ fn two_first_opens_each_have_their_own_access() {
         assert_eq!(written.unwrap(), 1);
     }
     setflags(raw.as_fd(), flags).unwrap();
+}
+
+/// Takes a lease on each file, a write lease if no other program has it open, and keeps it until there is a file `end`.
+const LEASES: &str = "
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+for path in sys.argv[1:]:
+    try:
+        fcntl.fcntl(os.open(path, os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError:
+        fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+open('taken', 'w')
+while not os.path.exists('end'): time.sleep(0.02)
+";
+
+/// A program may keep a lease (fcntl(2), F_SETLEASE) for 45 seconds after another one wants to open the file.
+#[test]
+fn leases_of_another_program_hold_back_few_opens_at_a_time() {
+    fsstack_lab::needs!(program("python3"));
+    let (pool, home) = (TestBed::new(1), tempfile::tempdir().unwrap());
+    let names: Vec<_> = (0..12).map(|number| format!("film{number}")).collect();
+    let files: Vec<_> = names.iter().map(|name| pool.write(name, "x")).collect();
+    // Those that the daemon has open for reading are opened again for the first writer.
+    let readers: Vec<_> = files[6..].iter().map(|ino| pool.open(*ino, OFlags::RDONLY).unwrap()).collect();
+    let holder = fsstack_lab::shell::command("python3").args(["-c", LEASES]).dir(home.path());
+    let holder = holder.args(names.iter().map(|name| pool.on(0, name)));
+    let union = &pool.union;
+    let (sender, opened) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let holder = scope.spawn(|| holder.run().unwrap());
+        let began = Instant::now();
+        while !home.path().join("taken").exists() {
+            assert!(began.elapsed() < Duration::from_secs(60) && !holder.is_finished());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for ino in files.iter().copied() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let opened = union.open(ino, OFlags::RDWR, fsstack_engine::Caller::DAEMON);
+                sender.send(opened.map(|opened| opened.handle).map_err(|error| error.errno())).unwrap();
+            });
+        }
+        for _ in 4..files.len() {
+            assert_eq!(opened.recv_timeout(Duration::from_secs(30)).unwrap().unwrap_err(), Errno::AGAIN);
+        }
+        std::fs::write(home.path().join("end"), "").unwrap();
+        for _ in 0..4 {
+            union.release(opened.recv_timeout(Duration::from_secs(30)).unwrap().unwrap());
+        }
+    });
+    readers.into_iter().for_each(|reader| pool.close(reader));
+    assert_eq!(union.held().files, 0);
 }

@@ -22,6 +22,7 @@ use crate::health::Health;
 use crate::health::free::FUSE;
 use crate::health::inflight_limit::{CallKind, InflightLimit};
 use crate::known_space::KnownSpace;
+use crate::lease_waits::LeaseWaits;
 use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
@@ -117,6 +118,7 @@ pub struct Branch {
     no_passthrough: AtomicBool,
     /// The kernel does not accept `O_PATH` descriptors for passthrough (before Linux 6.12).
     no_names: AtomicBool,
+    pub(crate) lease_waits: LeaseWaits,
     /// Counters of its calls, bytes and moves.
     pub metrics: BranchMetrics,
 }
@@ -174,6 +176,7 @@ impl Branch {
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
             no_names: AtomicBool::new(false),
+            lease_waits: LeaseWaits::default(),
             metrics: BranchMetrics::new(kind.is_local()),
         }))
     }
@@ -238,6 +241,7 @@ impl Branch {
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
             no_names: AtomicBool::new(true),
+            lease_waits: LeaseWaits::default(),
             metrics: BranchMetrics::new(true),
         };
         branch.admin.close();

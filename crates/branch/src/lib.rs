@@ -13,6 +13,7 @@ pub mod error;
 pub mod events;
 pub mod health;
 mod known_space;
+mod lease_waits;
 pub mod longest;
 pub mod metrics;
 pub mod mount_root;

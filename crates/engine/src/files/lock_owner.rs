@@ -57,7 +57,10 @@ impl OpenFile {
         // The branch may hang: it is asked without the owners' lock. The file's place is held until the owner is
         // known: a move in between would leave the lock on a file without a name.
         let placed = self.settled(Self::readable)?;
-        let reopen = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
+        let reopen = |how| {
+            let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
+            placed.branch.past_leases(how, open)
+        };
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
         let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);

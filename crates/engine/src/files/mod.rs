@@ -233,7 +233,9 @@ impl OpenFile {
             placed.branch.check_mode()?;
             let was = placed.was();
             let open = |how: Access| {
-                let opened = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how.flags()));
+                let opened = placed.branch.past_leases(how.flags(), |flags| {
+                    placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), flags))
+                });
                 opened.map(|fd| (how, placed.fd.opened(fd)))
             };
             let (access, fd) = match open(Access::Write) {

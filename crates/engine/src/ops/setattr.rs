@@ -131,8 +131,8 @@ impl Union {
                 let cut = || file.change(CallKind::Long, |fd| sys::file::truncate(fd, size));
                 self.with_room(inode, file, size, cut)
             }
-            Pin::Here(..) | Pin::Read(..) | Pin::Removed(..) => pin.ask_long(pool, |fd| {
-                let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
+            Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => pin.ask_long(pool, |fd| {
+                let fd = pool.branch(*at).past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))?;
                 sys::file::truncate(fd.as_fd(), size)
             }),
         }

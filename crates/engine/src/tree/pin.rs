@@ -129,12 +129,10 @@ impl Tree {
         inode: &Arc<Inode>,
         flags: OFlags,
     ) -> Result<(BranchIx, MountedFd, Stat)> {
-        match self.open_now(pool, inode, flags) {
-            // Another thread may briefly hold a lease on the file to look for mappings: waits for it.
-            Err(error) if error.errno() == Errno::AGAIN && flags.contains(OFlags::NONBLOCK) => {
-                self.open_now(pool, inode, flags - OFlags::NONBLOCK)
-            }
-            opened => opened,
+        let open = |flags| self.open_now(pool, inode, flags);
+        match inode.branch() {
+            Some(at) => pool.branch(at).past_leases(flags, open),
+            None => open(flags),
         }
     }
 
