@@ -21,7 +21,7 @@ use fsstack_engine::answer::{Attr, Entry};
 use fsstack_engine::kept::Kept;
 use fsstack_engine::ops::{Change, KeptListing};
 use fsstack_engine::{OpError, Union};
-use fsstack_pool::settings::Xattrs;
+use fsstack_pool::settings::{Locks, Xattrs};
 use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::process::is_program;
 use fsstack_sys::{Errno, OFlags};
@@ -106,7 +106,10 @@ impl Serve for Adapter {
                 return Outcome::Silent;
             }
             Operation::Interrupt { unique } => {
-                self.interrupts.interrupt(unique);
+                // Where the kernel keeps the locks, nothing waits that could be given up.
+                if self.union.pool().settings.locks == Locks::Branch {
+                    self.interrupts.interrupt(unique);
+                }
                 return Outcome::Silent;
             }
             _ => {}

@@ -2,7 +2,7 @@
 //!
 //! Only a wait for a lock can be interrupted: everything else is run to its end. INTERRUPT may be read by one
 //! thread in the moment between another one's reading of the request and its saying so here. So those that find nobody are
-//! remembered for a while, however many there are.
+//! remembered for a while. A program sends as many as it likes: the oldest are forgotten where there are too many.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 
 /// How long an INTERRUPT is remembered that found nobody waiting.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// So many are remembered. At a million a second the oldest has come 65 ms before.
+const MOST_REMEMBERED: usize = 1 << 16;
 
 /// Waiting requests and interrupted ones.
 #[derive(Debug, Default)]
@@ -25,16 +27,33 @@ pub struct Interrupts {
 struct InterruptTable {
     /// Whether its caller has given it up, for each request that waits.
     waiting: HashMap<u64, bool>,
-    early: VecDeque<(Instant, u64)>,
+    /// INTERRUPTs that found nobody waiting: the request's number, and when the last one came.
+    early: HashMap<u64, Instant>,
+    /// The same in their order, with some that were taken since.
+    order: VecDeque<(Instant, u64)>,
     /// Waits that ended only because all are put off.
     put_off: HashSet<u64>,
 }
 
 impl InterruptTable {
+    /// Remembers an INTERRUPT of request `unique`.
+    fn note_early(&mut self, unique: u64) {
+        let now = Instant::now();
+        while let Some((since, oldest)) = self.order.front().copied()
+            && (MOST_REMEMBERED <= self.order.len() || REMEMBERED_FOR < now.duration_since(since))
+        {
+            self.order.pop_front();
+            if self.early.get(&oldest) == Some(&since) {
+                self.early.remove(&oldest);
+            }
+        }
+        self.early.insert(unique, now);
+        self.order.push_back((now, unique));
+    }
+
     /// Whether an INTERRUPT of request `unique` came before it waited; forgets it.
     fn take_early(&mut self, unique: u64) -> bool {
-        let early = self.early.iter().position(|(_, known)| *known == unique);
-        early.and_then(|at| self.early.remove(at)).is_some()
+        self.early.remove(&unique).is_some()
     }
 }
 
@@ -53,11 +72,7 @@ impl Interrupts {
             *interrupted = true;
             return;
         }
-        let now = Instant::now();
-        while state.early.front().is_some_and(|(since, _)| REMEMBERED_FOR < now.duration_since(*since)) {
-            state.early.pop_front();
-        }
-        state.early.push_back((now, unique));
+        state.note_early(unique);
     }
 
     /// Request `unique` was read, and is about to wait.
@@ -88,7 +103,7 @@ impl Interrupts {
         let interrupted = state.waiting.remove(&unique).unwrap_or(false);
         // Given up in the moment since it was put off: remembered for its next wait.
         if interrupted && state.put_off.contains(&unique) {
-            state.early.push_back((Instant::now(), unique));
+            state.note_early(unique);
         }
     }
 
@@ -128,7 +143,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Interrupts;
+    use super::{Interrupts, MOST_REMEMBERED};
 
     #[test]
     fn an_interrupt_finds_its_request_before_or_after_it_waits() {
@@ -176,10 +191,25 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_is_remembered_however_many_others_come() {
+    fn an_interrupt_is_remembered_though_many_others_come() {
         let all = Interrupts::default();
         (0..10_000).for_each(|unique| all.interrupt(unique));
         assert!(all.watch(0).is_interrupted());
+    }
+
+    #[test]
+    fn so_many_interrupts_are_remembered_and_no_more() {
+        let all = Interrupts::default();
+        let more = MOST_REMEMBERED as u64 + 10;
+        (0..more).for_each(|unique| all.interrupt(unique));
+        all.interrupt(20);
+        assert!(!all.watch(0).is_interrupted() && all.watch(20).is_interrupted());
+        for _ in 0..more {
+            all.interrupt(1);
+            assert!(all.watch(1).is_interrupted());
+        }
+        let state = all.table.lock();
+        assert!(state.order.len() <= MOST_REMEMBERED && state.early.len() <= MOST_REMEMBERED);
     }
 
     #[test]
