@@ -42,7 +42,7 @@ fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
         let mode = Change { mode: Some(0o600), ..Change::default() };
         union.setattr(known, None, mode, Caller::DAEMON).unwrap();
     });
-    cost("getxattr", &|| assert!(union.getxattr(known, c"user.a", &mut [0; 8]).is_err()));
+    cost("getxattr", &|| assert!(union.getxattr(known, c"user.a", Caller::DAEMON, &mut [0; 8]).is_err()));
     cost("create", &|| {
         let made = union.create(dir, new.as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
         union.release(made.opened.handle);

@@ -164,7 +164,7 @@ fn a_default_acl_replaces_the_umask_and_goes_with_the_skeleton() {
         "the mask is the ACL's, not the umask"
     );
     let mut acl = [0; 256];
-    assert!(pool.union.getxattr(file.ino, c"system.posix_acl_access", &mut acl).unwrap() > 4);
+    assert!(pool.union.getxattr(file.ino, c"system.posix_acl_access", Caller::DAEMON, &mut acl).unwrap() > 4);
 }
 
 #[test]

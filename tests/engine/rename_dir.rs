@@ -123,7 +123,10 @@ fn rename_without_hint() {
     assert_eq!(pool.ino("e"), dir);
     assert_eq!(pool.union.getattr(b, None).unwrap().stat.size, 1);
     let mut path = vec![0; 4096];
-    let len = pool.union.getxattr(dir, c"user.mergerfs.relpath", &mut path).unwrap();
+    let len = pool
+        .union
+        .getxattr(dir, c"user.mergerfs.relpath", fsstack_engine::Caller::DAEMON, &mut path)
+        .unwrap();
     assert_eq!(&path[..len], b"/e");
 }
 

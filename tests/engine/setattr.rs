@@ -121,7 +121,7 @@ fn an_unlinked_open_file_takes_every_change() {
     }
     pool.union.setxattr(file.ino, c"user.a", b"b", 0, false, Caller::DAEMON).unwrap();
     let mut value = [0; 4];
-    assert_eq!(pool.union.getxattr(file.ino, c"user.a", &mut value).unwrap(), 1);
+    assert_eq!(pool.union.getxattr(file.ino, c"user.a", Caller::DAEMON, &mut value).unwrap(), 1);
 }
 
 /// A write by a user who may not keep the file's set-id bits.

@@ -50,7 +50,7 @@ impl Pooled {
 
     fn ask(&self, path: &str, name: &std::ffi::CStr) -> String {
         let mut value = vec![0; 4096];
-        let len = self.union.getxattr(self.ino(path), name, &mut value).unwrap();
+        let len = self.union.getxattr(self.ino(path), name, Caller::DAEMON, &mut value).unwrap();
         value.truncate(len);
         String::from_utf8(value).unwrap()
     }
@@ -182,7 +182,7 @@ fn auto_tells_why_it_is_stacked() {
     let film = bare.write("film", "x");
     let open = bare.open(film, OFlags::RDONLY).unwrap();
     let mut value = [0; 200];
-    let len = bare.union.getxattr(film, c"user.fsstack.why", &mut value).unwrap();
+    let len = bare.union.getxattr(film, c"user.fsstack.why", Caller::DAEMON, &mut value).unwrap();
     let answer = String::from_utf8_lossy(&value[..len]).into_owned();
     assert_eq!(answer, "stacked: the pool's write-path=auto, but this mount has no passthrough");
     bare.close(open);

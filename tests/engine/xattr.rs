@@ -12,7 +12,7 @@ use crate::test_bed::{TestBed, settings};
 
 fn get(pool: &TestBed, ino: Ino, name: &CStr) -> Result<String, Errno> {
     let mut value = vec![0; 8192];
-    let len = pool.union.getxattr(ino, name, &mut value).map_err(|e| e.errno())?;
+    let len = pool.union.getxattr(ino, name, Caller::DAEMON, &mut value).map_err(|e| e.errno())?;
     value.truncate(len);
     Ok(String::from_utf8(value).unwrap())
 }
@@ -38,8 +38,11 @@ fn set_get_list_remove() {
     assert_eq!(set(b"2", CREATE), Err(Errno::EXIST));
     set(b"22", REPLACE).unwrap();
     assert_eq!(get(&pool, ino, c"user.a").unwrap(), "22");
-    assert_eq!(pool.union.getxattr(ino, c"user.a", &mut []).unwrap(), 2);
-    assert_eq!(pool.union.getxattr(ino, c"user.a", &mut [0]).unwrap_err().errno(), Errno::RANGE);
+    assert_eq!(pool.union.getxattr(ino, c"user.a", Caller::DAEMON, &mut []).unwrap(), 2);
+    assert_eq!(
+        pool.union.getxattr(ino, c"user.a", Caller::DAEMON, &mut [0]).unwrap_err().errno(),
+        Errno::RANGE
+    );
     assert_eq!(list(&pool, ino, Caller::DAEMON), ["user.a"]);
     assert_eq!(pool.union.listxattr(ino, Caller::DAEMON, &mut [0; 3]).unwrap_err().errno(), Errno::RANGE);
     pool.union.removexattr(ino, c"user.a", Caller::DAEMON).unwrap();
@@ -203,6 +206,41 @@ fn the_pool_tells_where_a_file_is() {
     assert_eq!(get(&pool, Ino::ROOT, c"user.mergerfs.relpath").unwrap(), "/");
     let copies = [0, 1, 2].map(|at| pool.on(at, "d").display().to_string()).join("\n");
     assert_eq!(get(&pool, pool.ino("d"), c"user.fsstack.paths").unwrap(), copies);
+}
+
+#[test]
+fn a_path_in_a_closed_directory_is_told_to_root_only() {
+    let pool = TestBed::new(1);
+    let close = |dir: &str| {
+        std::fs::set_permissions(pool.on(0, dir), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .unwrap();
+    };
+    pool.put(0, "shared/film", "x");
+    pool.put_dir(0, "closed");
+    std::fs::hard_link(pool.on(0, "shared/film"), pool.on(0, "closed/secret")).unwrap();
+    close("closed");
+    let ino = pool.ino("shared/film");
+    assert_eq!(pool.ino("closed/secret"), ino);
+    let told = |uid, name| {
+        let mut value = vec![0; 8192];
+        let told = pool.union.getxattr(ino, name, Caller { uid, ..Caller::DAEMON }, &mut value);
+        told.map(|len| String::from_utf8(value[..len].to_vec()).unwrap()).map_err(|error| error.errno())
+    };
+    let names = [
+        c"user.fsstack.path",
+        c"user.fsstack.paths",
+        c"user.mergerfs.relpath",
+        c"user.mergerfs.fullpath",
+        c"user.mergerfs.allpaths",
+    ];
+    for name in names {
+        assert!(told(0, name).unwrap().ends_with("/closed/secret"), "{name:?}");
+        assert!(told(1234, name).unwrap().ends_with("/shared/film"), "{name:?}");
+    }
+    close("shared");
+    for name in names {
+        assert_eq!(told(1234, name).unwrap_err(), Errno::NODATA, "{name:?}");
+    }
 }
 
 #[test]

@@ -178,7 +178,11 @@ fn a_file_that_comes_to_the_target_while_one_moves_there_stays() {
     assert!(test_bed.left() == ([true; 2], vec![b'm'; SIZE]));
     let film = test_bed.engine.ino(Path::new(FILM)).unwrap();
     let mut why = [0; 256];
-    let len = test_bed.engine.union.getxattr(film, c"user.fsstack.why", &mut why).unwrap();
+    let len = test_bed
+        .engine
+        .union
+        .getxattr(film, c"user.fsstack.why", fsstack_engine::Caller::DAEMON, &mut why)
+        .unwrap();
     let why = String::from_utf8_lossy(&why[..len]);
     assert!(why.contains("hides files of its name"), "{why}");
 }

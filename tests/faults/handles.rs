@@ -339,7 +339,8 @@ fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
         let answer = answer.map_err(OpError::errno);
         assert!(matches!(answer, Ok(()) | Err(Errno::IO)), "{nth} ({failed:?}): {answer:?}");
         let mut value = [0; 8];
-        let asked = || engine.union.getxattr(ino, c"user.none", &mut value).map(drop);
+        let asked =
+            || engine.union.getxattr(ino, c"user.none", fsstack_engine::Caller::DAEMON, &mut value).map(drop);
         let (answer, of_xattr) = fault::fail(nth, Errno::IO, asked);
         assert_ne!(answer.map_err(OpError::errno), Err(Errno::STALE), "{nth} ({of_xattr:?})");
         if failed.is_none() && of_xattr.is_none() {

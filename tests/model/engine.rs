@@ -298,7 +298,7 @@ impl Engine {
         user.map(|name| {
             let name = CStr::from_bytes_with_nul(name).unwrap();
             let mut value = vec![0; 4096];
-            let len = self.union.getxattr(ino, name, &mut value).map_err(|e| e.errno())?;
+            let len = self.union.getxattr(ino, name, Caller::DAEMON, &mut value).map_err(|e| e.errno())?;
             value.truncate(len);
             Ok((name.to_owned(), value))
         })

@@ -14,9 +14,10 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::capability::CAPABILITY;
 use crate::files::route::Route;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
+use crate::tree::resolve::has_xattr;
 use crate::union::Union;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
@@ -43,12 +44,12 @@ impl Union {
     /// only.
     ///
     /// # Errors
-    /// ENODATA if there is none; ERANGE if `into` is too small; the branch's error.
-    pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
+    /// ENODATA if there is none, or it would be a path that `caller` may not be allowed to see; ERANGE if `into` is too small; the branch's error.
+    pub fn getxattr(&self, ino: Ino, name: &CStr, caller: Caller, into: &mut [u8]) -> Result<usize> {
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if is_ours(name.to_bytes()) {
-            let value = self.about(&pool, &inode, name.to_bytes())?.ok_or(Errno::NODATA)?;
+            let value = self.about(&pool, &inode, name.to_bytes(), caller)?.ok_or(Errno::NODATA)?;
             return fill(into, &value);
         }
         if is_hidden(name.to_bytes()) {
@@ -196,19 +197,19 @@ impl Union {
     }
 
     /// Value of the pool's own attribute `name` of the object; None if there is no such attribute.
-    fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8], caller: Caller) -> Result<Option<Vec<u8>>> {
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
-        let full = |branch: &[u8], relative: &[u8]| [branch, relative].concat();
+        let relative = || self.tree.path_for(pool, inode, caller);
         Ok(match name {
             b"user.fsstack.branch" | b"user.mergerfs.basepath" => Some(branch),
-            b"user.fsstack.path" | b"user.mergerfs.fullpath" => Some(full(&branch, &relative(inode)?)),
+            b"user.fsstack.path" | b"user.mergerfs.fullpath" => Some([branch, relative()?.1].concat()),
             b"user.mergerfs.relpath" => {
-                let relative = relative(inode)?;
+                let (_, relative) = relative()?;
                 Some(if relative.is_empty() { b"/".to_vec() } else { relative })
             }
-            b"user.fsstack.paths" => Some(self.tree.all_paths(pool, inode)?.join(&b'\n')),
-            b"user.mergerfs.allpaths" => Some(self.tree.all_paths(pool, inode)?.join(&b'\0')),
+            b"user.fsstack.paths" => Some(self.tree.all_paths(pool, inode, relative()?)?.join(&b'\n')),
+            b"user.mergerfs.allpaths" => Some(self.tree.all_paths(pool, inode, relative()?)?.join(&b'\0')),
             b"user.fsstack.transport" if inode.is_root() => {
                 self.transport().map(|name| name.as_bytes().to_vec())
             }
@@ -310,9 +311,13 @@ impl Tree {
     }
 
     /// Paths on the branches of all copies, hidden ones too.
-    fn all_paths(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
-        let relative = relative(inode)?;
-        let holders = match inode.name() {
+    fn all_paths(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        (name, relative): (Option<InodeName>, Vec<u8>),
+    ) -> Result<Vec<Vec<u8>>> {
+        let holders = match name {
             Some(name) if !inode.is_dir() => {
                 self.find_all(pool, &name.parent, &name.name, None)?.into_iter().map(|(at, _)| at).collect()
             }
@@ -323,12 +328,50 @@ impl Tree {
             .map(|at| [pool.branch(*at).path.as_os_str().as_encoded_bytes(), relative.as_slice()].concat())
             .collect())
     }
-}
 
-/// The path below the pool's root, with a leading slash; empty for the root.
-fn relative(inode: &Arc<Inode>) -> Result<Vec<u8>> {
-    let path = inode.path().ok_or(Errno::NODATA)?;
-    Ok(if path.is_empty() { path } else { [b"/", path.as_slice()].concat() })
+    /// A name of the object for `caller`, and its path below the pool's root, with a leading slash; empty for the root. Of a file
+    /// with several known names, another user's directory may have the one that was seen last: a caller other than root gets
+    /// one in directories that all users may search.
+    ///
+    /// # Errors
+    /// ENODATA if there is none.
+    fn path_for(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        caller: Caller,
+    ) -> Result<(Option<InodeName>, Vec<u8>)> {
+        if inode.is_root() {
+            return Ok((None, Vec::new()));
+        }
+        let mut names = inode.names();
+        if names.len() > 1 && !caller.is_root() {
+            names.retain(|name| self.is_open_to_all(pool, name));
+        }
+        let name = names.into_iter().next().ok_or(Errno::NODATA)?;
+        let path = name.path().ok_or(Errno::NODATA)?;
+        Ok((Some(name), [b"/", path.as_slice()].concat()))
+    }
+
+    /// Whether each user may search the directories above `name`: by the mode, of directories without an ACL.
+    fn is_open_to_all(&self, pool: &Pool, name: &InodeName) -> bool {
+        let mut dir = name.parent.clone();
+        loop {
+            let is_open = self.with_one(pool, &dir, |on| match on {
+                On::Fd(fd) | On::Path(fd) => {
+                    Ok(sys::at::stat_fd(fd)?.mode & 0o111 == 0o111 && !has_xattr(on, ACL_ACCESS))
+                }
+                On::Name(..) => Ok(false),
+            });
+            if !is_open.unwrap_or(false) {
+                return false;
+            }
+            dir = match dir.name() {
+                Some(name) => name.parent,
+                None => return dir.is_root(),
+            };
+        }
+    }
 }
 
 fn is_ours(name: &[u8]) -> bool {

@@ -116,7 +116,8 @@ impl Adapter {
     /// Looks whether these are done at all, before they are noted as about to be done.
     fn check_once(&self, request: &Request<'_>) -> Served {
         let ino = Ino(request.header.nodeid);
-        let is_there = |name| match self.union.getxattr(ino, name, &mut []).map_err(errno) {
+        let caller = self.caller(request, 0);
+        let is_there = |name| match self.union.getxattr(ino, name, caller, &mut []).map_err(errno) {
             Ok(_) => Ok(true),
             Err(Errno::NODATA) => Ok(false),
             Err(errno) => Err(errno),

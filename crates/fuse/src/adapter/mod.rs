@@ -274,7 +274,7 @@ impl Adapter {
                 let caller = self.caller(request, 0);
                 self.union.setxattr(ino, name, value, flags, kill_sgid, caller).map_err(errno)
             }
-            Operation::Getxattr { name, size } => self.getxattr(ino, name, size, answer),
+            Operation::Getxattr { name, size } => self.getxattr(request, name, size, answer),
             Operation::Listxattr { size } => self.listxattr(request, size, answer),
             Operation::Removexattr { name } => {
                 self.union.removexattr(ino, name, self.caller(request, 0)).map_err(errno)
