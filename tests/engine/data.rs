@@ -1,10 +1,12 @@
 //! Reading, writing, allocating, holes.
 
 use fsstack_engine::Caller;
-use fsstack_engine::ops::{Whence, WriteTerms};
+use fsstack_engine::ops::{Change, Whence, WriteTerms};
+use fsstack_lab::{Branch, Kind, Layout, MiB, needs};
+use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, OFlags};
 
-use crate::test_bed::TestBed;
+use crate::test_bed::{File, TestBed, settings};
 
 #[test]
 fn reads_and_writes_are_whole_and_end_at_the_end() {
@@ -48,4 +50,37 @@ fn holes_are_found_and_punched() {
         pool.union.fallocate(file.handle, 0x8000, 0, 1, Caller::DAEMON).unwrap_err().errno(),
         Errno::OPNOTSUPP
     );
+}
+
+/// ext4 keeps 5 percent of a disk for root, by the user that the writing thread acts as.
+#[test]
+fn the_reserve_of_ext4_is_not_taken_by_others() {
+    needs!(root(), loops());
+    let home = tempfile::tempdir().unwrap();
+    let disk = Branch::make("disk", Kind::Ext4(MiB(64)), Layout::Sparse, home.path()).unwrap();
+    let pool = TestBed::at(&[disk.path().to_owned()], &[ReadWrite], settings());
+    let stranger = Caller { uid: 1234, gid: 1235, ..Caller::DAEMON };
+    // Made by root, so the thread does not act as the user yet.
+    let [film, own] = ["film", "own"].map(|name| pool.write(name, "x"));
+    pool.setattr(film, Change { uid: Some(stranger.uid), ..Change::default() }).unwrap();
+    let left = || rustix::fs::statvfs(disk.path()).map(|stat| stat.f_bfree * stat.f_frsize).unwrap();
+    let fill = |file: File| {
+        let mut written = 0;
+        loop {
+            match pool.union.write(file.handle, written, &[1; 65536], WriteTerms::default()) {
+                Ok(more) => written += more as u64,
+                Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
+            }
+        }
+    };
+    pool.act_as(stranger);
+    let file = pool.open(film, OFlags::RDWR).unwrap();
+    fill(file);
+    let allocated = pool.union.fallocate(file.handle, 0, 1 << 30, 1 << 20, stranger);
+    assert_eq!(allocated.unwrap_err().errno(), Errno::NOSPC);
+    let reserve = left();
+    assert!(MiB(2).bytes() < reserve, "{reserve} bytes are left");
+    pool.act_as(Caller::DAEMON);
+    fill(pool.open(own, OFlags::RDWR).unwrap());
+    assert!(left() < MiB(1).bytes(), "root's own is full with {} bytes left", left());
 }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, MiB, needs};
 
-use crate::script::{STRANGER, refused_to_stranger, sh, sh_as_stranger};
+use crate::script::{STRANGER, passthrough, refused_to_stranger, sh, sh_as_stranger};
 
 #[test]
 fn new_objects_of_a_user_belong_to_that_user() {
@@ -180,5 +180,28 @@ fn a_server_sees_all_groups_of_the_creator() {
         );
         let owner = format!("{STRANGER} {STRANGER}");
         assert_eq!(sh(pool.path(), &script), format!("{owner}\n{owner}\n{times}"));
+    }
+}
+
+/// ext4 keeps 5 percent of a disk for root, by the user that the writing thread acts as.
+#[test]
+fn the_reserve_of_ext4_is_for_root() {
+    needs!(mounting(), loops());
+    let way = |path: &'static str| path != "passthrough" || passthrough().is_ok();
+    for path in ["stacked", "passthrough"].into_iter().filter(|path| way(path)) {
+        let builder = lab::pool().ext4_branch("a", MiB(64)).option("minfreespace=0");
+        let pool = builder.option(&format!("write-path={path}")).mount();
+        // Made by root, so no thread acts as the user yet.
+        sh(pool.path(), &format!("chmod 755 .; touch film own; chown {STRANGER} film"));
+        let free = || {
+            let said = sh(pool.branch("a").path(), "sync -f .; stat -f -c '%f %S' .");
+            said.split(' ').map(|word| word.parse::<u64>().unwrap()).product::<u64>()
+        };
+        let full = refused_to_stranger(pool.path(), "dd if=/dev/zero of=film bs=64k conv=notrunc");
+        assert!(full.contains("No space left"), "{full}");
+        let reserve = free();
+        assert!(MiB(2).bytes() < reserve, "{reserve} bytes are left, {path}");
+        sh(pool.path(), "dd if=/dev/zero of=own bs=64k count=16 status=none");
+        assert!(free() < reserve, "{path}");
     }
 }

@@ -3,7 +3,7 @@
 use fsstack_sys::process::{file_system_ids, groups_of, has_group};
 use fsstack_sys::{Errno, Stat, SysError, identity};
 
-use crate::branch::Branch;
+use crate::branch::{Branch, FsKind};
 use crate::error::{OpError, Result};
 
 /// The process that made a request, from the kernel's request header.
@@ -77,6 +77,21 @@ impl Caller {
     fn main_group(self) -> Option<u32> {
         if self.mapped { file_system_ids(self.pid).map(|(_, gid)| gid) } else { Some(self.gid) }
     }
+}
+
+/// Runs `work`, which takes space on `branch`, as the user `uid`. ext4 gives its reserve (`mkfs.ext4 -m`, 5 percent) to the
+/// user that the calling thread acts as, if that is root.
+///
+/// # Errors
+///
+/// The kernel does not let the daemon act as that user.
+pub fn taking_space<T>(branch: &Branch, uid: u32, work: impl FnOnce() -> T) -> Result<T, SysError> {
+    /// Stands for a user that is unknown, and not root.
+    const STRANGER: u32 = 65_534;
+    if branch.kind != FsKind::LocalHashed || !identity::is_root() {
+        return Ok(work());
+    }
+    identity::acting_as_user(if uid == UNKNOWN { STRANGER } else { uid }, work)
 }
 
 /// Runs `work` on a thread that acts as the owner of the file with the attributes `stat`, and as the daemon again

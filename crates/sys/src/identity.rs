@@ -137,6 +137,12 @@ pub fn acting_as<T>(caller: Caller, groups: Option<&[u32]>, work: impl FnOnce() 
     Ok(work())
 }
 
+/// Runs `work` with the calling thread acting as the user `uid`, whatever its groups are: for calls that make nothing. The
+/// thread keeps the identity, as after [`acting_as`].
+pub fn acting_as_user<T>(uid: u32, work: impl FnOnce() -> T) -> Result<T> {
+    acting_as(Caller { uid, ..CURRENT.get().unwrap_or_else(daemon) }, None, work)
+}
+
 /// Called before the calling thread makes a file or directory: resets its identity to the daemon's unless it is inside
 /// [`acting_as`].
 pub(crate) fn before_making() -> Result<()> {
@@ -342,6 +348,23 @@ mod tests {
             assert_eq!(made.uid(), rustix::process::geteuid().as_raw());
             go.send(()).unwrap();
             stranger.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_thread_that_acts_as_a_user_makes_no_call_if_it_is_that_user() {
+        on_a_thread(|| {
+            let status = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let is_user = |uid: u32| {
+                status().lines().any(|line| line.starts_with("Uid:") && line.ends_with(&format!("\t{uid}")))
+            };
+            become_(STRANGER).unwrap();
+            let ((), counts) = crate::count::scope(|| acting_as_user(STRANGER.uid, || ()).unwrap());
+            assert_eq!(counts.total(), 0);
+            if is_root() {
+                assert!(acting_as_user(4321, || is_user(4321)).unwrap());
+                assert!(acting_as_user(0, || is_user(0)).unwrap());
+            }
         });
     }
 

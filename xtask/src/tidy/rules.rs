@@ -106,7 +106,7 @@ pub(super) fn one_identity(sources: &[Source]) -> Vec<String> {
             && !["crates/sys/", "crates/branch/"].iter().any(|own| source.path.starts_with(own))
     };
     let becomes =
-        |line: &str| ["identity::acting_as(", "become_daemon("].iter().any(|call| line.contains(call));
+        |line: &str| ["identity::acting_as", "become_daemon("].iter().any(|call| line.contains(call));
     rust(sources).filter(outside).flat_map(|source| where_code(source, becomes)).collect()
 }
 

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_branch::branch::Branch;
+use fsstack_branch::caller::taking_space;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
@@ -22,12 +23,13 @@ use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
 pub(super) struct DirtyFlag(AtomicBool);
 
 impl OpenFile {
-    /// Like [`Self::ask`], for writes with the durability `sync`: the space on the branch is counted.
+    /// Like [`Self::ask`], for writes of the user `uid` with the durability `sync`: the space on the branch is counted.
     ///
     /// # Errors
     /// What the call answered.
     pub fn ask_to_write(
         &self,
+        uid: u32,
         sync: Option<Sync>,
         call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>,
     ) -> Result<usize> {
@@ -35,7 +37,8 @@ impl OpenFile {
         let placed = self.settled(Self::placed)?;
         // A write that waits for the disk may take as long as an fsync.
         let kind = if sync.is_some() { CallKind::Long } else { CallKind::Short };
-        let written = placed.branch.ask_for(kind, || call(placed.fd.as_fd()))?;
+        let written =
+            placed.branch.ask_for(kind, || taking_space(&placed.branch, uid, || call(placed.fd.as_fd()))?)?;
         placed.branch.note_placed(written);
         if sync.is_none() {
             self.note_written();

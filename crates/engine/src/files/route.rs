@@ -12,7 +12,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fsstack_branch::caller::Caller;
+use fsstack_branch::branch::FsKind;
+use fsstack_branch::caller::{Caller, UNKNOWN, taking_space};
+use fsstack_sys as sys;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -110,6 +112,12 @@ impl Writer {
         }
     }
 
+    /// The user; [`UNKNOWN`] for one that is not known, or is root in an idmapped mount only.
+    pub(crate) fn user(self) -> u32 {
+        let is_known = self.0 & Self::NOT_ROOT == 0;
+        u32::try_from(self.0 & u64::from(u32::MAX)).ok().filter(|_| is_known).unwrap_or(UNKNOWN)
+    }
+
     /// True for a user other than root and `owner`. An unknown user is a stranger to every owner.
     pub fn is_stranger_to(self, owner: u32) -> bool {
         self.0 != 0 && self.0 & u64::from(u32::MAX) != u64::from(owner)
@@ -175,11 +183,19 @@ pub(super) fn register(placed: &BranchFile, kernel: &dyn Backings) -> Result<u32
     if placed.branch.refuses_passthrough() {
         return Err(StackedReason::BranchRefuses);
     }
-    let mut opened = kernel.open(placed.fd.as_fd());
+    // The kernel writes as the user that the thread acts as now, for later opens by other users too.
+    let is_asked = placed.branch.kind == FsKind::LocalHashed;
+    let stat = is_asked.then(|| placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd())));
+    let owner = stat.and_then(Result::ok).map_or(UNKNOWN, |stat| stat.uid);
+    let open = |fd| {
+        taking_space(&placed.branch, owner, || kernel.open(fd))
+            .unwrap_or_else(|error| Err(std::io::Error::from_raw_os_error(error.errno.raw_os_error())))
+    };
+    let mut opened = open(placed.fd.as_fd());
     if opened.is_err() && placed.access == Access::Name {
         // What the branch has against it says nothing of the kernel.
         let Ok(file) = placed.open_to_read() else { return Err(StackedReason::DoesNotOpen) };
-        opened = kernel.open(file.as_fd());
+        opened = open(file.as_fd());
         if opened.is_ok() {
             placed.branch.opens_in_full();
         }

@@ -4,7 +4,7 @@
 
 use std::os::fd::AsFd;
 
-use fsstack_branch::caller::Caller;
+use fsstack_branch::caller::{Caller, taking_space};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
@@ -44,7 +44,7 @@ impl Union {
         let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
-            let copy = || copy(&source.file, from.1, &target.file, to.1, len);
+            let copy = || copy((&source.file, from.1), (&target.file, to.1), len, caller.uid);
             let copied = if more > BRIEF { reply_takeover::aside(copy) } else { copy() }?;
             target.file.note_written();
             Ok(copied)
@@ -56,8 +56,8 @@ impl Union {
 const AT_MOST: usize = 0x7fff_f000;
 
 /// The branch's own way where both files are on one. The target's place is waited for first, with nothing held: it may be
-/// about to move.
-fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Result<u64> {
+/// about to move. It takes space as the user `uid` does.
+fn copy((source, from): (&OpenFile, u64), (target, to): (&OpenFile, u64), len: u64, uid: u32) -> Result<u64> {
     source.make_readable()?;
     let target = target.settled(OpenFile::readable)?;
     let source = source.held()?;
@@ -67,7 +67,7 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
         let want = usize::try_from(len).map_or(AT_MOST, |len| len.min(AT_MOST));
         let copied = source.branch.ask_long(|| {
             let copy = || sys::file::copy_range(source_fd, from, target_fd, to, want);
-            target.branch.ask_inside(copy).map_err(in_pool)
+            target.branch.ask_inside(|| taking_space(&target.branch, uid, copy)?).map_err(in_pool)
         });
         match copied {
             Err(error) if matches!(error.errno(), Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -85,7 +85,10 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
     } else {
         (&target.branch, &source.branch)
     };
-    let copied = || transfer::copy((source_fd, from), (target_fd, to), len.min(AT_MOST as u64), PORTION);
+    let copied = || {
+        let copy = || transfer::copy((source_fd, from), (target_fd, to), len.min(AT_MOST as u64), PORTION);
+        taking_space(&target.branch, uid, copy)?
+    };
     let kind = if first.ix == second.ix { None } else { Some(CallKind::Long) };
     first.ask_long(|| {
         let inside = kind.map_or(Ok(None), |kind| second.come_in(kind)).map_err(in_pool)?;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
-use fsstack_branch::caller::Caller;
+use fsstack_branch::caller::{Caller, UNKNOWN, taking_space};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::Handle;
 use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno};
 
-use crate::files::route::Route;
+use crate::files::route::{Route, Writer};
 use crate::files::{OpenFile, Sync};
 use crate::inode::Inode;
 use crate::kept::slots;
@@ -150,6 +150,7 @@ impl Union {
         // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
         // another host. The branch appends under its own lock.
         let how = flags_of(sync, terms.appends);
+        let uid = open.writer.map_or(UNKNOWN, Writer::user);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
@@ -157,7 +158,7 @@ impl Union {
             let branch = open.file.branch();
             let refreshes = terms.appends && branch.is_remote();
             let write = || {
-                open.file.ask_to_write(sync, |fd| {
+                open.file.ask_to_write(uid, sync, |fd| {
                     if refreshes {
                         // A remote branch's client appends at the size that it has kept, until it asks the server.
                         sys::at::stat_now(fd)?;
@@ -210,7 +211,10 @@ impl Union {
         open.file.make_writable()?;
         self.strip(&open.inode, &open.file, caller)?;
         self.with_room(&open.inode, &open.file, len, || {
-            open.file.change(CallKind::Long, |fd| sys::file::fallocate(fd, mode, offset, len))
+            open.file.change(CallKind::Long, |fd| {
+                let allocate = || sys::file::fallocate(fd, mode, offset, len);
+                taking_space(&open.file.branch(), caller.uid, allocate)?
+            })
         })?;
         open.file.note_changed();
         if mode & TAKES_NONE == 0 {

@@ -12,12 +12,11 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
-use crate::files::capability::CAPABILITY;
+use crate::files::capability::{CAPABILITY, has_xattr};
 use crate::files::route::Route;
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
-use crate::tree::resolve::has_xattr;
 use crate::union::Union;
 
 /// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
