@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fsstack_engine::admin::live::Position;
 use fsstack_engine::ops::{LockKind, LockRequest, LockType, WriteTerms};
 use fsstack_engine::settings::{Locks, Settings};
 use fsstack_engine::{Caller, Union};
 use fsstack_lab::needs;
-use fsstack_pool::{BranchSpec, Handle, Ino};
+use fsstack_pool::{BranchMode, BranchSpec, EntryName, Handle, Ino};
 use fsstack_sys::{Errno, OFlags, fault};
 
 use crate::engine::{Engine, settings};
@@ -132,6 +132,38 @@ fn a_lock_is_kept_though_its_owner_closes_the_file_meanwhile() {
         assert_eq!(answer, Ok(()));
         assert_eq!(lock(&engine.union, handle, 2), Err(Errno::AGAIN), "closed at call {nth}");
         engine.union.release(handle);
+    }
+}
+
+#[test]
+fn a_directorys_times_stay_those_of_a_create_beside_a_new_copy_in_it() {
+    for nth in 1.. {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [kept, filled] = homes.each_ref().map(|home| home.path().to_owned());
+        std::fs::create_dir(kept.join("d")).unwrap();
+        for home in [&kept, &filled] {
+            let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+            std::fs::File::open(home).unwrap().set_modified(long_ago).unwrap();
+        }
+        let specs = vec![
+            BranchSpec { mode: BranchMode::NoCreate, ..BranchSpec::new(kept) },
+            BranchSpec::new(filled.clone()),
+        ];
+        let engine = Engine::of(specs, settings("ff"));
+        let other = engine.union.clone();
+        let create = move || {
+            let name = EntryName::new(c"new").unwrap();
+            let made = other.create(Ino::ROOT, name, 0o644, OFlags::WRONLY, Caller::DAEMON).unwrap();
+            other.release(made.opened.handle);
+        };
+        let first = || engine.create(Path::new("d/film"), 0o644);
+        let Some(made) = meet(nth, create, first) else {
+            assert!(nth > 5, "a new copy of a directory makes calls");
+            break;
+        };
+        made.unwrap();
+        let changed = |path: &Path| path.metadata().unwrap().modified().unwrap();
+        assert!(changed(&filled.join("new")) <= changed(&filled), "made at call {nth}");
     }
 }
 

@@ -62,6 +62,11 @@ impl Inode {
         alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name, _rank: rank })
     }
 
+    /// Whether a thread is making a name in this directory.
+    pub(crate) fn is_being_filled(&self) -> bool {
+        self.with_dir(|dir| !dir.creating.is_empty()).unwrap_or(false)
+    }
+
     /// Whether `name` is being made by a thread that may never come back.
     pub(crate) fn is_made_by_stuck(&self, name: &CStr) -> bool {
         let name = hash_name(self.id.ino, name.to_bytes());

@@ -123,8 +123,15 @@ impl Tree {
         if model.is_immutable() || model.is_append_only() {
             return Err(Errno::PERM.into()); // on a further branch it could be filled, and emptied
         }
+        let above = &name.parent;
+        let born = above.born();
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
+        if above.is_being_filled() || above.born() != born {
+            // Its times were set back, over those of a create of another thread.
+            let now = Times { atime: SetTime::Omit, mtime: SetTime::Now };
+            branch.ask(|| sys::at::utimens_fd(parent.as_fd(), now))?;
+        }
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
         self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
         // It may have been found there, unmarked.
