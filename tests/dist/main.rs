@@ -150,8 +150,14 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         # In a group of its own, where SCHED_IDLE threads do not starve.
         pid=$(systemctl show -P MainPID fsstack@media)
         grep -q 'fsstack@media.service$' /proc/$pid/cgroup
-        chrt -p $(grep -l -e fuse-0 -e ring-0 /proc/$pid/task/*/comm | head -1 | cut -d/ -f5) | grep -o SCHED_IDLE
-        # A daemon that died is replaced, and what it left cleared away.
+        daemon=$(pgrep -P $pid)
+        chrt -p $(grep -l fuse-0 /proc/$daemon/task/*/comm | head -1 | cut -d/ -f5) | grep -o SCHED_IDLE
+        # An open file goes on over the daemon's death and an upgrade; both are the same service to systemd.
+        exec 7>> /srv/pool/file
+        kill -KILL $daemon; echo 'after a death' >&7
+        systemctl reload fsstack@media && echo 'after an upgrade' >&7
+        exec 7>&-; [ $pid = $(systemctl show -P MainPID fsstack@media) ]
+        # A service that died with its keeper is started again, and what it left cleared away.
         systemctl kill --signal=KILL --kill-whom=main fsstack@media
         for i in $(seq 300); do
             again=$(systemctl show -P MainPID fsstack@media)
@@ -177,8 +183,8 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         Ok(printed) => printed,
         Err(skip) => return skip.announce(),
     };
-    let expected =
-        "fuse.fsstack\nSCHED_IDLE\nwords\nfuse.fsstack\nstopped\nfuse.fsstack\npurged\nwords\nnothing left\n";
+    let expected = "fuse.fsstack\nSCHED_IDLE\nwords\nafter a death\nafter an upgrade\nfuse.fsstack\nstopped\nfuse.fsstack\npurged\n\
+         words\nafter a death\nafter an upgrade\nnothing left\n";
     assert_eq!(printed, expected);
 }
 

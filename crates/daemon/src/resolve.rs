@@ -21,6 +21,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// First kernel that sends requests of a dead daemon again (FUSE_NOTIFY_RESEND).
+const RESENDS: (u32, u32) = (6, 9);
+
 /// Resolves an invocation, or reports all of its problems.
 pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
@@ -40,7 +43,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     export(&raw, world, &mut problems);
     transport(&raw, &mut problems);
     xattrs(&mut raw, &mut problems);
-    restart(&raw, world, mount_point.as_deref(), &mut problems);
+    restart(&mut raw, world, mount_point.as_deref(), &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
     unknown_targets(&mut raw, &branches);
@@ -150,37 +153,70 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
     }
 }
 
-/// Refuses what cannot be found again: only at /dev/fuse, by root, and with locks that are the kernel's, it is.
-fn restart(raw: &RawOptions, world: &World, mount_point: Option<&Path>, problems: &mut Problems) {
-    if raw.options.restart == Restart::Off {
-        return;
+/// Settles `auto`, and refuses `keep` beside what a daemon that died takes along.
+fn restart(raw: &mut RawOptions, world: &World, mount_point: Option<&Path>, problems: &mut Problems) {
+    let restart = raw.spelled("restart").to_owned();
+    let obstacles = restart_obstacles(raw, world, mount_point);
+    match raw.options.restart {
+        Restart::Off => {}
+        Restart::Keep => {
+            for (option, reason) in obstacles {
+                let with = option.map(|option| format!("{option} and ")).unwrap_or_default();
+                problems.usage(format!("{with}{restart}: {reason}"));
+            }
+        }
+        Restart::Auto => match obstacles.into_iter().next() {
+            None => raw.options.restart = Restart::Keep,
+            Some((option, reason)) => {
+                let with = option.map(|option| format!("{option}: ")).unwrap_or_default();
+                raw.options.restart = Restart::Off;
+                raw.notice(format!("{restart}: the pool ends if the daemon dies: {with}{reason}"));
+            }
+        },
     }
-    let restart = raw.spelled("restart");
-    if raw.options.transport == Transport::Ring {
-        problems.usage(format!(
-            "{} and {restart}: the kernel does not give requests in a ring to another daemon; use transport=dev",
-            raw.spelled("transport")
-        ));
-    }
-    if raw.options.engine.locks == Locks::Branch {
-        problems.usage(format!(
-            "{} and {restart}: who has which lock on a branch is forgotten with the daemon; use locks=local",
-            raw.spelled("locks")
-        ));
-    }
-    if let (LogTarget::File(file), Some(pool)) = (&raw.options.log.target, mount_point)
-        && file.starts_with(pool)
-    {
-        problems.usage(format!(
-            "{} and {restart}: it lies in the pool itself, which nobody serves when the daemon is dead; name another file",
-            raw.spelled("log")
-        ));
-    }
-    if world.privilege == Privilege::User {
-        problems.usage(format!(
-            "{restart}: finding files again by their numbers needs root; leave it out, or mount as root"
-        ));
-    }
+}
+
+/// Options beside which a daemon that died cannot be replaced, as they were spelled, and reasons. It can only at /dev/fuse, by root, and
+/// with locks that are the kernel's.
+fn restart_obstacles(
+    raw: &RawOptions,
+    world: &World,
+    mount_point: Option<&Path>,
+) -> Vec<(Option<String>, &'static str)> {
+    let log = match (&raw.options.log.target, mount_point) {
+        (LogTarget::File(file), Some(pool)) => file.starts_with(pool),
+        _ => false,
+    };
+    let by_option = [
+        (
+            "transport",
+            raw.options.transport == Transport::Ring,
+            "the kernel does not give requests in a ring to another daemon; use transport=dev",
+        ),
+        (
+            "locks",
+            raw.options.engine.locks == Locks::Branch,
+            "who has which lock on a branch is forgotten with the daemon; use locks=local",
+        ),
+        (
+            "log",
+            log,
+            "it lies in the pool itself, which nobody serves when the daemon is dead; name another file",
+        ),
+    ];
+    let by_machine = [
+        (
+            world.privilege == Privilege::User,
+            "finding files again by their numbers needs root; leave it out, or mount as root",
+        ),
+        (world.kernel < RESENDS, "this kernel does not send requests again (Linux 6.9 and later do)"),
+    ];
+    let by_option = by_option.into_iter().filter(|(_, is_so, _)| *is_so);
+    let by_machine = by_machine.into_iter().filter(|(is_so, _)| *is_so);
+    by_option
+        .map(|(option, _, reason)| (Some(raw.spelled(option).to_owned()), reason))
+        .chain(by_machine.map(|(_, reason)| (None, reason)))
+        .collect()
 }
 
 /// A wait for a lock keeps its request's resource: a ring entry, of which there are few.

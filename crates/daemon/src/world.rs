@@ -19,6 +19,8 @@ pub struct World {
     pub registry: PathBuf,
     /// Registry of this user's pools; `None` if there is none.
     pub own: Option<PathBuf>,
+    /// Version of the kernel: major and minor.
+    pub kernel: (u32, u32),
     /// How long to wait for a daemon whose pool was just unmounted.
     pub leaving: Duration,
 }
@@ -27,7 +29,13 @@ impl World {
     /// The environment of this process.
     pub fn here() -> Self {
         let privilege = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::User };
-        Self { privilege, registry: PathBuf::from(REGISTRY), own: registry::own(), leaving: LEAVING_TIMEOUT }
+        Self {
+            privilege,
+            registry: PathBuf::from(REGISTRY),
+            own: registry::own(),
+            kernel: kernel(),
+            leaving: LEAVING_TIMEOUT,
+        }
     }
 
     /// Registries that are relevant to this user.
@@ -77,4 +85,12 @@ impl World {
         let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
         Ok(status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
+}
+
+/// The kernel's major and minor version; zeros if its release does not begin with numbers.
+fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

@@ -20,7 +20,7 @@ fn settle(test_bed: &TestBed, privilege: Privilege, words: &[&str]) -> Result<Se
     let Request::Mount(typed) = parse(words)? else { panic!("not a mount") };
     let registry = test_bed.path().join("run");
     let own = (privilege == Privilege::Root).then(|| registry.clone());
-    resolve(&typed, &World { privilege, own, registry, leaving: Duration::ZERO })
+    resolve(&typed, &World { privilege, own, registry, kernel: (6, 9), leaving: Duration::ZERO })
 }
 
 fn told(problems: &Problems) -> String {
@@ -319,6 +319,30 @@ fn spellings_of_mhddfs_and_mergerfs() {
         "statfs=base,statfs-ignore=nc,threads=0,read-thread-count=-2",
         expect!["statfs: AsPlaced,"],
     );
+}
+
+/// What is settled for `restart`, and what the user is told.
+#[test]
+fn restart_auto_keeps_where_that_is_possible() {
+    let test_bed = TestBed::new();
+    let settled = |options: &str| {
+        let settings =
+            settle(&test_bed, Privilege::Root, &["$D/a", "$D/mnt", "-o", &format!("restart=auto,{options}")]);
+        let settings = settings.unwrap_or_else(|problems| panic!("{}", told(&problems)));
+        format!("{}: {}", settings.options.restart, settings.notices.join(" "))
+    };
+    let shown =
+        ["rw", "transport=dev", "transport=ring", "locks=branch", "log=$D/mnt/log"].map(settled).join("\n");
+    expect![[r#"
+        keep: 
+        keep: 
+        off: restart=auto: the pool ends if the daemon dies: transport=ring: the kernel does not give requests in a ring to another daemon; use transport=dev
+        off: restart=auto: the pool ends if the daemon dies: locks=branch: who has which lock on a branch is forgotten with the daemon; use locks=local
+        off: restart=auto: the pool ends if the daemon dies: log=$D/mnt/log: it lies in the pool itself, which nobody serves when the daemon is dead; name another file"#]].assert_eq(&test_bed.hide(&shown));
+    let user = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt", "-o", "restart=auto"]).unwrap();
+    expect![[r#"
+        restart=auto: the pool ends if the daemon dies: finding files again by their numbers needs root; leave it out, or mount as root
+        not root: mounted through fusermount3, and all data goes through the daemon"#]].assert_eq(&user.notices.join("\n"));
 }
 
 #[test]

@@ -151,6 +151,8 @@ pub enum Restart {
     Off,
     /// A keeper starts the daemon again.
     Keep,
+    /// `Keep` where that is possible beside the other options and on this kernel, else `Off`.
+    Auto,
 }
 
 /// Requirement on a branch's directory.
@@ -191,7 +193,7 @@ mod tests {
         check::<Degraded>(&["strict", "read"]);
         check::<OutOfBand>(&["watch", "timeout", "never"]);
         check::<Seccomp>(&["on", "kill", "log", "off"]);
-        check::<Restart>(&["off", "keep"]);
+        check::<Restart>(&["off", "keep", "auto"]);
         check::<Require>(&["same", "directory", "mountpoint"]);
         assert_eq!("base".parse(), Ok(StatfsMode::All));
     }

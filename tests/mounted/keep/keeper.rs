@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, Pool, needs};
 use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
@@ -98,4 +98,21 @@ fn what_cannot_be_kept_is_refused_with_the_reason() {
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["transport"], "dev");
     let plain = lab::pool().tmp_branch("a").mount();
     assert_eq!(json("status", &["status", &at(&plain)])["pools"][0]["restart"], "off");
+}
+
+/// Both are said by `status`: kept by /dev/fuse, though a ring could be had; not kept where a ring was asked for.
+#[test]
+fn restart_auto_keeps_where_that_is_possible() {
+    needs!(mounting(), rings());
+    let restart = |pool: &Pool| json("status", &["status", &at(pool)])["pools"][0]["restart"].clone();
+    let mount = |transport: &str| {
+        lab::pool().tmp_branch("a").option(&format!("transport={transport}")).option("restart=auto").mount()
+    };
+    let kept = mount("auto");
+    assert_eq!(restart(&kept), "keep");
+    assert_eq!(json("status", &["status", &at(&kept)])["pools"][0]["transport"], "dev");
+    kept.write("file", b"words");
+    crash_and_serve(&kept);
+    assert_eq!(kept.read("file"), b"words");
+    assert_eq!(restart(&mount("ring")), "off");
 }

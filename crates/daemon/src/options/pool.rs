@@ -433,7 +433,7 @@ pub(super) const RUNNING: &[Row] = &[
         &["restart"],
         Takes::Choice(Restart::VARIANTS),
         "off",
-        "What happens when the daemon dies: with \"keep\" a second process starts it again, and programs only wait (at /dev/fuse, Linux 6.9).",
+        "What happens when the daemon dies: with \"keep\" a second process starts it again, and programs only wait (at /dev/fuse, Linux 6.9); \"auto\" keeps where that is possible, and takes /dev/fuse for it unless transport=ring.",
         |raw, typed| typed.read(&mut raw.options.restart),
     )
     .settled(|now| now.restart.to_string()),
