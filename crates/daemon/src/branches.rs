@@ -1,5 +1,6 @@
 //! Resolves the branches of a source: expands patterns, finds directories, refuses duplicates.
 
+use crate::pattern::{self, PatternError};
 use crate::problem::Problems;
 use crate::remembered::Remembered;
 use crate::settings::Branch;
@@ -15,13 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Interval of checking a branch that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// `*` does not match hidden directories, as in the shell.
-const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: true,
-    require_literal_leading_dot: true,
-};
 
 /// Requirements on every branch, and the time to wait for them.
 pub(crate) struct Demand {
@@ -99,18 +93,24 @@ fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
 /// Expands a pattern to its directories, sorted; a plain path is returned unchanged.
 fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
     let Some(pattern) = spec.pattern() else { return vec![spec.clone()] };
-    let paths = match glob::glob_with(pattern, AS_THE_SHELL) {
-        // An unreadable directory has no matches; `glob` sorts its results.
-        Ok(paths) => paths.filter_map(Result::ok).filter(|path| path.is_dir()).collect::<Vec<_>>(),
-        Err(error) => {
-            problems.usage(format!("branch {}: not a pattern: {}", Printable(pattern.as_bytes()), error.msg));
+    let shown = Printable(pattern.as_bytes());
+    let paths = match pattern::directories(pattern) {
+        Ok(paths) => paths,
+        Err(PatternError::Invalid(why)) => {
+            problems.usage(format!("branch {shown}: not a pattern: {why}"));
+            return Vec::new();
+        }
+        Err(PatternError::Unreadable(directory, error)) => {
+            problems.mount(format!(
+                "branch {shown}: {} cannot be read: {error}; mend that, or name the branches",
+                Printable::path(&directory)
+            ));
             return Vec::new();
         }
     };
     if paths.is_empty() {
         problems.mount(format!(
-            "branch {}: no directory matches; mount the branches first, or wait for them with branches-timeout=",
-            Printable(pattern.as_bytes())
+            "branch {shown}: no directory matches; mount the branches first, or wait for them with branches-timeout="
         ));
     }
     paths.into_iter().map(|path| spec.at(path)).collect()
@@ -214,9 +214,15 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
     }
 }
 
+/// The first of `branches` that `pool` has too.
+pub(crate) fn first_taken<'a>(branches: &'a [Branch], pool: &RegistryEntry) -> Option<&'a Branch> {
+    let is_taken =
+        |branch: &&Branch| pool.branches.iter().any(|taken| taken.id == branch.id && !has_gone(taken));
+    branches.iter().find(is_taken)
+}
+
 /// True if another directory is at the branch's path now: its disk was unmounted, and the device number may have been
 /// reused. For one that does not answer, the device comes from the mount table.
-/// that does not answer the kernel knows the device.
 fn has_gone(taken: &RegistryBranch) -> bool {
     let path = taken.path();
     match DirectoryId::at(&path) {

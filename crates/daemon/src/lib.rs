@@ -12,6 +12,7 @@ mod launch;
 mod operate;
 mod optlist;
 mod outside;
+mod pattern;
 mod print;
 mod raw;
 mod remembered;
@@ -85,7 +86,13 @@ fn go_on(mut arguments: impl Iterator<Item = OsString>) -> u8 {
 
 fn mount(typed: &Invocation) -> u8 {
     if remount::is_asked_for(typed) {
-        return remount::remount(typed, &World::here()).map_or_else(|problems| refuse(&problems), |()| 0);
+        return match remount::remount(typed, &World::here()) {
+            Ok(notices) => {
+                notices.iter().for_each(|notice| tell(notice));
+                0
+            }
+            Err(problems) => refuse(&problems),
+        };
     }
     let settings = match resolve(typed, &World::here()) {
         Ok(settings) => settings,

@@ -1,7 +1,7 @@
 //! `mount -o remount,...`: the daemon changes its live settings, the kernel the mount's flags.
 //!
-//! mount(8) passes the options of the mount table along with the typed ones. So an option that cannot change is
-//! accepted with its present value, and refused with another.
+//! mount(8) passes the options of the mount table and of fstab along with the typed ones. So an option that cannot change is
+//! accepted, and one with another value than at the mount is noticed on stderr.
 
 use crate::cli::Invocation;
 use crate::gather::{gather_words, words_of};
@@ -29,9 +29,10 @@ pub(crate) fn is_asked_for(typed: &Invocation) -> bool {
     typed.lists.iter().flat_map(|list| words_of(list, &mut problems)).any(|(name, _)| name == "remount")
 }
 
-/// Changes the pool at the target.
-pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems> {
+/// Changes the pool at the target; returns notices for the user.
+pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, Problems> {
     let mut problems = Problems::default();
+    let mut notices = Vec::new();
     let shown = Printable::os(&typed.target).to_string();
     let (raw, assignments) = read(typed, &mut problems);
     let entry = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
@@ -50,16 +51,16 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems>
     }
     let request = SettingsRequest { changes: assignments, remount: true, ..SettingsRequest::default() };
     if !typed.fake {
-        Client::new(socket)
-            .change(&request)
-            .map(drop)
-            .unwrap_or_else(|error| problems.mount(error.to_string()));
+        match Client::new(socket).change(&request) {
+            Ok(changed) => notices = changed.notes,
+            Err(error) => problems.mount(error.to_string()),
+        }
         if problems.is_empty() {
             set_flags(&target, &raw, &branches, world)
                 .unwrap_or_else(|why| problems.mount(format!("remount of {shown}: {why}")));
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    if problems.is_empty() { Ok(notices) } else { Err(problems) }
 }
 
 /// Parses the options: those for the daemon, and all of them for the flags.
