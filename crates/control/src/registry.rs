@@ -3,10 +3,9 @@
 //! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
 //! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time
 //! distinguishes it from a later process of the same number), or a process listens at its socket. Claiming a name and
-//! listing the pools remove dead entries. The directory is locked meanwhile, so that a name claimed a moment ago is not
+//! listing the pools remove dead entries. `.lock` is locked meanwhile, so that a name claimed a moment ago is not
 //! removed. A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools
-//! that are mounted in the same moment may both miss the other's branches: the registry is a guard against mistakes there,
-//! not a lock.
+//! that are mounted in the same moment may both miss the other's branches when they look: the second one sees them when it claims its name.
 
 use crate::Client;
 use fsstack_sys::process::start_time;
@@ -162,17 +161,37 @@ impl Drop for Registration {
     }
 }
 
-/// Claims a name and writes the entry atomically.
-pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration> {
+/// Answer to a daemon that claims a name.
+#[derive(Debug)]
+pub enum Claim {
+    /// The name is its own.
+    Made(Registration),
+    /// A live pool stands against it.
+    Refused(RegistryEntry),
+}
+
+/// Claims a name and writes the entry atomically, unless a live pool `stands_against` it: of two that are mounted at the same time one
+/// sees the other here.
+///
+/// # Errors
+/// The registry cannot be written.
+pub fn write(
+    registry: &Path,
+    entry: &RegistryEntry,
+    stands_against: impl Fn(&RegistryEntry) -> bool,
+) -> io::Result<Claim> {
     // The daemon's umask is 0, so modes are given explicitly.
     fs::DirBuilder::new().recursive(true).mode(0o755).create(registry)?;
     let _locked = lock(registry)?;
     sweep_locked(registry);
+    if let Some(against) = read(registry).into_iter().find(stands_against) {
+        return Ok(Claim::Refused(against));
+    }
     let name = pool_id(&entry.mount_point());
     let names = std::iter::once(name.clone()).chain((2..).map(|count: u32| format!("{name}-{count}")));
     let id = names.into_iter().find(|id| !file_of(registry, id).exists()).unwrap_or(name);
     put(registry, &id, entry)?;
-    Ok(Registration { registry: registry.to_owned(), id })
+    Ok(Claim::Made(Registration { registry: registry.to_owned(), id }))
 }
 
 /// Rewrites the entry of a claimed name. Of concurrent writers, the one that read its entry last writes last.
@@ -227,10 +246,12 @@ fn file_of(registry: &Path, id: &str) -> PathBuf {
     registry.join(format!("{id}.json"))
 }
 
+/// Locks a file that other users cannot open: whoever can open a directory can hold a lock of it for ever.
 fn lock(registry: &Path) -> io::Result<fs::File> {
-    let dir = fs::File::open(registry)?;
-    flock(&dir, FlockOperation::LockExclusive)?;
-    Ok(dir)
+    let of = registry.join(".lock");
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(of)?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
 }
 
 fn sweep_locked(registry: &Path) -> Vec<String> {
@@ -315,13 +336,31 @@ mod tests {
         RegistryEntry::of_this_process(Path::new(mount_point), branches).unwrap()
     }
 
+    fn claim(registry: &Path, entry: &RegistryEntry) -> Registration {
+        let Claim::Made(registration) = write(registry, entry, |_| false).unwrap() else {
+            panic!("nobody stands against it")
+        };
+        registration
+    }
+
+    /// A lock of the directory, which every user may open, is no matter.
+    #[test]
+    fn other_users_cannot_hold_the_registry() {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = fs::File::open(dir.path()).unwrap();
+        flock(&theirs, FlockOperation::LockExclusive).unwrap();
+        let _listed = claim(dir.path(), &entry("/mnt/pool"));
+        let mode = fs::metadata(dir.path().join(".lock")).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    }
+
     #[test]
     fn an_entry_is_read_while_it_is_held() {
         let dir = tempfile::tempdir().unwrap();
         let registry = dir.path().join("run");
         assert_eq!(read(&registry), []);
         let entry = entry("/mnt/pool");
-        let listed = write(&registry, &entry).unwrap();
+        let listed = claim(&registry, &entry);
         assert_eq!(read(&registry), [RegistryEntry { id: "mnt-pool".into(), ..entry }]);
         drop(listed);
         assert_eq!(read(&registry), []);
@@ -330,8 +369,8 @@ mod tests {
     #[test]
     fn two_daemons_of_one_mount_point_have_a_name_each() {
         let dir = tempfile::tempdir().unwrap();
-        let first = write(dir.path(), &entry("/mnt/pool")).unwrap();
-        let second = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let first = claim(dir.path(), &entry("/mnt/pool"));
+        let second = claim(dir.path(), &entry("/mnt/pool"));
         assert_eq!((first.id(), second.id()), ("mnt-pool", "mnt-pool-2"));
         drop(first);
         let left: Vec<String> = read(dir.path()).into_iter().map(|entry| entry.id).collect();
@@ -343,14 +382,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut stale = entry("/mnt/pool");
         stale.started += 1;
-        let dead = write(dir.path(), &stale).unwrap();
+        let dead = claim(dir.path(), &stale);
         fs::write(dead.socket(), b"").unwrap();
         std::mem::forget(dead);
         fs::write(socket_of(dir.path(), "of-nobody"), b"").unwrap();
         assert_eq!(sweep(dir.path()).unwrap(), ["mnt-pool"]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        let _again = write(dir.path(), &stale).unwrap();
-        let claimed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let _again = claim(dir.path(), &stale);
+        let claimed = claim(dir.path(), &entry("/mnt/pool"));
         assert_eq!(claimed.id(), "mnt-pool", "a dead daemon keeps no name");
     }
 
@@ -359,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut foreign = entry("/mnt/pool");
         foreign.started += 1;
-        let listed = write(dir.path(), &foreign).unwrap();
+        let listed = claim(dir.path(), &foreign);
         let listening = std::os::unix::net::UnixListener::bind(listed.socket()).unwrap();
         assert_eq!(read(dir.path()).len(), 1);
         assert!(sweep(dir.path()).unwrap().is_empty() && listed.socket().exists());
@@ -372,7 +411,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut stale = entry("/mnt/pool");
         stale.started += 1;
-        let _listed = write(dir.path(), &stale).unwrap();
+        let _listed = claim(dir.path(), &stale);
         fs::write(dir.path().join("torn.json"), b"{").unwrap();
         assert_eq!(read(dir.path()), []);
     }
@@ -381,7 +420,7 @@ mod tests {
     #[test]
     fn an_entry_is_there_whole_while_several_threads_write_it() {
         let dir = tempfile::tempdir().unwrap();
-        let listed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let listed = claim(dir.path(), &entry("/mnt/pool"));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -401,7 +440,7 @@ mod tests {
     #[test]
     fn an_entry_that_cannot_be_read_stays_while_its_daemon_listens() {
         let dir = tempfile::tempdir().unwrap();
-        let listed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let listed = claim(dir.path(), &entry("/mnt/pool"));
         fs::write(file_of(dir.path(), listed.id()), b"{}").unwrap();
         let listening = std::os::unix::net::UnixListener::bind(listed.socket()).unwrap();
         assert_eq!(sweep(dir.path()).unwrap(), [""; 0]);

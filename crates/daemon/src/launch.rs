@@ -1,6 +1,7 @@
 //! Start of a pool: settings become an engine, served over a transport until it is unmounted.
 
 use crate::background::Ready;
+use crate::branches::first_taken;
 use crate::confine::give_up_rights;
 use crate::keeper;
 use crate::log::{self, LogTarget};
@@ -8,7 +9,7 @@ use crate::problem::Failure;
 use crate::serve::serve;
 use crate::settings::Settings;
 use crate::signals::hold_signals;
-use fsstack_control::registry::{self, RegistryBranch, RegistryEntry};
+use fsstack_control::registry::{self, Claim, Registration, RegistryBranch, RegistryEntry};
 use fsstack_pool::Printable;
 
 /// Why a pool is not served: the line that the helper prints, and what its exit code says.
@@ -49,7 +50,10 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     settings.remarks.iter().for_each(|remark| tracing::info!("{remark}"));
     let mount_point = Printable::path(&settings.mount_point).to_string();
     let listed = list(&settings, keeper::known_by(kept.as_ref()));
-    let served = serve(&settings, &ready, signals, &log, (listed.as_ref(), kept));
+    let served = listed
+        .as_ref()
+        .map_err(LaunchError::clone)
+        .and_then(|listed| serve(&settings, &ready, signals, &log, (listed.as_ref(), kept)));
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
         Err(error) if !helper_prints => tracing::error!("{error}"),
@@ -61,11 +65,27 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
 }
 
 /// A pool that cannot be listed is served all the same: the list guards against mistakes only.
-fn list(settings: &Settings, pid: u32) -> Option<registry::Registration> {
-    let place = settings.registry.as_deref()?;
+///
+/// # Errors
+/// Another pool took a branch of this one since the branches were looked at.
+fn list(settings: &Settings, pid: u32) -> Result<Option<Registration>, LaunchError> {
+    let Some(place) = settings.registry.as_deref() else { return Ok(None) };
     let branches =
         settings.branches.iter().map(|branch| RegistryBranch::new(branch.id, &branch.spec.path)).collect();
-    let written = RegistryEntry::of_process(pid, &settings.mount_point, branches)
-        .and_then(|entry| registry::write(place, &entry));
-    written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
+    let shared = |pool: &RegistryEntry| first_taken(&settings.branches, pool);
+    let claimed = RegistryEntry::of_process(pid, &settings.mount_point, branches)
+        .and_then(|entry| registry::write(place, &entry, |pool| shared(pool).is_some()));
+    match claimed {
+        Ok(Claim::Made(registration)) => Ok(Some(registration)),
+        Ok(Claim::Refused(pool)) => Err(LaunchError::mount(format!(
+            "branch {}: is a branch of the pool of {}, which was mounted at the same time (its daemon is process {}); mount it once",
+            shared(&pool).map(|branch| Printable::path(&branch.spec.path).to_string()).unwrap_or_default(),
+            Printable::path(&pool.mount_point()),
+            pool.pid
+        ))),
+        Err(error) => {
+            tracing::warn!("{}: cannot be written: {error}", Printable::path(place));
+            Ok(None)
+        }
+    }
 }
