@@ -52,6 +52,13 @@ pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problem
     raw
 }
 
+/// Options that the config file would give with this text, without those of a command line.
+pub(crate) fn gather_config(file: &Path, text: &str, problems: &mut Problems) -> RawOptions {
+    let mut raw = RawOptions::default();
+    read_config_text(&mut raw, file, text, Unknown::Noticed, problems);
+    raw
+}
+
 /// Splits one `-o` list into options.
 pub(crate) fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<Named> {
     let words = optlist::split(list).unwrap_or_else(|unclosed| {
@@ -91,6 +98,17 @@ fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &m
         Ok(text) => text,
         Err(error) => return problems.usage(format!("config={shown}: cannot be read: {error}")),
     };
+    read_config_text(raw, file, &text, unknown, problems);
+}
+
+fn read_config_text(
+    raw: &mut RawOptions,
+    file: &Path,
+    text: &str,
+    unknown: Unknown,
+    problems: &mut Problems,
+) {
+    let shown = Printable::path(file);
     let table = match text.parse::<toml::Table>() {
         Ok(table) => table,
         Err(error) => {

@@ -131,6 +131,14 @@ fn mount_with_remount_changes_options_and_flags() {
     let done = remount("rw,create=mfs,attr-timeout=3,user_id=0,group_id=0");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(output_of(&["get", &at(&pool), "create"]), "mfs\n");
+    // An option that cannot change keeps its value, and the user is told so.
+    let kept = remount("rw,nfs-export,transport=auto");
+    assert_eq!(kept.code, 0, "{}", kept.stderr);
+    assert!(
+        kept.stderr.contains("nfs-export: stays false") && kept.stderr.lines().count() == 1,
+        "{}",
+        kept.stderr
+    );
     let read_only = remount("ro,create=mfs");
     assert_eq!(read_only.code, 0, "{}", read_only.stderr);
     let mount = mounts::at(pool.path()).unwrap().unwrap();
@@ -142,4 +150,23 @@ fn mount_with_remount_changes_options_and_flags() {
     let wrong = remount("create=nonsense");
     assert_eq!(wrong.code, 1);
     assert!(wrong.stderr.contains("is not a placement policy"), "{}", wrong.stderr);
+}
+
+/// Another line of the file would leave no pool at the next start, or one with the former value.
+#[test]
+fn what_would_not_mount_is_not_persisted() {
+    needs!(mounting());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pool.toml");
+    for (text, assignment, why) in [
+        ("mlimit = \"40M\"\n", "create=ff", "two placement policies"),
+        ("relocate = true\n", "write-path=passthrough", "relocate"),
+        ("cache = { attr = 5 }\n", "attr-timeout=2", "leaves attr-timeout=5"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let pool = lab::pool().tmp_branch("a").option(&format!("config={}", file.display())).mount();
+        let (code, refused) = super::refused(&["set", &at(&pool), assignment, "--persist"]);
+        assert!(code == 2 && refused.contains(why) && refused.lines().count() == 1, "{code}: {refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
 }

@@ -205,7 +205,7 @@ pub struct SettingsRequest {
     /// Write them to the pool's config file too.
     #[serde(default)]
     pub persist: bool,
-    /// From a remount: an option with its present value is accepted even if it cannot change.
+    /// From a remount: an option that cannot change is accepted, with a note if its value is another one.
     #[serde(default)]
     pub remount: bool,
 }

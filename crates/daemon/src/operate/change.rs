@@ -7,10 +7,11 @@ use super::{Served, persist};
 use crate::options::{self, Key, Origin, Row, Typed};
 use crate::outside::timeouts;
 use crate::raw::RawOptions;
-use crate::resolve::place_by_mlimit;
+use crate::resolve::{place_by_mlimit, resolve_config};
 use crate::serve::engine_settings;
 use crate::settings::{Privilege, Settings};
 use crate::values;
+use crate::world::World;
 use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
@@ -19,6 +20,7 @@ use fsstack_pool::settings::{PageCache, Words as _, WritePath};
 use fsstack_pool::{Printable, RuleDir, suggestion};
 use fsstack_sys::whole_file;
 use std::ffi::OsStr;
+use std::path::Path;
 
 impl Served {
     pub(super) fn make_changes(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
@@ -33,12 +35,17 @@ impl Served {
         let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
         let mut held = self.settings.lock();
         held.options.log.level = self.level.get();
+        let mut notes =
+            if request.remount { held_from_the_mount(&held, &request.changes) } else { Vec::new() };
         let (wanted, mut named) = assigned(&held)?;
         self.check(&held, &wanted, tried)?;
         let changes = difference(&held, &wanted);
-        let mut notes = Vec::new();
         let mut persisted = None;
         if request.persist {
+            // One assignment may change several values.
+            named.extend(changes.iter().filter_map(|change| options::find(&change.key)));
+            named.sort_by_key(|row| row.name());
+            named.dedup_by_key(|row| row.name());
             named.retain(|row| row.is_live());
             notes.extend(shadowed(&wanted, &named));
             persisted = self.persist(&wanted, &named, request.dry_run)?;
@@ -171,12 +178,31 @@ impl Served {
         let shown = Printable::path(file).to_string();
         let edited =
             persist::edited(file, &values).map_err(|why| Refusal::failed(format!("{shown}: {why}")))?;
+        check_mounts(file, &edited, &values)?;
         if !dry_run {
             whole_file::replace(file, &edited)
                 .map_err(|error| Refusal::failed(format!("{shown}: {error}")))?;
         }
         Ok(Some(shown))
     }
+}
+
+/// Refuses a text that would not mount, or not with these values, as another line of it stands against them.
+fn check_mounts(file: &Path, text: &str, values: &[(&str, String)]) -> Result<(), Refusal> {
+    let shown = Printable::path(file);
+    let refused = |why: String| {
+        Refusal::usage(format!("--persist: {shown} would not mount with this value: {why}; edit the file"))
+    };
+    let options = resolve_config(file, text, &World::here()).map_err(|problems| {
+        refused(problems.into_iter().map(|problem| problem.text.clone()).collect::<Vec<_>>().join("; "))
+    })?;
+    for (name, value) in values {
+        let read = options::find(name).and_then(|row| row.get(&options));
+        if let Some(read) = read.filter(|read| read != value) {
+            return Err(refused(format!("another line of it leaves {name}={read}")));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the branches were checked for passthrough.
@@ -225,6 +251,22 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
         }
     }
     Ok(row)
+}
+
+/// Notices options of a remount that have another value, and keep that of the mount.
+fn held_from_the_mount(held: &Settings, changes: &[Assignment]) -> Vec<String> {
+    let note = |assignment: &Assignment| {
+        let Assignment { key, value } = assignment;
+        let row = options::find(key).filter(|row| matches!(row.key, Key::Settled(_)))?;
+        let typed = Typed { name: key, value: value.as_deref().map(OsStr::new), origin: Origin::CommandLine };
+        let mut raw = RawOptions::over(held.options.clone());
+        options::apply(&mut raw, row, &typed).ok()?;
+        let (is, asked) = (row.get(&held.options)?, row.get(&raw.options)?);
+        // What auto means was settled at the mount.
+        (is != asked && asked != "auto")
+            .then(|| format!("{typed}: stays {is}: unmount the pool and mount it with the new value"))
+    };
+    changes.iter().filter_map(note).collect()
 }
 
 fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
