@@ -2,7 +2,8 @@
 
 use crate::branches::{self, Demand};
 use crate::cli::Invocation;
-use crate::gather::gather;
+use crate::gather::{gather, gather_config};
+use crate::keeper;
 use crate::log::LogTarget;
 use crate::options;
 use crate::outside::NEVER_CHANGED;
@@ -13,7 +14,7 @@ use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
-use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, Restart, WritePath, Xattrs};
+use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, WritePath, Xattrs};
 use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -21,8 +22,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// First kernel that sends requests of a dead daemon again (FUSE_NOTIFY_RESEND).
-const RESENDS: (u32, u32) = (6, 9);
+/// Options of a mount by the config file alone, if it had this text.
+///
+/// # Errors
+/// The text does not mount a pool.
+pub(crate) fn resolve_config(file: &Path, text: &str, world: &World) -> Result<Options, Problems> {
+    let mut problems = Problems::default();
+    let mut raw = gather_config(file, text, &mut problems);
+    place(&mut raw, &mut problems);
+    raw.options.engine.page_cache = page_cache(&raw, &mut problems);
+    let options = raw.options.clone();
+    write_path(&mut raw, world, &mut problems);
+    if problems.is_empty() { Ok(options) } else { Err(problems) }
+}
 
 /// Resolves an invocation, or reports all of its problems.
 pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> {
@@ -39,11 +51,12 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         raw.options.engine.state_dir = None;
     }
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
+    own_files(&mut raw, &branches, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
     transport(&raw, &mut problems);
     xattrs(&mut raw, &mut problems);
-    restart(&mut raw, world, mount_point.as_deref(), &mut problems);
+    keeper::settle(&mut raw, world, &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
     unknown_targets(&mut raw, &branches);
@@ -151,72 +164,6 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
             raw.spelled("nfs-identity")
         ));
     }
-}
-
-/// Settles `auto`, and refuses `keep` beside what a daemon that died takes along.
-fn restart(raw: &mut RawOptions, world: &World, mount_point: Option<&Path>, problems: &mut Problems) {
-    let restart = raw.spelled("restart").to_owned();
-    let obstacles = restart_obstacles(raw, world, mount_point);
-    match raw.options.restart {
-        Restart::Off => {}
-        Restart::Keep => {
-            for (option, reason) in obstacles {
-                let with = option.map(|option| format!("{option} and ")).unwrap_or_default();
-                problems.usage(format!("{with}{restart}: {reason}"));
-            }
-        }
-        Restart::Auto => match obstacles.into_iter().next() {
-            None => raw.options.restart = Restart::Keep,
-            Some((option, reason)) => {
-                let with = option.map(|option| format!("{option}: ")).unwrap_or_default();
-                raw.options.restart = Restart::Off;
-                raw.notice(format!("{restart}: the pool ends if the daemon dies: {with}{reason}"));
-            }
-        },
-    }
-}
-
-/// Options beside which a daemon that died cannot be replaced, as they were spelled, and reasons. It can only at /dev/fuse, by root, and
-/// with locks that are the kernel's.
-fn restart_obstacles(
-    raw: &RawOptions,
-    world: &World,
-    mount_point: Option<&Path>,
-) -> Vec<(Option<String>, &'static str)> {
-    let log = match (&raw.options.log.target, mount_point) {
-        (LogTarget::File(file), Some(pool)) => file.starts_with(pool),
-        _ => false,
-    };
-    let by_option = [
-        (
-            "transport",
-            raw.options.transport == Transport::Ring,
-            "the kernel does not give requests in a ring to another daemon; use transport=dev",
-        ),
-        (
-            "locks",
-            raw.options.engine.locks == Locks::Branch,
-            "who has which lock on a branch is forgotten with the daemon; use locks=local",
-        ),
-        (
-            "log",
-            log,
-            "it lies in the pool itself, which nobody serves when the daemon is dead; name another file",
-        ),
-    ];
-    let by_machine = [
-        (
-            world.privilege == Privilege::User,
-            "finding files again by their numbers needs root; leave it out, or mount as root",
-        ),
-        (world.kernel < RESENDS, "this kernel does not send requests again (Linux 6.9 and later do)"),
-    ];
-    let by_option = by_option.into_iter().filter(|(_, is_so, _)| *is_so);
-    let by_machine = by_machine.into_iter().filter(|(is_so, _)| *is_so);
-    by_option
-        .map(|(option, _, reason)| (Some(raw.spelled(option).to_owned()), reason))
-        .chain(by_machine.map(|(_, reason)| (None, reason)))
-        .collect()
 }
 
 /// A wait for a lock keeps its request's resource: a ring entry, of which there are few.
@@ -407,6 +354,37 @@ fn log(raw: &mut RawOptions, problems: &mut Problems) {
         }
         LogTarget::Stderr | LogTarget::Syslog => {}
     }
+}
+
+/// Refuses files of the daemon's own below the mount point: it would wait for itself.
+fn own_files(raw: &mut RawOptions, branches: &[Branch], mount_point: Option<&Path>, problems: &mut Problems) {
+    let state = raw.options.engine.state_dir.clone().map(|path| ("state-dir", path));
+    let log = match &raw.options.log.target {
+        LogTarget::File(path) => Some(("log", path.clone())),
+        LogTarget::Stderr | LogTarget::Syslog => None,
+    };
+    for (option, path) in state.iter().chain(&log) {
+        let path = resolved(path);
+        if mount_point.is_some_and(|pool| path.starts_with(pool)) {
+            problems
+                .usage(format!("{}: it lies in the pool itself; name another place", raw.spelled(option)));
+        } else if let Some(branch) = branches.iter().find(|branch| path.starts_with(&branch.spec.path)) {
+            let shown = Printable::path(&branch.spec.path).to_string();
+            let spelled = raw.spelled(option).to_owned();
+            raw.notice(format!(
+                "{spelled}: it lies in branch {shown}, so the pool shows it: name another place"
+            ));
+        }
+    }
+}
+
+/// The path without links as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let known = path.ancestors().find_map(|above| Some((above, fs::canonicalize(above).ok()?)));
+    known.map_or_else(
+        || path.to_owned(),
+        |(above, known)| path.strip_prefix(above).map_or(known.clone(), |rest| known.join(rest)),
+    )
 }
 
 /// Mount flags.

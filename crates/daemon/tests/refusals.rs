@@ -213,6 +213,37 @@ fn conflicts_are_reported_all_at_once() {
     );
 }
 
+/// A branch that is out of reach is not one that does not exist: its files would be missing.
+#[test]
+fn a_pattern_does_not_leave_out_what_cannot_be_reached() {
+    let test_bed = TestBed::new();
+    std::fs::create_dir(test_bed.path().join("disk1")).unwrap();
+    std::os::unix::fs::symlink("disk2", test_bed.path().join("disk2")).unwrap();
+    let shown = helper(&test_bed, &["$D/disk*", "$D/mnt", "-f"]);
+    assert_eq!(
+        test_bed.hide(&shown),
+        "mount.fsstack: branch $D/disk2: cannot be reached: Too many levels of symbolic links (os error 40)\nexit 32"
+    );
+    let shown = helper(&test_bed, &["$D/**", "$D/mnt", "-f"]);
+    assert!(shown.contains("not a pattern") && shown.ends_with("exit 1"), "{shown}");
+}
+
+/// The daemon would wait for an answer of its own.
+#[test]
+fn files_of_the_daemon_lie_outside_of_the_pool() {
+    let test_bed = TestBed::new();
+    let told = |option: &str| helper(&test_bed, &["$D/a", "$D/mnt", "-f", "-o", option]);
+    for option in ["state-dir=$D/mnt/state/deep", "log=$D/mnt/log", "state-dir=$D/mnt"] {
+        let shown = test_bed.hide(&told(option));
+        assert_eq!(
+            shown,
+            format!("mount.fsstack: {option}: it lies in the pool itself; name another place\nexit 1")
+        );
+    }
+    let shown = test_bed.hide(&told("state-dir=$D/a/state"));
+    assert!(shown.contains("it lies in branch $D/a") && shown.ends_with("exit 0"), "{shown}");
+}
+
 #[test]
 fn one_branch_never_has_all_threads() {
     let test_bed = TestBed::new();

@@ -6,7 +6,7 @@
 mod test_bed;
 
 use expect_test::{Expect, expect};
-use fsstack_control::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
+use fsstack_control::registry::{self, Claim, DirectoryId, RegistryBranch, RegistryEntry};
 use fsstack_daemon::problem::Problems;
 use fsstack_daemon::settings::{Privilege, Settings};
 use fsstack_daemon::{Request, World, parse, resolve};
@@ -331,8 +331,7 @@ fn restart_auto_keeps_where_that_is_possible() {
         let settings = settings.unwrap_or_else(|problems| panic!("{}", told(&problems)));
         format!("{}: {}", settings.options.restart, settings.notices.join(" "))
     };
-    let shown =
-        ["rw", "transport=dev", "transport=ring", "locks=branch", "log=$D/mnt/log"].map(settled).join("\n");
+    let shown = ["rw", "transport=dev", "transport=ring", "locks=branch"].map(settled).join("\n");
     expect![[r#"
         keep: 
         keep: 
@@ -439,7 +438,11 @@ fn branches_of_a_live_pool_are_refused() {
     let mount_point = test_bed.path().join("other");
     let entry =
         RegistryEntry::of_this_process(&mount_point, vec![branch("a"), branch("c/deep/inner")]).unwrap();
-    let listed = registry::write(&test_bed.path().join("run"), &entry).unwrap();
+    let claim =
+        || registry::write(&test_bed.path().join("run"), &entry, |pool| pool.branches == entry.branches);
+    let Claim::Made(listed) = claim().unwrap() else { panic!("nobody is there") };
+    // One that looked before that is refused when it claims its name.
+    assert!(matches!(claim().unwrap(), Claim::Refused(_)));
     let hide =
         |refused: &Problems| test_bed.hide(&told(refused)).replace(&std::process::id().to_string(), "$P");
     let words = ["$D/a:$D/b:$D/c", "$D/mnt"];

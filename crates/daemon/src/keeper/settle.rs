@@ -1,0 +1,65 @@
+//! Whether a pool can outlive its daemon, by its other options and by the kernel.
+
+use fsstack_fuse::Transport;
+use fsstack_pool::settings::{Locks, Restart};
+
+use crate::problem::Problems;
+use crate::raw::RawOptions;
+use crate::settings::Privilege;
+use crate::world::World;
+
+/// First kernel that sends requests of a dead daemon again (FUSE_NOTIFY_RESEND).
+const RESENDS: (u32, u32) = (6, 9);
+
+/// Settles `auto`, and refuses `keep` beside what a daemon that died takes along.
+pub(crate) fn settle(raw: &mut RawOptions, world: &World, problems: &mut Problems) {
+    let restart = raw.spelled("restart").to_owned();
+    let obstacles = obstacles(raw, world);
+    match raw.options.restart {
+        Restart::Off => {}
+        Restart::Keep => {
+            for (option, reason) in obstacles {
+                let with = option.map(|option| format!("{option} and ")).unwrap_or_default();
+                problems.usage(format!("{with}{restart}: {reason}"));
+            }
+        }
+        Restart::Auto => match obstacles.into_iter().next() {
+            None => raw.options.restart = Restart::Keep,
+            Some((option, reason)) => {
+                let with = option.map(|option| format!("{option}: ")).unwrap_or_default();
+                raw.options.restart = Restart::Off;
+                raw.notice(format!("{restart}: the pool ends if the daemon dies: {with}{reason}"));
+            }
+        },
+    }
+}
+
+/// Options beside which a daemon that died cannot be replaced, as they were spelled, and reasons. It can only at /dev/fuse, by root, and
+/// with locks that are the kernel's.
+fn obstacles(raw: &RawOptions, world: &World) -> Vec<(Option<String>, &'static str)> {
+    let by_option = [
+        (
+            "transport",
+            raw.options.transport == Transport::Ring,
+            "the kernel does not give requests in a ring to another daemon; use transport=dev",
+        ),
+        (
+            "locks",
+            raw.options.engine.locks == Locks::Branch,
+            "who has which lock on a branch is forgotten with the daemon; use locks=local",
+        ),
+    ];
+    let by_machine = [
+        (
+            world.privilege == Privilege::User,
+            "finding files again by their numbers needs root; leave it out, or mount as root",
+        ),
+        (world.kernel < RESENDS, "this kernel does not send requests again (Linux 6.9 and later do)"),
+    ];
+    let by_option = by_option.into_iter().filter(|(_, is_so, _)| *is_so);
+    let by_machine = by_machine.into_iter().filter(|(is_so, _)| *is_so);
+    by_option
+        .map(|(option, _, reason)| (Some(raw.spelled(option).to_owned()), reason))
+        .chain(by_machine.map(|(_, reason)| (None, reason)))
+        .collect()
+}
