@@ -283,10 +283,10 @@ fn control(
         if listen_at.socket.is_none() && listen_at.metrics.is_none() {
             return None;
         }
-        let started = Server::start(listen_at, served.clone());
-        started
-            .inspect_err(|error| {
-                tracing::warn!("control socket: {error}; the fsstack command cannot reach the pool")
+        Server::start(listen_at, served.clone())
+            .inspect_err(|error| match listen_at.metrics {
+                Some(at) => tracing::warn!("metrics={at}: {error}; no metrics are served"),
+                None => tracing::warn!("control socket: {error}; the fsstack command cannot reach the pool"),
             })
             .ok()
     };
@@ -368,7 +368,8 @@ pub(crate) fn open_transport(
         }
         false => system(error),
     })?;
-    let served = Arc::new(Served {
+    let served = Arc::new_cyclic(|served| Served {
+        itself: served.clone(),
         handover: (beginning.handover)(transport.pauser()),
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         registry: listed.map(|listed| listed.registry().to_owned()),

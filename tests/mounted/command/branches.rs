@@ -35,6 +35,10 @@ fn a_branch_comes_and_goes() {
     }
     drop(open);
     assert!(waiting.join().unwrap().contains("no branch any more"));
+    // The registry knows it too: it can be used by another pool, or come back.
+    assert!(!output_of(&["list"]).contains(&extra));
+    output_of(&["branch", "add", &at(&pool), &extra]);
+    output_of(&["branch", "remove", &at(&pool), &extra]);
     assert!(!pool.at("there already").exists());
     assert!(home.join("there already").exists(), "its files stay on it");
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"].as_array().unwrap().len(), 2);

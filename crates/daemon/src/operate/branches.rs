@@ -137,7 +137,8 @@ impl Served {
 
     /// Reports the progress of a removal; a removed branch is unknown.
     fn removal(&self, text: &str) -> Result<BranchChanged, Refusal> {
-        let branch = self.known(text)?;
+        // Gone: the registry has no such branch either when the command is told.
+        let branch = self.known(text).inspect_err(|_| self.relist())?;
         // Registered before its thread starts.
         if branch.is_leaving() || self.leaving.lock().contains_key(&branch.ix) {
             return Ok(gone(&branch, branch.open_files().max(1)));
@@ -147,13 +148,16 @@ impl Served {
     }
 
     fn wait_for(&self, departure: Departure) -> Result<(), Refusal> {
-        let union = self.union.clone();
+        let (union, served) = (self.union.clone(), self.itself.clone());
         let thread = std::thread::Builder::new().name("branch-leaving".into());
         let waiting = move || {
             let removed = union.remove_branch(departure.of, Removal::WhenIdle(&|| departure.goes_on()));
-            if let Err(why) = removed {
-                tracing::info!(%why, "branch not removed");
+            match removed {
+                // Before the departure is over, which the command waits for.
+                Ok(()) => _ = served.upgrade().map(|served| served.relist()),
+                Err(why) => tracing::info!(%why, "branch not removed"),
             }
+            drop(departure);
         };
         thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))
     }

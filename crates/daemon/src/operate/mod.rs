@@ -35,12 +35,14 @@ use fsstack_engine::Union;
 use fsstack_fuse::Adapter;
 use parking_lot::Mutex;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A pool that is served, as its operator sees it.
 #[derive(Debug)]
 pub(crate) struct Served {
+    /// For threads that go on after the request that began them.
+    pub(crate) itself: Weak<Self>,
     /// Its name in the registry, and the registry.
     pub(crate) id: String,
     pub(crate) registry: Option<PathBuf>,
