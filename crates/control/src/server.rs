@@ -251,15 +251,24 @@ impl Listening {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+            http.keep_alive(access == Access::All);
             let mut served = pin!(http.serve_connection(TokioIo::new(stream), service).with_upgrades());
-            // A client that closes early is not an error of the server.
-            let _ = tokio::select! {
-                served = served.as_mut() => served,
-                () = becomes(&mut ending, true) => {
-                    served.as_mut().graceful_shutdown();
-                    served.as_mut().await
-                }
+            let all = async {
+                // A client that closes early is not an error of the server.
+                let _ = tokio::select! {
+                    served = served.as_mut() => served,
+                    () = becomes(&mut ending, true) => {
+                        served.as_mut().graceful_shutdown();
+                        served.as_mut().await
+                    }
+                };
             };
+            if access == Access::All {
+                all.await;
+            } else {
+                // Any program may ask, and leave its answer unread: it has its place for two requests' time.
+                let _ = tokio::time::timeout(REQUEST_TIMEOUT * 2, all).await;
+            }
             drop((place, open));
         });
     }
