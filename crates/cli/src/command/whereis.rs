@@ -21,9 +21,9 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
         Ok(branch) => Ok(FileLocation {
             branch: Printable(&branch).to_string(),
             at: Printable(&attribute(path, "user.fsstack.path").map_err(failed)?).to_string(),
-            copies: attribute(path, "user.fsstack.paths")
+            copies: attribute(path, "user.fsstack.copies")
                 .map_err(failed)?
-                .split(|byte| *byte == b'\n')
+                .split(|byte| *byte == 0)
                 .map(|copy| Printable(copy).to_string())
                 .collect(),
             path: shown,

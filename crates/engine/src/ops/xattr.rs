@@ -208,7 +208,9 @@ impl Union {
                 Some(if relative.is_empty() { b"/".to_vec() } else { relative })
             }
             b"user.fsstack.paths" => Some(self.tree.all_paths(pool, inode, relative()?)?.join(&b'\n')),
-            b"user.mergerfs.allpaths" => Some(self.tree.all_paths(pool, inode, relative()?)?.join(&b'\0')),
+            b"user.fsstack.copies" | b"user.mergerfs.allpaths" => {
+                Some(self.tree.all_paths(pool, inode, relative()?)?.join(&b'\0'))
+            }
             b"user.fsstack.transport" if inode.is_root() => {
                 self.transport().map(|name| name.as_bytes().to_vec())
             }
