@@ -5,8 +5,11 @@ use crate::options::Typed;
 use fsstack_pool::{Chain, Floor, Size, suggestion};
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::time::Duration;
 use tracing::Level;
 
+/// A local call over FUSE takes some microseconds, one over a network milliseconds.
+pub(crate) const SHORTEST_BRANCH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Text of `Chain::default_create`; a test compares the two.
 pub(crate) const DEFAULT_CREATE: &str = "mspmfs>any";
 /// Default floor, as in mhddfs and mergerfs.

@@ -62,9 +62,13 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     if let Some(pool) = live.iter().rfind(|pool| place.as_ref() == Some(&pool.entry.mount_point())) {
         return Ok(pool.clone());
     }
+    // An unset variable in a script names no pool.
+    let names_none = word.is_empty() || word == "/";
     let begins = |pool: &&Pool| {
-        pool.entry.id.starts_with(word)
-            || pool.entry.mount_point().as_os_str().as_encoded_bytes().starts_with(word.as_bytes())
+        let mount_point = pool.entry.mount_point();
+        let named = pool.entry.id.starts_with(word)
+            || mount_point.as_os_str().as_encoded_bytes().starts_with(word.as_bytes());
+        named && !names_none
     };
     let shown = Printable(word.as_bytes());
     match live.iter().filter(begins).collect::<Vec<_>>().as_slice() {

@@ -213,7 +213,14 @@ pub(super) const DATA: &[Row] = &[
         Takes::Value("SECONDS"),
         "10",
         "How long a call may stay inside a FUSE or network branch before its caller gets EIO; from then on calls get EIO at once until the branch answers. 0: no limit.",
-        |raw, typed| typed.by_seconds(&mut raw.options.engine.branch_timeout),
+        |raw, typed| {
+            let limit = typed.seconds()?;
+            if !limit.is_zero() && limit < values::SHORTEST_BRANCH_TIMEOUT {
+                return Err("every call would be given up at once; at least 0.1, or 0 for no limit".to_owned());
+            }
+            raw.options.engine.branch_timeout = limit;
+            Ok(())
+        },
     )
     .live(|now| seconds(now.engine.branch_timeout)),
     option(
@@ -348,7 +355,11 @@ pub(super) const VIEW: &[Row] = &[
         "SOURCE as typed",
         "Source that mount(8) and df(1) show.",
         |raw, typed| {
-            raw.options.fsname = typed.raw().to_owned();
+            let name = typed.raw();
+            if name.is_empty() {
+                return Err("empty; leave it out for SOURCE".to_owned());
+            }
+            raw.options.fsname = name.to_owned();
             Ok(())
         },
     )
