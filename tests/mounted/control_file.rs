@@ -107,6 +107,7 @@ fn branches_are_added_and_removed() {
     let more = pool.path().parent().unwrap().join("more");
     fs::create_dir(&more).unwrap();
     fs::write(more.join("film"), "x").unwrap();
+    std::os::unix::fs::symlink(pool.path(), pool.path().parent().unwrap().join("link")).unwrap();
     let said = python(
         pool.path(),
         &client(&format!(
@@ -118,7 +119,7 @@ print(get('basepath', 'film') == more, get('relpath', 'film'), get('allpaths', '
 put('srcmounts', '-' + more); print(get('srcmounts') == before, os.path.exists('film'))
 put('branches', '+>' + more + '=RO'); print(get('branches').endswith(more + '=RO'))
 held = open('film'); print(no(put, 'branches', '-' + more)); held.close()
-for value in ('+/no/such', '-/no/such', '+' + os.getcwd() + '/d', '+' + os.getcwd(), more, '+<' + more, '->', '', '='):
+for value in ('+/no/such', '-/no/such', '+' + os.getcwd() + '/d', '+' + os.getcwd(), '+' + os.path.dirname(more) + '/link', more, '+<' + more, '->', '', '='):
     print(no(put, 'srcmounts', value), end=' ')
 print('end')"
         )),
@@ -126,7 +127,7 @@ print('end')"
     assert_eq!(
         said,
         "True True\nTrue /film True\nTrue False\nTrue\nEBUSY\n\
-         EINVAL ENOENT EINVAL EINVAL ENOTSUP ENOTSUP ENOTSUP ENOTSUP ENOTSUP end"
+         EINVAL ENOENT EINVAL EINVAL EINVAL ENOTSUP ENOTSUP ENOTSUP ENOTSUP ENOTSUP end"
     );
 }
 

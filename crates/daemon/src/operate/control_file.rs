@@ -4,11 +4,13 @@
 //! are no option, or whose values have another form there, stand here.
 //!
 //! Keys are read by the worker thread that has the request. They are set by one thread that is no worker thread: it may ask
-//! a branch that hangs, or wait for requests under way, and the worker thread stops waiting for it after a while.
+//! a branch that hangs, or wait for requests under way. The worker thread stops waiting for it after a while, and another one
+//! serves requests meanwhile.
 
 use super::Served;
 use crate::options::{self, Effect, Key};
 use crate::settings::Settings;
+use fsstack_branch::health::reply_takeover;
 use fsstack_control::api::{Assignment, BranchRequest, SettingsRequest};
 use fsstack_control::{Refusal, RefusalKind};
 use fsstack_engine::Union;
@@ -76,8 +78,8 @@ const KEYS: &[&str] = &[
 /// How long a caller waits for a change. It may still be made after that.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Changes that may wait for the thread that makes them.
-const WAITING: usize = 4;
+/// Changes that may wait for the thread that makes them, beside the one that it makes.
+const WAITING: usize = 1;
 
 /// The keys of a pool.
 #[derive(Debug)]
@@ -169,7 +171,7 @@ impl ControlKeys for Keys {
         let (answer, answered) = mpsc::channel();
         let asked = Asked { key: key.to_owned(), value: value.to_owned(), answer };
         changes.try_send(asked).map_err(|_| Errno::BUSY)?;
-        answered.recv_timeout(PATIENCE).unwrap_or(Err(Errno::TIMEDOUT))
+        reply_takeover::aside(|| answered.recv_timeout(PATIENCE)).unwrap_or(Err(Errno::TIMEDOUT))
     }
 }
 
@@ -286,8 +288,11 @@ impl Served {
             Some(("+", added)) if !added.starts_with('<') => {
                 let branch = added.strip_prefix('>').unwrap_or(added).to_owned();
                 let path = std::path::Path::new(branch.split('=').next().unwrap_or_default());
-                // Looking at it would be a request to this pool.
-                if path.starts_with(&self.settings.lock().mount_point) {
+                let pool = self.settings.lock().mount_point.clone();
+                // By its name first: looking at it would be a request to this pool.
+                let is_inside = path.starts_with(&pool)
+                    || std::fs::canonicalize(path).is_ok_and(|path| path.starts_with(&pool));
+                if is_inside {
                     return Err(Refused::new(Errno::INVAL, "it is in the pool itself"));
                 }
                 BranchRequest::Add { branch }
