@@ -78,13 +78,14 @@ pub(crate) enum Pace {
 pub(crate) struct Arguments {
     pub(crate) pace: Pace,
     rounds: Option<usize>,
+    minutes: Option<u64>,
     only: Vec<Part>,
 }
 
 impl Arguments {
     /// Parses the words after `--`; cargo adds `--bench`.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self> {
-        let mut read = Self { pace: Pace::Quick, rounds: None, only: Vec::new() };
+        let mut read = Self { pace: Pace::Quick, rounds: None, minutes: None, only: Vec::new() };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--bench" => {}
@@ -94,12 +95,18 @@ impl Arguments {
                     let count = words.next().context("--rounds wants a number")?;
                     read.rounds = Some(count.parse().with_context(|| format!("--rounds {count}"))?);
                 }
+                "--minutes" => {
+                    let count = words.next().context("--minutes wants a number")?;
+                    read.minutes = Some(count.parse().with_context(|| format!("--minutes {count}"))?);
+                }
                 "--only" => {
                     let named = words.next().context("--only wants a group of figures")?;
                     let part = PARTS.iter().find(|(name, _)| *name == named);
                     read.only.push(part.with_context(|| format!("no figures are called {named}"))?.1);
                 }
-                other => bail!("{other} is not known; there are --quick, --full, --rounds N, --only PART"),
+                other => bail!(
+                    "{other} is not known; there are --quick, --full, --rounds N, --minutes N, --only PART"
+                ),
             }
         }
         Ok(read)
@@ -207,14 +214,14 @@ impl Arguments {
     pub(crate) fn standstill(&self) -> (usize, u64) {
         match self.pace {
             Pace::Quick => (1, 512),
-            Pace::Full => (self.rounds.unwrap_or(1), 2048),
+            Pace::Full => (self.rounds.unwrap_or(3), 2048),
         }
     }
 
-    /// Duration of the mixed work: an hour only if the group is named.
+    /// Duration of the mixed work: that of `--minutes`, or an hour, only if the group is named.
     pub(crate) fn endurance(&self) -> endurance::EnduranceAmount {
         let (lasts, every_ms) = match self.pace {
-            Pace::Full if self.only.contains(&Part::Endurance) => (3600, 5000),
+            Pace::Full if self.only.contains(&Part::Endurance) => (60 * self.minutes.unwrap_or(60), 5000),
             _ => (12, 200),
         };
         endurance::EnduranceAmount {

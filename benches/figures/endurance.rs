@@ -83,19 +83,23 @@ pub(crate) fn run(
                 scope.spawn(|| dbench(at.path(), amount.lasts));
             }
         }
-        let samples = watch(&stands, amount);
+        let samples = watch(&stands, amount, plot);
         over.store(true, Relaxed);
         samples
     })?;
     let failed = failed.into_inner().unwrap_or_default();
     ensure!(failed.is_empty(), "an operation failed: {}", failed.join("; "));
     tables.extend(told(&stands, &samples, amount, done.into_inner()));
-    let names: Vec<&str> = pools.iter().map(|pool| pool.name).collect();
-    fs::write(plot, drawing(&names, &samples)).with_context(|| plot.display().to_string())?;
     stands.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-fn watch(stands: &[(&Contender, Standing)], amount: EnduranceAmount) -> Result<Vec<Vec<Sample>>> {
+/// Takes samples, and draws them each time: a run that is ended early leaves its plot, too.
+fn watch(
+    stands: &[(&Contender, Standing)],
+    amount: EnduranceAmount,
+    plot: &Path,
+) -> Result<Vec<Vec<Sample>>> {
+    let names: Vec<&str> = stands.iter().map(|(pool, _)| pool.name).collect();
     let began = Instant::now();
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     while began.elapsed() < amount.lasts {
@@ -108,6 +112,7 @@ fn watch(stands: &[(&Contender, Standing)], amount: EnduranceAmount) -> Result<V
                 threads: daemon.threads()? as f64,
             });
         }
+        fs::write(plot, drawing(&names, &samples)).with_context(|| plot.display().to_string())?;
         thread::sleep(amount.every);
     }
     Ok(samples)

@@ -17,7 +17,7 @@ use fsstack_lab::{Branch, MiB, Skip};
 use rustix::fs::statvfs;
 use rustix::process::Signal;
 
-use crate::relocate::{OTHER, Until, latencies, lay_out, put};
+use crate::relocate::{Latencies, OTHER, Until, latencies, lay_out, put};
 use crate::report::{Sense, Table};
 
 /// Number of files that move at once.
@@ -75,6 +75,18 @@ impl Pool {
     }
 }
 
+/// Columns of the table of moves: name, transport, further options.
+const MOVE_COLUMNS: [(&str, &str, &str); 4] = [
+    ("dev", "dev", ""),
+    ("ring", "ring", ""),
+    ("dev, 4 threads", "dev", ",max-threads=4"),
+    ("ring, 4 threads", "ring", ",max-threads=4"),
+];
+/// Most that a stat's 99th percentile may be while files move, as a multiple of the idle pool's.
+const BAR: f64 = 2.0;
+/// A call that takes longer has woken a CPU that had halted, or waited.
+const WAKES_A_CPU: f64 = 20.0;
+
 /// Latency of calls on two other files, idle and while four files move at a limited speed.
 fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
     let make = |name: &str| Branch::make(name, Kind::Xfs(MiB(MOVING * mib + 700)), Layout::Sparse, home);
@@ -85,50 +97,73 @@ fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
         lay_out(&branch.path().join(format!("other-{}", branch.name())), OTHER)?;
     }
     let names: Vec<String> = (0..MOVING).map(|n| format!("film-{n}")).collect();
-    let columns = [
-        ("dev", "dev", ""),
-        ("ring", "ring", ""),
-        ("dev, 4 threads", "dev", ",max-threads=4"),
-        ("ring, 4 threads", "ring", ",max-threads=4"),
-    ];
     for name in &names {
         lay_out(&a.path().join(name), mib)?;
     }
     a.fill_until_free(MiB(8));
-    for (column, transport, threads) in columns {
-        let idle = format!("{column}, idle");
-        for _ in 0..rounds {
+    for _ in 0..rounds {
+        for (column, transport, threads) in MOVE_COLUMNS {
             let options = format!(
                 "create=ff,minfreespace=4M,write-path=stacked,attr-timeout=0,relocate-speed=20M,transport={transport}{threads}"
             );
             let pool = Pool::mount(home, &[a.path(), b.path()], &options)?;
-            let open = |name: &str| OpenOptions::new().read(true).write(true).open(pool.path.join(name));
-            let others = [open("other-a")?, open("other-b")?];
-            for (name, samples) in latencies(&others, &Until::Passed(LOOK))? {
-                put(&mut table, name, &idle, samples);
-            }
-            let films = names.iter().map(|name| open(name)).collect::<std::io::Result<Vec<File>>>()?;
-            let free = free_mib(b.path())?;
-            thread::scope(|scope| -> Result<()> {
-                for film in &films {
-                    // Cancelled below, so it gets ENOSPC.
-                    scope.spawn(|| film.write_all_at(&vec![7; 16 << 20], mib << 20).err());
-                }
-                wait_for("a file that moves", || Ok(free_mib(b.path())? + 8 < free))?;
-                for (name, samples) in latencies(&others, &Until::Passed(LOOK))? {
-                    put(&mut table, name, column, samples);
-                }
-                let moved = names.iter().filter(|name| b.path().join(name).exists()).count();
-                ensure!(moved == 0, "{moved} files had moved before the look was over");
-                names.iter().try_for_each(|name| Ok(fs::remove_file(pool.path.join(name))?))
-            })?;
-            drop((films, others));
+            one_round(&mut table, column, &pool, &b, (&names, mib))?;
             pool.unmount()?;
             names.iter().try_for_each(|name| lay_out(&a.path().join(name), mib))?;
         }
     }
     table.notes.push(format!("one thread, two other files, `relocate-speed=20M`; {} s each", LOOK.as_secs()));
+    for (column, ..) in MOVE_COLUMNS {
+        let of = |column: &str| table.median_of("stat, p99", column);
+        if let (Some(idle), Some(beside)) = (of(&idle_column(column)), of(column)) {
+            let (times, met) = (beside / idle, if beside <= BAR * idle { "met" } else { "missed" });
+            table
+                .notes
+                .push(format!("{column}: a stat's p99 is {times:.2} times the idle one; bar {BAR}: {met}"));
+        }
+    }
     Ok(table)
+}
+
+fn idle_column(column: &str) -> String {
+    format!("{column}, idle")
+}
+
+/// Measures two files on `pool`, at rest and while `films` of `mib` MiB each move to `b`. The moves are called off.
+fn one_round(
+    table: &mut Table,
+    column: &str,
+    pool: &Pool,
+    b: &Branch,
+    (films, mib): (&[String], u64),
+) -> Result<()> {
+    let open = |name: &str| OpenOptions::new().read(true).write(true).open(pool.path.join(name));
+    let others = [open("other-a")?, open("other-b")?];
+    put_all(table, &idle_column(column), latencies(&others, &Until::Passed(LOOK))?);
+    let open_films = films.iter().map(|name| open(name)).collect::<std::io::Result<Vec<File>>>()?;
+    let free = free_mib(b.path())?;
+    thread::scope(|scope| -> Result<()> {
+        for film in &open_films {
+            // Cancelled below, so it gets ENOSPC.
+            scope.spawn(|| film.write_all_at(&vec![7; 16 << 20], mib << 20).err());
+        }
+        wait_for("a file that moves", || Ok(free_mib(b.path())? + 8 < free))?;
+        put_all(table, column, latencies(&others, &Until::Passed(LOOK))?);
+        let moved = films.iter().filter(|name| b.path().join(name).exists()).count();
+        ensure!(moved == 0, "{moved} files had moved before the look was over");
+        films.iter().try_for_each(|name| Ok(fs::remove_file(pool.path.join(name))?))
+    })
+}
+
+fn put_all(table: &mut Table, column: &str, latencies: Latencies) {
+    for (name, samples) in latencies {
+        if name == "stat" && !samples.is_empty() {
+            let woken = samples.iter().filter(|sample| **sample > WAKES_A_CPU).count();
+            let percent = woken as f64 / samples.len() as f64 * 100.0;
+            table.put(&format!("stats over {WAKES_A_CPU} us, percent"), column, percent);
+        }
+        put(table, name, column, samples);
+    }
 }
 
 /// The daemon's cost of waiting callers and closed files while a branch hangs.
