@@ -88,7 +88,7 @@ pub fn is_administrator(pid: u32) -> bool {
 pub fn shares_user_namespace(pid: u32) -> bool {
     let namespace = |of: &str| rustix::fs::readlink(format!("/proc/{of}/ns/user"), Vec::new()).ok();
     // The link takes the right to trace the process, which the daemon gives up. Where it cannot be read, a namespace with
-    // the same users counts as the same: whoever makes one has the rights of them all.
+    // the same users counts as the same: to make one takes the rights of them all.
     let users = |of: &str| std::fs::read(format!("/proc/{of}/uid_map")).ok();
     let other = pid.to_string();
     pid != 0

@@ -148,10 +148,11 @@ impl Workers {
     }
 
     /// Whether a thread of `number` runs, or would if it had a processor, or is about to start. Those that are stuck do not
-    /// count.
+    /// count, nor those that wait for another request: there may be hundreds, and each state is a file to be read.
     pub(super) fn is_any_runnable(&self, number: usize) -> bool {
+        let counts = |reasons: Reasons| !reasons.is_stuck && !reasons.waits;
         let rows = self.rows.lock();
-        let own = rows.iter().filter(|row| row.worker.number == number && !row.reasons.is_stuck);
+        let own = rows.iter().filter(|row| row.worker.number == number && counts(row.reasons));
         let threads: Vec<_> = own.map(|row| row.worker.thread.get().copied()).collect();
         drop(rows);
         threads.into_iter().any(|thread| thread.is_none_or(ThreadId::is_runnable))
@@ -404,6 +405,10 @@ mod tests {
         }
         sender.send(()).unwrap();
         waits.join().unwrap();
+        assert!(here.worker().steps_aside());
+        assert!(!workers.is_any_runnable(0), "it waits for another request");
+        here.worker().steps_back();
+        assert!(workers.is_any_runnable(0));
         here.worker().is_stuck();
         assert!(!workers.is_any_runnable(0));
     }
