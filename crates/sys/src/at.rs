@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+pub(crate) use attr::SYS_FCHMODAT2;
 pub use attr::{SetTime, Times, chmod_fd, chown_fd, utimens_fd};
 pub use procfd::{Whereabouts, path_below, whereabouts};
 pub use rustix::fs::RenameFlags;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Minutes since midnight at `time`, by the zone that the process found at its first call. None: there is no such local time.
 pub fn minute_of_day(time: SystemTime) -> Option<u16> {
     let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    let seconds = libc::time_t::try_from(seconds).ok()?;
+    let seconds = seconds.try_into().ok()?;
     let mut parts = MaybeUninit::<libc::tm>::uninit();
     // SAFETY: both point to values that live during the call, and the second one may be written.
     let done = unsafe { libc::localtime_r(&raw const seconds, parts.as_mut_ptr()) };

@@ -76,7 +76,7 @@ const OFTEN: &[(c_long, When)] = always![
     SYS_io_uring_enter SYS_read SYS_writev SYS_write SYS_readv SYS_openat2 SYS_statx SYS_close SYS_ioctl SYS_setfsuid SYS_setfsgid
     SYS_setgroups SYS_umask SYS_futex SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_getdents64
     SYS_lseek SYS_newfstatat SYS_fstat SYS_openat SYS_unlinkat SYS_mkdirat SYS_renameat2 SYS_linkat SYS_symlinkat
-    SYS_mknodat SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fchownat SYS_utimensat
+    SYS_mknodat SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_utimensat
     SYS_ftruncate SYS_fallocate SYS_fsync SYS_fdatasync SYS_fcntl SYS_fgetxattr SYS_fsetxattr SYS_flistxattr
     SYS_fremovexattr SYS_getxattr SYS_setxattr SYS_listxattr SYS_removexattr SYS_lgetxattr SYS_lsetxattr SYS_llistxattr
     SYS_lremovexattr SYS_copy_file_range SYS_statfs SYS_fstatfs SYS_name_to_handle_at SYS_open_by_handle_at SYS_flock
@@ -91,7 +91,7 @@ const SELDOM: &[(c_long, When)] = always![
     SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_mincore SYS_msync SYS_brk SYS_membarrier SYS_mlock SYS_munlock
     SYS_exit SYS_exit_group SYS_set_robust_list SYS_get_robust_list SYS_rseq SYS_set_tid_address SYS_gettid SYS_getpid
     SYS_getppid SYS_getpgid SYS_getsid SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getgroups SYS_getresuid SYS_getresgid
-    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigtimedwait SYS_sigaltstack SYS_tgkill
+    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigtimedwait SYS_sigaltstack SYS_tgkill SYS_tkill
     SYS_restart_syscall SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getattr SYS_sched_setattr
     SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getparam SYS_sched_get_priority_min
     SYS_sched_get_priority_max SYS_getpriority SYS_setpriority SYS_ioprio_set SYS_capget SYS_capset SYS_getrandom SYS_gettimeofday
@@ -111,8 +111,9 @@ const OLD: &[(c_long, When)] = always![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(c_long, When)] = &[];
 
-/// Calls that are allowed with certain arguments only.
+/// Calls that libc does not name for all machines, and calls that are allowed with certain arguments only.
 const SOMETIMES: &[(c_long, When)] = &[
+    (crate::at::SYS_FCHMODAT2, When::Always),
     // Starts a thread, not a process.
     (libc::SYS_clone, When::Has(0, libc::CLONE_THREAD.cast_unsigned())),
     // Gives a thread a umask of its own.

@@ -58,10 +58,13 @@ pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     chmod_by_proc(fd, mode)
 }
 
+/// The same on all machines (`asm-generic/unistd.h`); libc lacks it for some.
+pub(crate) const SYS_FCHMODAT2: libc::c_long = 452;
+
 fn fchmodat2(fd: BorrowedFd<'_>, mode: u32) -> rustix::io::Result<()> {
     let (fd, mode) = (fd.as_raw_fd(), permissions(mode).bits());
     // SAFETY: the kernel reads the path up to its NUL, and nothing else of this process.
-    let done = unsafe { libc::syscall(libc::SYS_fchmodat2, fd, c"".as_ptr(), mode, libc::AT_EMPTY_PATH) };
+    let done = unsafe { libc::syscall(SYS_FCHMODAT2, fd, c"".as_ptr(), mode, libc::AT_EMPTY_PATH) };
     if done == 0 {
         return Ok(());
     }
