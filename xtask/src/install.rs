@@ -56,6 +56,10 @@ pub(crate) const TO_GLUSTER: &[Need] = &[
 /// Programs that make a fresh system for installing packages.
 pub(crate) const TO_BOOTSTRAP: &[Need] = &[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")];
 
+/// Programs that run release files for other systems. Installed separately: without them some tests skip.
+pub(crate) const TO_RUN_ELSEWHERE: &[Need] =
+    &[("rpm", "rpm"), ("qemu-aarch64", "qemu-user"), ("podman", "podman"), ("runc", "runc")];
+
 /// Browser for the benchmark's reports. Installed separately: without it one test skips.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 

@@ -24,14 +24,19 @@ const DESCRIPTION: &str = "stacks several file systems into one tree\n \
     the daemon. fsstack shows and changes mounted pools; fsstack-bench measures what a stack\n \
     of file systems costs.\n";
 
-/// Builds the package of the programs; returns the file.
-pub(super) fn pack(stage: &Stage, release: &Release) -> Result<PathBuf> {
+/// Debian's name of this machine.
+pub(super) fn architecture() -> Result<String> {
+    Ok(exec::quiet("dpkg").arg("--print-architecture").run()?.stdout.trim().to_owned())
+}
+
+/// Builds the package of the programs, for an architecture and with the packages of their libraries; returns the file.
+pub(super) fn pack(stage: &Stage, release: &Release, architecture: &str, libraries: &str) -> Result<PathBuf> {
+    let comma = if libraries.is_empty() { "" } else { ", " };
     let fields = format!(
-        "Section: admin\nPriority: optional\nDepends: {}, mount\nRecommends: fuse3\nSuggests: logrotate, glusterfs-client\n\
-         Description: {DESCRIPTION}",
-        libraries(stage)?
+        "Section: admin\nPriority: optional\nDepends: {libraries}{comma}mount\nRecommends: fuse3\n\
+         Suggests: logrotate, glusterfs-client\nDescription: {DESCRIPTION}"
     );
-    build(stage, release, "fsstack", &fields, |about| {
+    build(stage, release, (architecture, "fsstack"), &fields, |about| {
         write(about, "conffiles", &conffiles(stage)?, 0o644)?;
         for script in SCRIPTS {
             let text =
@@ -43,14 +48,14 @@ pub(super) fn pack(stage: &Stage, release: &Release) -> Result<PathBuf> {
 }
 
 /// Builds the package of the programs' symbols; returns the file.
-pub(super) fn pack_symbols(symbols: &Symbols, release: &Release) -> Result<PathBuf> {
+pub(super) fn pack_symbols(symbols: &Symbols, release: &Release, architecture: &str) -> Result<PathBuf> {
     let fields = format!(
         "Section: debug\nPriority: optional\nDepends: fsstack (= {})\nBuild-Ids: {}\n\
          Description: symbols of the programs of fsstack\n Debuggers and crash reports find functions and lines by them.\n",
         revised(release),
         symbols.ids.join(" ")
     );
-    build(&symbols.stage, release, "fsstack-dbgsym", &fields, |_| Ok(()))
+    build(&symbols.stage, release, (architecture, "fsstack-dbgsym"), &fields, |_| Ok(()))
 }
 
 /// Version of the packages.
@@ -58,16 +63,15 @@ fn revised(release: &Release) -> String {
     format!("{}-{REVISION}", release.version)
 }
 
-/// Builds the package `name` from the staged files, with `fields` in its control file and further files written by
+/// Builds the package `name` for `architecture` from the staged files, with `fields` in its control file and further files written by
 /// `more`.
 fn build(
     stage: &Stage,
     release: &Release,
-    name: &str,
+    (architecture, name): (&str, &str),
     fields: &str,
     more: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    let architecture = exec::quiet("dpkg").arg("--print-architecture").run()?.stdout.trim().to_owned();
     let version = revised(release);
     let (size, sums) = (kilobytes(stage)?, sums(stage)?);
     let about = stage.root().join("DEBIAN");
@@ -97,7 +101,7 @@ fn write(about: &Path, name: &str, text: &str, mode: u32) -> Result<()> {
 }
 
 /// Packages of the libraries that the programs are linked to, with their versions.
-fn libraries(stage: &Stage) -> Result<String> {
+pub(super) fn libraries(stage: &Stage) -> Result<String> {
     // dpkg-shlibdeps expects a source package in the working directory.
     let dir = tempfile::tempdir()?;
     fs::create_dir(dir.path().join("debian"))?;

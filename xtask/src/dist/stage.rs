@@ -31,8 +31,6 @@ const HELPERS: [&str; 6] = [
 const FILES: &[(&str, &str)] = &[
     ("docs/completions/fsstack.bash", "usr/share/bash-completion/completions/fsstack"),
     ("docs/completions/mount.fsstack.bash", "usr/share/bash-completion/completions/mount.fsstack"),
-    ("docs/completions/_fsstack", "usr/share/zsh/vendor-completions/_fsstack"),
-    ("docs/completions/_mount.fsstack", "usr/share/zsh/vendor-completions/_mount.fsstack"),
     ("docs/completions/fsstack.fish", "usr/share/fish/vendor_completions.d/fsstack.fish"),
     ("docs/completions/mount.fsstack.fish", "usr/share/fish/vendor_completions.d/mount.fsstack.fish"),
     ("packaging/fsstack@.service", "usr/lib/systemd/system/fsstack@.service"),
@@ -42,8 +40,30 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/debian/copyright", "usr/share/doc/fsstack/copyright"),
     ("README.md", "usr/share/doc/fsstack/README.md"),
     ("ARCHITECTURE.md", "usr/share/doc/fsstack/ARCHITECTURE.md"),
-    ("docs/grafana/fsstack.json", "usr/share/doc/fsstack/docs/grafana/fsstack.json"),
 ];
+
+/// Completions for zsh, which distributions have in folders of their own.
+const ZSH: [(&str, &str); 2] =
+    [("docs/completions/_fsstack", "_fsstack"), ("docs/completions/_mount.fsstack", "_mount.fsstack")];
+
+/// Where a distribution has its files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Layout {
+    /// Debian and its like.
+    Debian,
+    /// All others.
+    Plain,
+}
+
+impl Layout {
+    /// The folder of completions for zsh.
+    fn zsh(self) -> &'static str {
+        match self {
+            Self::Debian => "usr/share/zsh/vendor-completions",
+            Self::Plain => "usr/share/zsh/site-functions",
+        }
+    }
+}
 
 /// Files of the repository that are compressed, as man(1) and Debian require.
 const ZIPPED: &[(&str, &str)] = &[
@@ -52,7 +72,7 @@ const ZIPPED: &[(&str, &str)] = &[
     ("CHANGELOG.md", "usr/share/doc/fsstack/changelog"),
 ];
 
-/// Pages and pictures linked from the README.
+/// Pages and pictures linked from the README, schemas, and the dashboard.
 const PAGES: (&str, &str) = ("docs", "usr/share/doc/fsstack/docs");
 
 /// Folder for logs that logrotate rotates; not readable by all users.
@@ -81,7 +101,7 @@ impl Stage {
     }
 
     /// Stages everything that is released, with the programs in `built`.
-    pub(super) fn fill(built: &Path, licences: &str) -> Result<Self> {
+    pub(super) fn fill(built: &Path, layout: Layout, licences: &str) -> Result<Self> {
         let stage = Self::empty()?;
         for (name, to) in PROGRAMS {
             stage.put(&built.join(name), to, 0o755)?;
@@ -92,12 +112,18 @@ impl Stage {
         for (file, to) in FILES {
             stage.put(&exec::root().join(file), to, 0o644)?;
         }
+        for (file, name) in ZSH {
+            stage.put(&exec::root().join(file), &format!("{}/{name}", layout.zsh()), 0o644)?;
+        }
         for (file, to) in ZIPPED {
             zip(&stage.put(&exec::root().join(file), to, 0o644)?)?;
         }
         let pages = exec::root().join(PAGES.0);
         for page in files_below(&pages)? {
-            if page.extension().is_some_and(|ending| ending == "md" || ending == "svg") {
+            if page
+                .extension()
+                .is_some_and(|ending| ["md", "svg", "json"].map(AsRef::as_ref).contains(&ending))
+            {
                 stage.put(&pages.join(&page), &format!("{}/{}", PAGES.1, page.display()), 0o644)?;
             }
         }
@@ -126,7 +152,25 @@ impl Stage {
         files_below(self.root())
     }
 
-    fn put(&self, from: &Path, to: &str, mode: u32) -> Result<PathBuf> {
+    /// The directories that no other package has, by their path from the root, sorted.
+    pub(super) fn own_dirs(&self) -> Result<Vec<PathBuf>> {
+        let mut own = vec![PathBuf::from(LOGS)];
+        for file in self.files()? {
+            let dirs = file.ancestors().skip(1).filter(|dir| dir.iter().any(|part| part == "fsstack"));
+            own.extend(dirs.map(Path::to_owned));
+        }
+        own.sort();
+        own.dedup();
+        Ok(own)
+    }
+
+    /// The symbolic links, by their path from the root.
+    pub(super) fn links() -> &'static [&'static str] {
+        &HELPERS
+    }
+
+    /// Copies a file into the stage.
+    pub(super) fn put(&self, from: &Path, to: &str, mode: u32) -> Result<PathBuf> {
         let to = self.place(to)?;
         fs::copy(from, &to).with_context(|| from.display().to_string())?;
         fs::set_permissions(&to, Permissions::from_mode(mode))?;

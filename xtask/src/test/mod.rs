@@ -344,6 +344,9 @@ fn run_tier(
 /// Makes the packages, and the system for testing them. If that fails, it is reported here, and the tests skip.
 fn prepare_dist() -> Result<()> {
     dist::Dist::default().make()?;
+    if let Err(e) = install::packages(install::TO_RUN_ELSEWHERE) {
+        eprintln!("{e:#}");
+    }
     if let Err(e) = System::fresh() {
         eprintln!("no fresh system can be had: {e:#}");
     }
