@@ -17,6 +17,7 @@ mod control_file;
 mod cut_short;
 mod databases;
 mod dead_branches;
+mod degraded_catalogue;
 mod descriptors;
 mod directories;
 mod endings;

@@ -9,6 +9,7 @@
 //! the catalogue asks the branch how they are. So a change that is reported twice, late or in vain does no harm.
 
 mod batch;
+mod offline;
 mod pending;
 mod query;
 mod row;
@@ -16,6 +17,7 @@ mod store;
 mod upkeep;
 
 pub use batch::{Batch, Listed, Look};
+pub use offline::{Homes, OfflineObject, OfflineTable};
 pub use pending::{Changes, DirChange, Pending};
 pub use query::{Asked, FoundName, Page, Subject};
 pub use row::Row;

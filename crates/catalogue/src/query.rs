@@ -1,8 +1,11 @@
 //! Names below a directory, over several branches, in the order of their paths, a page at a time.
 
+use std::collections::BTreeMap;
+
 use fsstack_pool::BranchId;
 
 use crate::Result;
+use crate::offline::Homes;
 use crate::row::Row;
 use crate::store::{BRANCHES, Catalogue, NAMES, key_behind, name_key};
 
@@ -131,6 +134,69 @@ impl Catalogue {
             }
         }
         Ok(page)
+    }
+
+    /// The copies of the directory at `path` on `on`, in that order.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn dirs(&self, on: &[BranchId], path: &[u8]) -> Result<Homes> {
+        let read = self.read()?;
+        let (names, branches) = (read.open_table(NAMES)?, read.open_table(BRANCHES)?);
+        let mut dirs = Vec::new();
+        for branch in on {
+            if let Some(row) = branches.get(branch.get())? {
+                dirs.push((*branch, row.value().0));
+            }
+        }
+        for part in parts(path) {
+            dirs = below(&names, &dirs, part)?;
+        }
+        Ok(dirs)
+    }
+
+    /// Attributes of `name` on each branch that has it in its copy of a directory.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn rows(&self, dirs: &[(BranchId, u64)], name: &[u8]) -> Result<Vec<(BranchId, Row)>> {
+        let names = self.read()?.open_table(NAMES)?;
+        let mut found = Vec::new();
+        for at in dirs {
+            found.extend(row_of(&names, *at, name)?.map(|row| (at.0, row)));
+        }
+        Ok(found)
+    }
+
+    /// The names in a directory, each with its first copy's branch and attributes. None: there are more than `most`.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn list(
+        &self,
+        dirs: &[(BranchId, u64)],
+        most: usize,
+    ) -> Result<Option<Vec<(Vec<u8>, BranchId, Row)>>> {
+        let names = self.read()?.open_table(NAMES)?;
+        let mut found = BTreeMap::new();
+        for (branch, dir) in dirs {
+            let (from, to) = (name_key(branch.get(), *dir, b""), key_behind(branch.get(), *dir));
+            let range = match &to {
+                Some(to) => names.range(from.as_slice()..to.as_slice())?,
+                None => names.range(from.as_slice()..)?,
+            };
+            for entry in range {
+                let (key, row) = entry?;
+                let name = key.value().get(10..).unwrap_or_default().to_vec();
+                if let Some(row) = Row::parse(row.value()) {
+                    found.entry(name).or_insert((*branch, row));
+                }
+                if found.len() > most {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(found.into_iter().map(|(name, (branch, row))| (name, branch, row)).collect()))
     }
 
     /// Attributes of the object at `path` on a branch, and its number if it is a directory. The root has none.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Result;
+use crate::offline::OfflineTable;
 use crate::store::{BranchRow, Catalogue, CatalogueError};
 
 /// Changes are on disk after this time.
@@ -29,6 +30,8 @@ pub struct Knowledge {
 pub struct Upkeep {
     /// The catalogue.
     pub catalogue: Catalogue,
+    /// Objects of branches out of reach that the kernel knows.
+    pub offline: OfflineTable,
     known: Mutex<HashMap<u16, Knowledge>>,
     dirty: AtomicBool,
     flushed: Mutex<Instant>,
@@ -54,6 +57,7 @@ impl Upkeep {
     pub fn new(catalogue: Catalogue) -> Self {
         Self {
             catalogue,
+            offline: OfflineTable::default(),
             known: Mutex::default(),
             dirty: AtomicBool::new(false),
             flushed: Mutex::new(Instant::now()),

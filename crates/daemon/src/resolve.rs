@@ -14,7 +14,9 @@ use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
-use fsstack_pool::settings::{ControlFile, Locks, OutOfBand, PageCache, WritePath, Xattrs};
+use fsstack_pool::settings::{
+    ControlFile, Degraded, Locks, OutOfBand, PageCache, WritePath, Xattrs,
+};
 use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -156,6 +158,12 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
         problems.usage(format!(
             "{}: the catalogue is kept in state-dir, which needs root; leave it out, or mount as root",
             raw.spelled("catalogue")
+        ));
+    }
+    if raw.options.engine.degraded == Degraded::Catalogue && !raw.options.engine.catalogue {
+        problems.usage(format!(
+            "{}: names of branches out of reach are shown from the catalogue; add catalogue=on",
+            raw.spelled("degraded")
         ));
     }
     if raw.options.nfs_identity.is_some() && !raw.options.engine.nfs_export {

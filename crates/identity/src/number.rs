@@ -17,6 +17,19 @@ const INO_BITS: u32 = 48;
 /// Marks a number that is a hash: the branch's inode number (GlusterFS, btrfs subvolumes) did not fit.
 const HASHED: u64 = 1 << 63;
 
+/// Marks numbers of objects that are known from the catalogue only: a compact number has an id of a branch above this bit.
+const OFFLINE: u64 = 1 << (INO_BITS - 1);
+
+/// The number of `name` in the directory `parent`, an object that is known from the catalogue only.
+pub fn offline_number(parent: Ino, name: &[u8]) -> Ino {
+    Ino(OFFLINE | hash_name(parent, name) & (OFFLINE - 1))
+}
+
+/// Whether `ino` was made by [`offline_number`].
+pub fn is_offline(ino: Ino) -> bool {
+    ino.0 >> (INO_BITS - 1) == 1
+}
+
 /// Number and generation together name one object, now and after a remount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {

@@ -112,6 +112,8 @@ pub enum Degraded {
     Strict,
     /// Reachable objects, as if there were no others. A name that the unreachable branch may hold cannot be created.
     Read,
+    /// Names and attributes of unreachable objects from the catalogue; all else about them is EIO.
+    Catalogue,
 }
 
 /// Whether branches change out of band, and how that is noticed.

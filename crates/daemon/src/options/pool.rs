@@ -235,7 +235,7 @@ pub(super) const DATA: &[Row] = &[
         &["degraded"],
         Takes::Choice(Degraded::VARIANTS),
         "strict",
-        "While a branch is out of reach: \"strict\" answers EIO for every name that may be on it, \"read\" shows the reachable branches as if they were all.",
+        "While a branch is out of reach: \"strict\" answers EIO for every name that may be on it, \"read\" shows the reachable branches as if they were all, \"catalogue\" shows names and attributes that catalogue=on has recorded.",
         |raw, typed| typed.read(&mut raw.options.engine.degraded),
     )
     .live(|now| now.engine.degraded.to_string()),

@@ -8,6 +8,7 @@
 //! The threads have the lowest niceness and the idle I/O class.
 
 mod keeper;
+mod offline;
 
 use std::path::Path;
 use std::sync::Arc;

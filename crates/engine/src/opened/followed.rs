@@ -17,8 +17,9 @@ use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::DirHandle;
+use super::behind::is_tail;
 use super::handed::FollowedRow;
-use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
+use super::listing::{DOT_DOT, Listing, TAIL, turn_of};
 use super::tables::Files;
 use crate::files::handed::NameRow;
 use crate::inode::{Inode, InodeName};

@@ -20,11 +20,12 @@ use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_identity::number::{hash_name, mix};
-use fsstack_pool::{BranchId, BranchIx};
+use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::inode::Inode;
+use crate::opened::behind::{self, Behind, is_tail};
 use crate::opened::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
 use crate::settings::Degraded;
@@ -58,6 +59,8 @@ pub(crate) struct Read {
     pub(crate) cookie: u64,
     pub(crate) kind: Option<Kind>,
     pub(crate) name: Box<CStr>,
+    /// Its number, if it is known from the catalogue only.
+    pub(crate) offline: Option<Ino>,
 }
 
 /// How far a listing has come.
@@ -80,7 +83,9 @@ pub struct Listing {
     pub(crate) shown: Option<u32>,
     /// It leaves the copies' access times alone.
     pub(super) noatime: bool,
-    /// Memory allowance of `names`, `wide` and `own`.
+    /// Names that are listed behind all copies.
+    pub(crate) behind: Behind,
+    /// Memory allowance of `names`, `wide`, `own` and `behind`.
     pub(super) memory: Allowance,
 }
 
@@ -106,12 +111,13 @@ impl Listing {
             own: Vec::new(),
             shown: None,
             noatime,
+            behind: Behind::default(),
             memory: Allowance::of(memory.clone()),
         }
     }
 
-    fn entries(&self) -> usize {
-        self.names.as_ref().map_or(0, HashSet::len) + self.wide.len() + self.own.len()
+    pub(super) fn entries(&self) -> usize {
+        self.names.as_ref().map_or(0, HashSet::len) + self.wide.len() + self.own.len() + self.behind.len()
     }
 
     /// Drops the hashes of names: from here on the earlier copies are asked.
@@ -151,10 +157,11 @@ impl Listing {
             self.short = false;
             self.own = Vec::new();
             self.wide = HashMap::new();
+            self.behind = Behind::default();
             self.memory.shrink(0);
             return Ok(());
         }
-        if is_tail(cookie) {
+        if is_tail(cookie) || behind::is_of(cookie) {
             return Ok(()); // behind all copies
         }
         let cookie = if cookie >> PLACE_BITS == 0 {
@@ -164,7 +171,7 @@ impl Listing {
         } else {
             cookie
         };
-        if pool.settings.degraded == Degraded::Strict && tree.is_unsure(pool, dir) {
+        if pool.settings.degraded != Degraded::Read && tree.is_unsure(pool, dir) {
             self.short = true;
         }
         let id = branch_of(cookie);
@@ -178,7 +185,7 @@ impl Listing {
         };
         let entered = self.enter(tree, pool, dir, branch.ix);
         match entered.and_then(|()| self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))) {
-            Err(error) if self.passes_over(pool, error) => {
+            Err(error) if self.passes_over(pool, branch.ix, error) => {
                 let later: Vec<BranchIx> =
                     copies.into_iter().skip_while(|at| pool.turn(*at) <= turn).collect();
                 self.stream = None;
@@ -243,12 +250,13 @@ impl Listing {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
+        self.behind.is_due = false;
         if self.stream.is_none() {
             if self.position > DOT_DOT {
                 return self.end(tree, pool, dir);
             }
             self.names = Some(HashSet::new());
-            if pool.settings.degraded == Degraded::Strict && tree.is_unsure(pool, dir) {
+            if pool.settings.degraded != Degraded::Read && tree.is_unsure(pool, dir) {
                 self.short = true;
             }
             if !self.enter_first(tree, pool, dir, &dir.copies())? {
@@ -256,8 +264,9 @@ impl Listing {
             }
         }
         loop {
+            let at = self.stream.as_ref().map(|stream| stream.at);
             let read = match self.read_one(pool) {
-                Err(error) if self.passes_over(pool, error) => None,
+                Err(error) if at.is_some_and(|at| self.passes_over(pool, at, error)) => None,
                 read => read?,
             };
             let Some(read) = read else {
@@ -279,9 +288,10 @@ impl Listing {
 
     fn end(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
         self.drop_names();
-        let strict = pool.settings.degraded == Degraded::Strict;
+        let strict = pool.settings.degraded != Degraded::Read;
         if self.short || strict && tree.check_whole(pool, dir).is_err() {
             dir.forget_listing();
+            self.behind.is_due = true;
             return Err(OpError::UNSURE);
         }
         Ok(None)
@@ -293,8 +303,11 @@ impl Listing {
     }
 
     /// Whether a copy with this answer is skipped.
-    fn passes_over(&mut self, pool: &Pool, error: OpError) -> bool {
-        self.short |= error.is_fault() && pool.settings.degraded == Degraded::Strict;
+    fn passes_over(&mut self, pool: &Pool, at: BranchIx, error: OpError) -> bool {
+        if error.is_fault() {
+            self.behind.skip(at);
+        }
+        self.short |= error.is_fault() && pool.settings.degraded != Degraded::Read;
         error.is_fault()
     }
 
@@ -381,7 +394,7 @@ impl Listing {
     ) -> Result<bool> {
         for at in copies {
             match self.enter(tree, pool, dir, *at) {
-                Err(error) if error.is_missing() || self.passes_over(pool, error) => {} // removed out of band
+                Err(error) if error.is_missing() || self.passes_over(pool, *at, error) => {} // removed out of band
                 entered => return entered.map(|()| true),
             }
         }
@@ -424,6 +437,7 @@ impl Listing {
                 cookie: u64::from(branch.id.get()) << PLACE_BITS | position,
                 kind: entry.kind,
                 name: entry.name.into(),
+                offline: None,
             }));
         }
     }
@@ -433,7 +447,7 @@ impl Listing {
         let branch = pool.branch(at);
         match branch.ask(|| branch.check_subvolumes()) {
             // The rest of it is listed.
-            Err(error) if error.is_fault() => _ = self.passes_over(pool, error),
+            Err(error) if error.is_fault() => _ = self.passes_over(pool, at, error),
             checked => checked?,
         }
         Ok(())
@@ -464,7 +478,7 @@ impl Listing {
                     }
                     return Ok(false);
                 }
-                Err(error) if error.is_missing() || self.passes_over(pool, error) => {}
+                Err(error) if error.is_missing() || self.passes_over(pool, earlier, error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -475,11 +489,6 @@ impl Listing {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Whether `cookie` is of something that is shown behind all copies.
-pub(crate) fn is_tail(cookie: u64) -> bool {
-    cookie >> (PLACE_BITS - 1) == TAIL >> (PLACE_BITS - 1)
 }
 
 fn branch_of(cookie: u64) -> Option<BranchId> {

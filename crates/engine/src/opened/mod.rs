@@ -1,5 +1,6 @@
 //! Handles: what has a file or a directory open, listings, and the choice of the write path.
 
+pub(crate) mod behind;
 pub(crate) mod choose;
 mod first_open;
 pub(crate) mod followed;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fsstack_branch::error::Result;
+use fsstack_identity::number::is_offline;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
@@ -20,6 +21,16 @@ impl Union {
     /// # Errors
     /// ESTALE if the object is gone; what the branch answered.
     pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        if is_offline(ino) {
+            return self.offline_attr(ino);
+        }
+        match self.attr_of_branches(ino, handle) {
+            Err(error) if error.is_fault() && handle.is_none() => self.attr_by_catalogue(ino, error),
+            reported => reported,
+        }
+    }
+
+    fn attr_of_branches(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let pool = self.tree.pool.load();
         if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
             return Ok(Attr { ino, validity: open.inode.validity(), stat: open.file.stat()? });

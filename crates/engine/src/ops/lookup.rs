@@ -1,9 +1,11 @@
 //! A name becomes an entry (`tree/lookup.rs`).
 
 use fsstack_branch::error::Result;
+use fsstack_identity::number::is_offline;
 use fsstack_pool::{EntryName, Ino};
 
 use crate::answer::Entry;
+use crate::settings::Degraded;
 use crate::union::Union;
 
 impl Union {
@@ -12,6 +14,18 @@ impl Union {
     /// # Errors
     /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
     pub fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
-        self.tree.lookup(parent, name)
+        if is_offline(parent) {
+            return self.lookup_in_offline(&self.tree.pool.load(), parent, name.as_cstr());
+        }
+        match self.tree.lookup(parent, name) {
+            Err(error) if error.is_fault() => {
+                let pool = self.tree.pool.load();
+                if pool.settings.degraded != Degraded::Catalogue {
+                    return Err(error);
+                }
+                self.lookup_offline(&pool, &self.tree.dir(parent)?, name.as_cstr(), error)
+            }
+            found => found,
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::ranked::Ranked;
-use fsstack_identity::number::number;
+use fsstack_identity::number::{is_offline, number};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sync::atomic::AtomicU32;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
@@ -17,7 +17,8 @@ use crate::inode::Inode;
 use crate::kept::slots;
 use crate::opened::DirHandle;
 use crate::opened::followed::Followed;
-use crate::opened::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
+use crate::opened::behind::{self, is_tail};
+use crate::opened::listing::{DOT, DOT_DOT, Listing, Read};
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
@@ -55,12 +56,13 @@ impl Union {
     /// # Errors
     /// ENOTDIR; ESTALE.
     pub fn opendir(&self, ino: Ino, flags: OFlags) -> Result<Handle> {
-        let inode = self.tree.dir(ino)?;
+        let inode = if is_offline(ino) { self.offline_dir(ino)? } else { self.tree.dir(ino)? };
         let handle = self.files.new_handle();
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
         let listing = Ranked::new(Listing::new(noatime, &self.files.listing_memory));
         let losses = AtomicU32::new(inode.losses());
-        let row = self.kept().and_then(|kept| kept.note_dir(handle, &inode));
+        // One that is known from the catalogue only cannot be found again by its number.
+        let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
         slots::acts(handle.0);
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses, row });
         self.files.dirs.insert(handle.0, open.clone());
@@ -172,15 +174,27 @@ impl Union {
 
     /// The next entry of the copies, and behind them of the entries that have moved past the listing.
     fn next_read(&self, pool: &Pool, open: &DirHandle, listing: &mut Listing) -> Result<Option<Read>> {
-        if let Some(read) = listing.next(&self.tree, pool, &open.inode)? {
-            return Ok(Some(read));
+        let read = match listing.next(&self.tree, pool, &open.inode) {
+            Err(error) if listing.behind.is_due && pool.settings.degraded == Degraded::Catalogue => {
+                self.next_offline(pool, &open.inode, listing, error)?
+            }
+            Ok(None) if is_offline(open.inode.id.ino) => {
+                self.next_offline(pool, &open.inode, listing, OpError::UNSURE)?
+            }
+            // The branches are back, and what they have was listed in part.
+            Ok(None) if behind::is_of(listing.position()) => return Err(OpError::UNSURE),
+            read => read?,
+        };
+        if read.is_some() {
+            return Ok(read);
         }
         let mut at = listing.position();
         while let Some((name, cookie)) = open.followed.next(at)? {
             match self.tree.find(pool, &open.inode, &name) {
                 Ok(Found::File(at, stat)) => {
                     let name = name.as_ref().into();
-                    return Ok(Some(Read { at, ino: stat.ino, cookie, kind: Some(stat.kind()), name }));
+                    let kind = Some(stat.kind());
+                    return Ok(Some(Read { at, ino: stat.ino, cookie, kind, name, offline: None }));
                 }
                 // Another object got that name.
                 Ok(Found::Dir(..)) => {}
@@ -250,6 +264,10 @@ impl Tree {
         sink: &mut dyn Sink,
     ) -> bool {
         let mut kind = read.kind;
+        if let Some((ino, kind)) = read.offline.zip(kind) {
+            sink.put(&Listed { ino, cookie: read.cookie, dtype: kind.dtype(), name: &read.name }, None);
+            return true;
+        }
         let plus = plus.is_some_and(|age| !self.is_fresh(dir, read, age));
         if plus || kind.is_none() {
             let found = if kind.is_some_and(|kind| kind != Kind::Dir) {

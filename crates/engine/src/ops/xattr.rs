@@ -8,6 +8,7 @@ use fsstack_branch::branch::LEVEL;
 use fsstack_branch::caller::Caller;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::mark;
+use fsstack_identity::number::is_offline;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
@@ -45,6 +46,10 @@ impl Union {
     /// # Errors
     /// ENODATA if there is none, or it would be a path that `caller` may not be allowed to see; ERANGE if `into` is too small; the branch's error.
     pub fn getxattr(&self, ino: Ino, name: &CStr, caller: Caller, into: &mut [u8]) -> Result<usize> {
+        if is_offline(ino) {
+            // Not known; the kernel looks for an ACL before it lets a user see the object.
+            return self.offline_attr(ino).and(Err(Errno::NODATA.into()));
+        }
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         if is_ours(name.to_bytes()) {
@@ -64,6 +69,9 @@ impl Union {
     /// # Errors
     /// ERANGE if `into` is too small; the branch's error.
     pub fn access_acl(&self, ino: Ino, into: &mut [u8]) -> Result<Option<usize>> {
+        if is_offline(ino) {
+            return self.offline_attr(ino).map(|_| None);
+        }
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         let is_known = || if inode.is_dir() { inode.only_copy_lacks_acl() } else { inode.lacks_acl() };
@@ -94,6 +102,9 @@ impl Union {
     /// # Errors
     /// ERANGE if `into` is too small; the branch's error.
     pub fn listxattr(&self, ino: Ino, caller: Caller, into: &mut [u8]) -> Result<usize> {
+        if is_offline(ino) {
+            return self.offline_attr(ino).map(|_| 0);
+        }
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
         let mut names = self.tree.with_one(&pool, &inode, xattr::list_vec)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::number::is_offline;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
@@ -21,6 +22,11 @@ impl Tree {
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         match self.inodes.get(ino) {
             Some(inode) => Ok(inode),
+            // While its branch is away there is nothing to be done with it; afterwards it has its own number.
+            None if is_offline(ino) => {
+                let is_away = self.pool.load().branches.iter().any(|branch| !branch.is_open());
+                Err(if is_away { OpError::UNSURE } else { OpError::STALE })
+            }
             None => self.found_again(ino),
         }
     }

@@ -1,0 +1,162 @@
+//! `degraded=catalogue`: names of a branch that is out of reach are shown from the catalogue, and nothing else is done with them.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::pool::Pool;
+use fsstack_lab::{self as lab, MiB, needs};
+
+use crate::command::{at, json, output_of, refused};
+
+const EIO: Option<i32> = Some(5);
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn listed(path: &Path) -> io::Result<Vec<String>> {
+    let names: io::Result<Vec<_>> =
+        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
+    names.map(|mut names| {
+        names.sort();
+        names
+    })
+}
+
+/// Waits until `done`, with a generous limit.
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `a`, a disk that can be taken away, and `b`, a plain directory. The catalogue is complete.
+fn pool(options: &[&str]) -> Pool {
+    let pool =
+        lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").option("create=ff").option("catalogue=on");
+    let mut pool = options.iter().fold(pool, |pool, option| pool.option(option)).unmounted();
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for (home, name) in [
+        (&a, "both/on-a"),
+        (&b, "both/on-b"),
+        (&a, "alone/deep/file"),
+        (&a, "same"),
+        (&b, "same"),
+        (&b, "b/on-b"),
+    ] {
+        fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+        fs::write(home.join(name), name).unwrap();
+    }
+    symlink("nowhere", a.join("link")).unwrap();
+    pool.remount();
+    until("a complete catalogue", || {
+        let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
+        page["branches"].as_array().unwrap().iter().all(|branch| branch["complete"] == true)
+    });
+    pool
+}
+
+fn take_away(pool: &mut Pool) {
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch to be gone", || fs::read(pool.at("both/on-a")).is_err());
+}
+
+/// Attributes of a name that the catalogue keeps.
+fn kept(meta: &Metadata) -> (u32, u32, u32, u64, i64, i64) {
+    let size = if meta.is_dir() { 0 } else { meta.size() };
+    (meta.mode(), meta.uid(), meta.gid(), size, meta.mtime(), meta.mtime_nsec())
+}
+
+#[test]
+fn names_of_a_branch_that_is_away_are_listed_with_their_attributes_and_come_back_with_it() {
+    needs!(mounting(), loops());
+    let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+    let names = ["alone", "alone/deep", "alone/deep/file", "both/on-a", "link"];
+    let stat = |pool: &Pool, name: &str| fs::symlink_metadata(pool.at(name)).unwrap();
+    let before: Vec<_> = names.iter().map(|name| kept(&stat(&pool, name))).collect();
+    take_away(&mut pool);
+    for _ in 0..2 {
+        let now: Vec<_> = names.iter().map(|name| kept(&stat(&pool, name))).collect();
+        assert_eq!(now, before);
+        assert_eq!(listed(pool.path()).unwrap(), ["alone", "b", "both", "link", "same"]);
+        assert_eq!(listed(&pool.at("both")).unwrap(), ["on-a", "on-b"]);
+        assert_eq!(listed(&pool.at("alone")).unwrap(), ["deep"]);
+        assert_eq!(listed(&pool.at("alone/deep")).unwrap(), ["file"]);
+    }
+    assert_eq!(pool.read("both/on-b"), b"both/on-b");
+    pool.branch_mut("a").remount();
+    until("the branch to be back", || fs::read(pool.at("alone/deep/file")).is_ok());
+    assert_eq!(pool.read("both/on-a"), b"both/on-a");
+    assert_eq!(fs::read_link(pool.at("link")).unwrap(), Path::new("nowhere"));
+    assert_eq!(listed(&pool.at("alone")).unwrap(), ["deep"]);
+    pool.write("alone/new", b"new");
+    fs::remove_dir_all(pool.at("alone")).unwrap();
+}
+
+/// The kernel knows nothing of the names yet: their numbers are made of their paths, and are the same at each look.
+#[test]
+fn names_that_were_not_seen_before_have_numbers_that_stay() {
+    needs!(mounting(), loops());
+    let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+    take_away(&mut pool);
+    let number = |name: &str| fs::symlink_metadata(pool.at(name)).unwrap().ino();
+    let numbers = ["alone", "alone/deep", "alone/deep/file", "link"].map(number);
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    assert_eq!(["alone", "alone/deep", "alone/deep/file", "link"].map(number), numbers);
+    let listed = fs::read_dir(pool.at("alone/deep")).unwrap().next().unwrap().unwrap();
+    assert_eq!(std::os::unix::fs::DirEntryExt::ino(&listed), numbers[2], "of the listing");
+}
+
+#[test]
+fn nothing_is_opened_made_changed_or_removed_there() {
+    needs!(mounting(), loops());
+    let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+    take_away(&mut pool);
+    assert_eq!(errno(fs::read(pool.at("alone/deep/file"))), EIO);
+    assert_eq!(errno(fs::read_link(pool.at("link"))), EIO);
+    for name in ["alone/new", "alone/deep/new", "both/new", "new"] {
+        assert_eq!(errno(fs::write(pool.at(name), "new")), EIO, "{name}");
+        assert_eq!(errno(fs::create_dir(pool.at(name))), EIO, "{name}");
+    }
+    assert_eq!(errno(fs::remove_file(pool.at("alone/deep/file"))), EIO);
+    assert_eq!(errno(fs::remove_file(pool.at("both/on-a"))), EIO);
+    assert_eq!(errno(fs::remove_dir(pool.at("alone/deep"))), EIO);
+    assert_eq!(errno(fs::rename(pool.at("link"), pool.at("b/link"))), EIO);
+    assert_eq!(errno(fs::rename(pool.at("b/on-b"), pool.at("alone/on-b"))), EIO);
+    assert_eq!(errno(fs::set_permissions(pool.at("both/on-a"), stat_mode(0o600))), EIO);
+    assert_eq!(errno(fs::hard_link(pool.at("link"), pool.at("b/link"))), EIO);
+    // A name that is not in the catalogue may be newer.
+    assert_eq!(errno(fs::read(pool.at("alone/nowhere"))), EIO);
+    // Directories that are on reachable branches only.
+    pool.write("b/new", b"new");
+    fs::remove_file(pool.at("b/new")).unwrap();
+    assert_eq!(listed(&pool.at("b")).unwrap(), ["on-b"]);
+}
+
+fn stat_mode(mode: u32) -> fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(mode)
+}
+
+#[test]
+fn it_is_switched_at_run_time_and_needs_the_catalogue() {
+    needs!(mounting(), loops());
+    let mut pool = pool(&["attr-timeout=0", "entry-timeout=0"]);
+    take_away(&mut pool);
+    assert_eq!(errno(fs::symlink_metadata(pool.at("alone/deep/file"))), EIO);
+    assert_eq!(errno(listed(pool.path())), EIO);
+    output_of(&["set", &at(&pool), "degraded=catalogue"]);
+    assert_eq!(listed(pool.path()).unwrap(), ["alone", "b", "both", "link", "same"]);
+    assert!(fs::symlink_metadata(pool.at("alone/deep/file")).is_ok());
+    output_of(&["set", &at(&pool), "degraded=strict"]);
+    assert_eq!(errno(listed(pool.path())), EIO);
+    let mut without = lab::pool().tmp_branch("a").mount();
+    let (code, why) = refused(&["set", &at(&without), "degraded=catalogue"]);
+    assert!(code != 0 && why.contains("add catalogue=on"), "{code} {why}");
+    without.unmount();
+}
