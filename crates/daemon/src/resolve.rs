@@ -14,9 +14,7 @@ use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_fuse::Transport;
-use fsstack_pool::settings::{
-    ControlFile, Degraded, Locks, OutOfBand, PageCache, WritePath, Xattrs,
-};
+use fsstack_pool::settings::{ControlFile, Degraded, Locks, OutOfBand, PageCache, WritePath, Xattrs};
 use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;

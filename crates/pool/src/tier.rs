@@ -1,4 +1,4 @@
-//! The grammar of tiers: `fast>slow;start=80%;stop=60%;order=atime;min-age=7d;window=01:00-06:00`.
+//! The grammar of tiers: `fast>slow;start=80%;stop=60%;order=atime;min-age=7d;window=01:00-06:00;rate=50M;make-way`.
 //!
 //! A tier moves files off the branches of one class when these are fuller than `start`, until they are as full as `stop`. Several
 //! are separated by `:`. A part without `>` belongs to the one before it, as a window has `:` in it.
@@ -12,10 +12,11 @@ use strum::{Display, EnumString, VariantNames};
 
 use crate::class::{BadClass, Class};
 use crate::nearest::suggestion;
+use crate::size::Size;
 use crate::window::{BadWindow, Window};
 
 /// Words after `;`.
-const WORDS: [&str; 5] = ["start=", "stop=", "order=", "min-age=", "window="];
+const WORDS: [&str; 7] = ["start=", "stop=", "order=", "min-age=", "window=", "rate=", "make-way"];
 /// Thousandths in one.
 const WHOLE: u16 = 1000;
 /// Units of time, the longest first, with their seconds.
@@ -88,6 +89,10 @@ pub struct Tier {
     pub min_age: Duration,
     /// Files leave in this part of the day only.
     pub window: Option<Window>,
+    /// Bytes a second at most; None: the pool's own limit.
+    pub rate: Option<Size>,
+    /// Files that programs keep open by passthrough are stacked from their next first open, and leave under them.
+    pub make_way: bool,
 }
 
 /// A text that is no tier, or tiers that contradict each other.
@@ -95,7 +100,7 @@ pub struct Tier {
 pub enum BadTier {
     /// No `>` between two classes.
     #[error(
-        "`{0}` is not a tier: write FAST>SLOW[;start=80%][;stop=60%][;order=atime|mtime|size][;min-age=7d][;window=01:00-06:00]"
+        "`{0}` is not a tier: write FAST>SLOW[;start=80%][;stop=60%][;order=atime|mtime|size][;min-age=7d][;window=01:00-06:00][;rate=50M][;make-way]"
     )]
     Form(String),
     /// One of the classes.
@@ -124,8 +129,13 @@ pub enum BadTier {
     /// The window.
     #[error(transparent)]
     Window(#[from] BadWindow),
+    /// No rate.
+    #[error("`rate={0}`: write bytes a second, more than none, as 50M")]
+    Rate(String),
     /// A word that is none of a tier's.
-    #[error("`{word}` is no word of a tier: write start=, stop=, order=, min-age= or window={near}")]
+    #[error(
+        "`{word}` is no word of a tier: write start=, stop=, order=, min-age=, window=, rate= or make-way{near}"
+    )]
     Word {
         /// The word.
         word: String,
@@ -150,7 +160,8 @@ fn parse_age(text: &str) -> Option<Duration> {
 impl Tier {
     fn between(fast: Class, slow: Class) -> Self {
         let (start, stop, order) = (UsedShare(800), UsedShare(600), TierOrder::default());
-        Self { fast, slow, start, stop, order, min_age: Duration::ZERO, window: None }
+        let (min_age, window, rate, make_way) = (Duration::ZERO, None, None, false);
+        Self { fast, slow, start, stop, order, min_age, window, rate, make_way }
     }
 
     /// Applies the word after a `;`; returns its name.
@@ -175,6 +186,15 @@ impl Tier {
             Some(("window", value)) => {
                 self.window = Some(value.parse()?);
                 Ok("window=")
+            }
+            Some(("rate", value)) => {
+                let rate = value.parse::<Size>().ok().filter(|rate| rate.0 > 0);
+                self.rate = Some(rate.ok_or_else(|| BadTier::Rate(value.to_owned()))?);
+                Ok("rate=")
+            }
+            None if word == "make-way" => {
+                self.make_way = true;
+                Ok("make-way")
             }
             _ => Err(BadTier::Word { word: word.to_owned(), near: suggestion(word, WORDS) }),
         }
@@ -219,7 +239,7 @@ impl FromStr for Tier {
 /// Prints the form that is read back as the same tier.
 impl fmt::Display for Tier {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fast, slow, start, stop, order, min_age, window } = self;
+        let Self { fast, slow, start, stop, order, min_age, window, rate, make_way } = self;
         write!(out, "{fast}>{slow};start={start};stop={stop};order={order}")?;
         let seconds = min_age.as_secs();
         if let Some((letter, unit)) =
@@ -227,7 +247,13 @@ impl fmt::Display for Tier {
         {
             write!(out, ";min-age={}{letter}", seconds / unit)?;
         }
-        window.map_or(Ok(()), |window| write!(out, ";window={window}"))
+        if let Some(window) = window {
+            write!(out, ";window={window}")?;
+        }
+        if let Some(rate) = rate {
+            write!(out, ";rate={rate}")?;
+        }
+        if *make_way { out.write_str(";make-way") } else { Ok(()) }
     }
 }
 

@@ -281,7 +281,7 @@ fn hidden_names_are_reported_before_anything_moves() {
     let Finished { code, stdout, .. } = run(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
     assert!(code == 1 && stdout.contains("film: it hides files"), "{stdout}");
     assert_eq!(pool.read("film"), b"shown");
-    assert_eq!(refused(&["branch", "drain", &at(&pool), &branch(&pool, "b"), "--hidden=delete"]).0, 2);
+    assert_eq!(refused(&["branch", "drain", &at(&pool), &branch(&pool, "b"), "--hidden=all"]).0, 2);
 }
 
 #[test]

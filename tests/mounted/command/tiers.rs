@@ -101,6 +101,42 @@ fn by_mtime_files_go_down_that_are_read_all_the_time() {
 }
 
 #[test]
+fn a_dry_run_names_the_files_that_go_down_and_sets_no_tier() {
+    needs!(mounting(), loops());
+    let pool = builder().mount();
+    fill(&pool);
+    let (at, start, stop) = (at(&pool), below(&pool, MiB(20)), below(&pool, MiB(45)));
+    let set = [
+        "tier",
+        "set",
+        &at,
+        "fast",
+        "slow",
+        "--start",
+        &start,
+        "--stop",
+        &stop,
+        "--rate",
+        "100M",
+        "--make-way",
+    ];
+    let plan = json("job", &[&set[..], &["--dry-run"]].concat());
+    let moves: Vec<_> = plan["plan"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
+    assert_eq!(
+        (&plan["state"], &plan["kind"], moves),
+        (&"planned".into(), &"tier".into(), vec!["0".into(), "1".into()]),
+        "{plan}"
+    );
+    assert_eq!(output_of(&["tier", "status", &at]), "no tier: no file moves by itself\n");
+    assert_eq!(pool.holders("0"), ["fast"]);
+    let tiers = json("tiers", &set);
+    assert!(tiers["tiers"][0]["tier"].as_str().unwrap().ends_with(";rate=100M;make-way"), "{tiers}");
+    settled(&pool);
+    let down = ["pinned/file", "0", "1", "2", "3", "4"].map(|path| pool.holders(path) == ["slow"]);
+    assert_eq!(down, [false, true, true, false, false, false]);
+}
+
+#[test]
 fn what_is_younger_stays_and_the_tier_rests() {
     needs!(mounting(), loops());
     let pool = builder().mount();

@@ -250,7 +250,7 @@ pub enum BranchAction {
 #[command(
     after_help = "Files move one after the other, under their readers and writers; numbers and NFS handles stay. What cannot be \
 moved now (open by passthrough, locked) is waited for; what cannot be moved at all (hidden or immutable files, a \
-file with links outside of the pool) is named and stays. Ctrl-C ends the display, not the job: see fsstack job. The next mount goes on with it, until it is \
+file with links outside of the pool) is named and stays; see --make-way and --hidden. Ctrl-C ends the display, not the job: see fsstack job. The next mount goes on with it, until it is \
 cancelled. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW takes it back."
 )]
 pub struct Drain {
@@ -263,8 +263,9 @@ pub struct Drain {
     /// Only these branches take the files.
     #[arg(long, value_name = "BRANCH,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
     pub to: Vec<PathBuf>,
-    /// Names hidden by other branches: stop refuses to begin, and names them.
-    #[arg(long, value_name = "HOW", value_parser = ["stop"], default_value = "stop")]
+    /// Objects hidden by others of their name: stop refuses to begin and names them; move sets them aside in the hidden folder of
+    /// another branch; delete removes those that are the same as what the pool shows.
+    #[arg(long, value_name = "HOW", value_parser = ["stop", "move", "delete"], default_value = "stop")]
     pub hidden: String,
     /// How files move.
     #[command(flatten)]
@@ -283,6 +284,9 @@ pub struct Manner {
     /// Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it.
     #[arg(long, value_name = "HH:MM-HH:MM")]
     pub window: Option<String>,
+    /// Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open.
+    #[arg(long)]
+    pub make_way: bool,
     /// Only show what would move, and what would stay.
     #[arg(long)]
     pub dry_run: bool,

@@ -5,7 +5,7 @@ use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
 use super::{Failed, pool, typed_dir};
 use fsstack_control::Client;
-use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, Jobs};
+use fsstack_control::api::{BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, Jobs};
 use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -23,9 +23,15 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
     let request = JobRequest::Drain {
         branch: shown(&wish.branch),
         to: wish.to.iter().map(shown).collect(),
+        hidden: match wish.hidden.as_str() {
+            "move" => HiddenObjects::Move,
+            "delete" => HiddenObjects::Delete,
+            _ => HiddenObjects::Stop,
+        },
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
         window: wish.manner.window.clone(),
+        make_way: wish.manner.make_way,
         dry_run: wish.manner.dry_run,
     };
     follow(&pool::find(&wish.pool)?.client(), &request, style)
@@ -37,9 +43,10 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
     let dir = wish.dir.as_deref().map(|dir| dir_of(&pool, dir)).transpose()?;
     let dir = dir.unwrap_or_default();
     if wish.rules {
-        let Manner { verify, dry_run, .. } = wish.manner;
+        let Manner { verify, make_way, dry_run, .. } = wish.manner;
         let window = wish.manner.window.clone();
-        let request = JobRequest::Rules { dir, rate: rate(&wish.manner)?, verify, window, dry_run };
+        let rate = rate(&wish.manner)?;
+        let request = JobRequest::Rules { dir, rate, verify, window, make_way, dry_run };
         return follow(&pool.client(), &request, style);
     }
     let request = JobRequest::Balance {
@@ -49,6 +56,7 @@ pub(crate) fn balance(wish: &Balance, style: Style) -> Result<(), Failed> {
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
         window: wish.manner.window.clone(),
+        make_way: wish.manner.make_way,
         dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
@@ -63,9 +71,15 @@ pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
         window: wish.manner.window.clone(),
+        make_way: wish.manner.make_way,
         dry_run: wish.manner.dry_run,
     };
     follow(&pool.client(), &request, style)
+}
+
+/// Shows what a tier would move now.
+pub(super) fn plan_tier(client: &Client, tier: String, style: Style) -> Result<(), Failed> {
+    follow(client, &JobRequest::PlanTier { tier }, style)
 }
 
 fn dir_of(pool: &pool::Pool, typed: &Path) -> Result<String, Failed> {

@@ -3,7 +3,7 @@
 use super::args::{Tier, TierAction};
 use super::show::{self, Style};
 use super::table::{Side, Table, size};
-use super::{Failed, pool};
+use super::{Failed, job, pool};
 use fsstack_control::api::{TierList, TierRequest, TierStatus};
 use std::fmt::Write as _;
 
@@ -13,15 +13,33 @@ const ARROWS: [&str; 3] = ["->", "\u{2192}", ">"];
 pub(crate) fn run(wish: &Tier, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
         TierAction::Status { pool } => (pool, TierRequest::Show),
-        TierAction::Set { pool, fast, slow, start, stop, order, min_age, window, persist } => {
+        TierAction::Set {
+            pool,
+            fast,
+            slow,
+            start,
+            stop,
+            order,
+            min_age,
+            window,
+            rate,
+            make_way,
+            dry_run,
+            persist,
+        } => {
             let mut tier = classes(fast, slow.as_deref())?;
             let words = [("start", Some(start)), ("stop", Some(stop)), ("order", Some(order))];
-            for (name, value) in
-                words.into_iter().chain([("min-age", min_age.as_ref()), ("window", window.as_ref())])
-            {
+            let more = [("min-age", min_age.as_ref()), ("window", window.as_ref()), ("rate", rate.as_ref())];
+            for (name, value) in words.into_iter().chain(more) {
                 if let Some(value) = value {
                     let _ = write!(tier, ";{name}={value}");
                 }
+            }
+            if *make_way {
+                tier.push_str(";make-way");
+            }
+            if *dry_run {
+                return job::plan_tier(&self::pool::find(pool)?.client(), tier, style);
             }
             (pool, TierRequest::Set { tier, persist: *persist })
         }
@@ -47,7 +65,7 @@ fn classes(fast: &str, slow: Option<&str>) -> Result<String, Failed> {
     };
     match text.contains(';') {
         true => Err(Failed::Usage(format!(
-            "{text}: no class has a `;`: write --start, --stop, --order, --min-age and --window"
+            "{text}: no class has a `;`: write --start, --stop, --order, --min-age, --window and --rate"
         ))),
         false => Ok(text),
     }

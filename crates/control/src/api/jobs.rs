@@ -14,6 +14,9 @@ pub enum JobRequest {
         /// Paths of the branches that may receive it; empty means all others.
         #[serde(default)]
         to: Vec<String>,
+        /// What becomes of objects that are hidden by others of their name.
+        #[serde(default)]
+        hidden: HiddenObjects,
         /// Maximum bytes a second; null for no limit.
         #[serde(default)]
         rate: Option<u64>,
@@ -23,6 +26,9 @@ pub enum JobRequest {
         /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
         #[serde(default)]
         window: Option<String>,
+        /// Have files that are open by passthrough use the daemon from their next first open, and move them while they are open.
+        #[serde(default)]
+        make_way: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -45,6 +51,9 @@ pub enum JobRequest {
         /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
         #[serde(default)]
         window: Option<String>,
+        /// Have files that are open by passthrough use the daemon from their next first open, and move them while they are open.
+        #[serde(default)]
+        make_way: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -63,6 +72,9 @@ pub enum JobRequest {
         /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
         #[serde(default)]
         window: Option<String>,
+        /// Have files that are open by passthrough use the daemon from their next first open, and move them while they are open.
+        #[serde(default)]
+        make_way: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
@@ -83,9 +95,17 @@ pub enum JobRequest {
         /// Part of the local day in which files move: `01:00-06:00`; null for all of it.
         #[serde(default)]
         window: Option<String>,
+        /// Have files that are open by passthrough use the daemon from their next first open, and move them while they are open.
+        #[serde(default)]
+        make_way: bool,
         /// Only report what would move.
         #[serde(default)]
         dry_run: bool,
+    },
+    /// Reports what a tier would move now.
+    PlanTier {
+        /// The tier, as `tiers=` has it: `fast>slow;start=80%;stop=60%`.
+        tier: String,
     },
     /// Has a job begin no further move for now.
     Pause {
@@ -108,6 +128,20 @@ pub enum JobRequest {
         /// The job's number.
         job: u64,
     },
+}
+
+/// What a drain does with objects that are hidden by others of their name, or that files of the branch hide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum HiddenObjects {
+    /// It does not begin.
+    #[default]
+    Stop,
+    /// They are set aside on another branch, outside of the pool's tree.
+    Move,
+    /// Those that are the same as what the pool shows are removed.
+    Delete,
 }
 
 /// Measure of a branch's fullness.

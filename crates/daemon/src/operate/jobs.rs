@@ -2,10 +2,13 @@
 
 use super::Served;
 use fsstack_control::Refusal;
-use fsstack_control::api::{BalanceBy, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs};
+use fsstack_control::api::{
+    BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs,
+};
 use fsstack_engine::jobs::level::By;
 use fsstack_engine::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, JobView, Manner, MovingList, PlannedMove, RulesOrder,
+    BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, JobView, Manner, MovingList,
+    PlannedMove, RulesOrder,
 };
 use fsstack_pool::{Printable, Window};
 use std::num::NonZeroU64;
@@ -14,32 +17,45 @@ impl Served {
     pub(super) fn obey_job(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let one = |view: JobView| Jobs { jobs: vec![self.tell_job(&view)] };
         match request {
-            JobRequest::Drain { branch, to, rate, verify, window, dry_run } => {
+            JobRequest::Drain { branch, to, hidden, rate, verify, window, make_way, dry_run } => {
                 let from = self.known(branch)?.ix;
                 let to = to.iter().map(|to| self.known(to).map(|to| to.ix)).collect::<Result<_, _>>()?;
-                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
-                let order = DrainOrder { from, to, manner, window };
+                let (manner, window) =
+                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
+                let hidden = match hidden {
+                    HiddenObjects::Stop => HiddenCopies::Stop,
+                    HiddenObjects::Move => HiddenCopies::Move,
+                    HiddenObjects::Delete => HiddenCopies::Delete,
+                };
+                let order = DrainOrder { from, to, hidden, manner, window };
                 self.union.start_drain(order).map(one).map_err(|error| refused(branch, &error))
             }
-            JobRequest::Balance { dir, by, until, rate, verify, window, dry_run } => {
+            JobRequest::Balance { dir, by, until, rate, verify, window, make_way, dry_run } => {
                 let by = match by {
                     BalanceBy::Free => By::Free,
                     BalanceBy::Percent => By::Percent,
                 };
-                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let (manner, window) =
+                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
                 let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner, window };
                 self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
             }
-            JobRequest::Rules { dir, rate, verify, window, dry_run } => {
-                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+            JobRequest::Rules { dir, rate, verify, window, make_way, dry_run } => {
+                let (manner, window) =
+                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
                 let order = RulesOrder { dir: dir_of(dir), manner, window };
                 self.union.start_rules(order).map(one).map_err(|error| refused("", &error))
             }
-            JobRequest::Consolidate { dir, to, rate, verify, window, dry_run } => {
+            JobRequest::Consolidate { dir, to, rate, verify, window, make_way, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
-                let (manner, window) = (manner(*rate, *verify, *dry_run)?, window_of(window.as_deref())?);
+                let (manner, window) =
+                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
                 let order = ConsolidateOrder { dir: dir_of(dir), to, manner, window };
                 self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
+            }
+            JobRequest::PlanTier { tier } => {
+                let tier = self.tier_of(tier)?;
+                self.union.plan_tier(tier).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Pause { job } => {
                 self.union.pause_job(*job, true).map(one).map_err(|error| refused("", &error))
@@ -122,9 +138,9 @@ impl Served {
     }
 }
 
-fn manner(rate: Option<u64>, verify: bool, dry_run: bool) -> Result<Manner, Refusal> {
+fn manner(rate: Option<u64>, (verify, make_way, dry_run): (bool, bool, bool)) -> Result<Manner, Refusal> {
     let some = |rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"));
-    Ok(Manner { rate: rate.map(some).transpose()?, verify, dry_run })
+    Ok(Manner { rate: rate.map(some).transpose()?, verify, make_way, dry_run })
 }
 
 fn window_of(typed: Option<&str>) -> Result<Option<Window>, Refusal> {

@@ -6,7 +6,7 @@ use crate::options;
 use fsstack_control::Refusal;
 use fsstack_control::api::{TierList, TierRequest, TierStatus};
 use fsstack_engine::jobs::{TierState, TierView};
-use fsstack_pool::{Class, Target, Tier, Tiers};
+use fsstack_pool::{BadTier, Class, Target, Tier, Tiers};
 
 impl Served {
     pub(super) fn obey_tier(&self, request: &TierRequest) -> Result<TierList, Refusal> {
@@ -14,10 +14,7 @@ impl Served {
         let persisted = match request {
             TierRequest::Show => None,
             TierRequest::Set { tier, persist } => {
-                let tier: Tier = tier.parse().map_err(|error| usage(&error))?;
-                for class in [&tier.fast, &tier.slow] {
-                    check_target(&self.union.pool(), &Target::Class(class.clone()))?;
-                }
+                let tier = self.tier_of(tier)?;
                 self.change_tiers(*persist, |tiers| tiers.with(tier.clone()).map_err(|error| usage(&error)))?
             }
             TierRequest::Remove { fast, persist } => {
@@ -30,6 +27,15 @@ impl Served {
             }
         };
         Ok(TierList { tiers: self.tell_tiers(), persisted })
+    }
+
+    /// The tier as typed, between two classes that branches have.
+    pub(super) fn tier_of(&self, typed: &str) -> Result<Tier, Refusal> {
+        let tier: Tier = typed.parse().map_err(|error: BadTier| Refusal::usage(error.to_string()))?;
+        for class in [&tier.fast, &tier.slow] {
+            check_target(&self.union.pool(), &Target::Class(class.clone()))?;
+        }
+        Ok(tier)
     }
 
     fn change_tiers(

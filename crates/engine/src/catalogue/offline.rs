@@ -14,12 +14,12 @@ use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::{Kind, Stat, Time};
 
 use crate::answer::{Attr, Entry, Validity};
+use crate::inode::{Copies, Inode};
+use crate::member::Member;
 use crate::opened::behind;
 use crate::opened::listing::{Listing, Read};
-use crate::member::Member;
 use crate::pool::Pool;
 use crate::settings::Degraded;
-use crate::inode::{Copies, Inode};
 use crate::tree::lookup::unknown_again;
 use crate::tree::resolve::is_private;
 use crate::union::Union;

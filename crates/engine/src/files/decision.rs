@@ -46,6 +46,8 @@ pub enum StackedReason {
     DoesNotOpen,
     /// This mount has no passthrough: the kernel, the privilege or the options exclude it.
     NoPassthrough,
+    /// A job waits for it, and moves it while it is open.
+    MakesWay,
 }
 
 impl fmt::Display for StackedReason {
@@ -64,6 +66,7 @@ impl fmt::Display for StackedReason {
             Self::BranchRefuses => out.write_str("the kernel refuses passthrough on its branch"),
             Self::DoesNotOpen => out.write_str("its branch did not open it"),
             Self::NoPassthrough => out.write_str("this mount has no passthrough"),
+            Self::MakesWay => out.write_str("a job waits to move it (--make-way)"),
         }
     }
 }

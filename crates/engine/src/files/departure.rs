@@ -41,6 +41,9 @@ pub(crate) struct Departure {
 #[derive(Debug)]
 struct DepartureState {
     stage: DepartureStage,
+    /// The copy is to stand still, unless somebody besides its job waits for the move.
+    is_held: bool,
+    waiters: u32,
     mover: Option<ThreadInCalls>,
 }
 
@@ -56,7 +59,8 @@ impl Departure {
     }
 
     fn new(yields: bool) -> Self {
-        let state = DepartureState { stage: DepartureStage::Copying, mover: None };
+        let state =
+            DepartureState { stage: DepartureStage::Copying, is_held: false, waiters: 0, mover: None };
         Self { yields, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -77,6 +81,21 @@ impl Departure {
     /// Whether the copy is still wanted.
     pub(crate) fn goes_on(&self) -> bool {
         self.state.lock().stage == DepartureStage::Copying
+    }
+
+    /// Has the copy stand still, or go on. A thread that waits to change the file has it go on all the same.
+    pub(crate) fn hold_copy(&self, is_held: bool) {
+        self.state.lock().is_held = is_held;
+        self.changed.notify_all();
+    }
+
+    /// Like [`Self::goes_on`], after waiting for as long as the copy is to stand still.
+    pub(crate) fn goes_on_copying(&self) -> bool {
+        let mut state = self.state.lock();
+        while state.stage == DepartureStage::Copying && state.is_held && state.waiters <= 1 {
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+        state.stage == DepartureStage::Copying
     }
 
     /// The names are exchanged next, which cannot be called off. False: the move was. The caller has the file's place alone.
@@ -128,6 +147,13 @@ impl Departure {
 
     /// Waits for the end; `meanwhile` is done at every look. A copy that hangs is called off.
     pub(crate) fn wait(&self, meanwhile: impl Fn()) -> DepartureOutcome {
+        self.state.lock().waiters += 1;
+        let outcome = self.wait_counted(meanwhile);
+        self.state.lock().waiters -= 1;
+        outcome
+    }
+
+    fn wait_counted(&self, meanwhile: impl Fn()) -> DepartureOutcome {
         loop {
             {
                 let mut state = self.state.lock();
@@ -160,6 +186,37 @@ mod tests {
         assert!(single.goes_on() && batched.is_over());
         assert_eq!(batched.wait(|| ()), DepartureOutcome::TryAgain);
         assert!(!batched.begin() && !batched.name(), "a move that was called off goes on");
+    }
+
+    #[test]
+    fn a_copy_stands_still_until_it_is_released_called_off_or_waited_for() {
+        let held = || {
+            let departure = std::sync::Arc::new(Departure::ordered());
+            departure.hold_copy(true);
+            departure
+        };
+        let outcome = |departure: &std::sync::Arc<Departure>, goes_on: &dyn Fn()| {
+            std::thread::scope(|scope| {
+                let copies = scope.spawn(|| departure.goes_on_copying());
+                assert!(!copies.is_finished() || departure.is_over());
+                goes_on();
+                copies.join().unwrap()
+            })
+        };
+        let released = held();
+        assert!(outcome(&released, &|| released.hold_copy(false)));
+        let called_off = held();
+        assert!(!outcome(&called_off, &|| called_off.call_off(DepartureOutcome::TryAgain)));
+        // Its job, and a writer.
+        let awaited = held();
+        std::thread::scope(|scope| {
+            let waiters = [0, 1].map(|_| scope.spawn(|| awaited.wait(|| ())));
+            assert!(awaited.goes_on_copying());
+            awaited.end(DepartureOutcome::TryAgain);
+            waiters
+                .into_iter()
+                .for_each(|waiter| assert_eq!(waiter.join().unwrap(), DepartureOutcome::TryAgain));
+        });
     }
 
     #[test]

@@ -155,6 +155,10 @@ impl IoMode {
                 beside.map_or(other, Route::DirectBeside)
             }
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
+            // It makes way from its next first open. Beside passthrough it would be slower, and be kept as long.
+            (Some(Route::Passthrough(id)), _) if wish.reason == Some(StackedReason::MakesWay) => {
+                Route::Passthrough(id)
+            }
             (Some(Route::Passthrough(id)), _) => Route::DirectBeside(id),
             (Some(Route::Cached), Route::Direct) if wish.reason == Some(StackedReason::AppendOnly) => {
                 Route::Direct

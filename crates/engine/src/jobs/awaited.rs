@@ -85,12 +85,13 @@ mod tests {
     use fsstack_pool::BranchIx;
 
     use super::super::clock::SystemDay;
-    use super::super::{DrainOrder, Manner, Work};
+    use super::super::{DrainOrder, HiddenCopies, Manner, Work};
     use super::*;
 
     fn list_with_a_job() -> (JobList, Arc<Job>) {
         let list = JobList::default();
-        let order = DrainOrder { from: BranchIx(0), to: Vec::new(), manner: Manner::default(), window: None };
+        let (hidden, manner) = (HiddenCopies::Stop, Manner::default());
+        let order = DrainOrder { from: BranchIx(0), to: Vec::new(), hidden, manner, window: None };
         let job = list.state.lock().add(Work::Drain(order), "a branch".into(), Arc::new(SystemDay)).unwrap();
         (list, job)
     }

@@ -14,8 +14,10 @@ use super::Jobs;
 use super::pass::{Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::walk::{HIDDEN, MetFile, Visitor};
-use super::{Amount, Job, JobState, Work};
-use crate::inode::Inode;
+use super::{Amount, HiddenCopies, Job, JobState, Work};
+use crate::inode::{Inode, InodeName};
+use crate::moves::hidden::HiddenName;
+use crate::moves::reasons::HIDES;
 use crate::tree::placement::placement_of;
 
 /// Walks without any move after which what fails stays.
@@ -74,8 +76,8 @@ impl Jobs {
             let names: Vec<String> = hidden.iter().map(|path| Printable(path).to_string()).collect();
             let more = if hides > names.len() as u64 { ", ..." } else { "" };
             return Err(format!(
-                "{}: {hides} of its objects are hidden by other branches' objects of the same name: {}{more}: move or remove \
-                 them on the branch first",
+                "{}: {hides} of its objects are hidden by other branches' objects of the same name: {}{more}: --hidden=move \
+                 sets them aside on another branch, --hidden=delete removes those that are the same",
                 job.subject,
                 names.join(", ")
             ));
@@ -104,7 +106,7 @@ impl Jobs {
     }
 
     /// Room on the branches that may take files.
-    pub(super) fn rooms(&self, targets: &[BranchIx]) -> Vec<Room> {
+    pub(crate) fn rooms(&self, targets: &[BranchIx]) -> Vec<Room> {
         let pool = self.pool();
         let room = |at: &BranchIx| {
             let branch = pool.live(*at)?;
@@ -212,7 +214,11 @@ impl<'a> Visitor<'a> for Count<'_> {
         let mut found = Amount::default();
         for file in files {
             let pool = self.jobs.pool();
-            let why = |name| self.jobs.tree.why_not_from(&pool, name, self.from);
+            let hides_may_go = self.job.work.hidden() != HiddenCopies::Stop;
+            let why = |name| {
+                let why = self.jobs.tree.why_not_from(&pool, name, self.from);
+                why.filter(|why| !hides_may_go || *why != HIDES)
+            };
             if let Some(why) = file.names.iter().find_map(why).or(file.why_frozen()) {
                 self.stays(file.path, why);
                 continue;
@@ -229,6 +235,19 @@ impl<'a> Visitor<'a> for Count<'_> {
         let mut progress = self.job.progress.lock();
         progress.found.files += found.files;
         progress.found.bytes += found.bytes;
+    }
+
+    fn hidden(&mut self, hidden: &HiddenName<'_>) {
+        let how = (self.job.work.hidden(), self.job.work.manner());
+        match how.0 {
+            HiddenCopies::Stop => self.stays(hidden.path.to_vec(), HIDDEN),
+            HiddenCopies::Move | HiddenCopies::Delete => match self.jobs.moves.foresee_hidden(hidden, how) {
+                // A copy that is set aside takes its room; it is not told as moved.
+                Ok(bytes) if how.0 == HiddenCopies::Move => _ = self.plan.place(bytes, &[BranchSet::ALL]),
+                Ok(_) => {}
+                Err(why) => self.stays(hidden.path.to_vec(), why),
+            },
+        }
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {
@@ -253,8 +272,18 @@ struct DrainWalk<'a> {
 
 impl<'a> Visitor<'a> for DrainWalk<'a> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
+        if self.pass.job.work.hidden() != HiddenCopies::Stop {
+            files.iter().for_each(|file| self.clear_what_it_hides(file));
+        }
         let leaving = |file| Leaving { file, from: self.from, targets: self.targets.clone() };
         self.pass.carry(files.into_iter().map(leaving).collect(), |_| {});
+    }
+
+    fn hidden(&mut self, hidden: &HiddenName<'_>) {
+        match self.clear(hidden, self.targets) {
+            Ok(()) => self.pass.moved += 1,
+            Err(why) => self.pass.stays(hidden.path.to_vec(), why),
+        }
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {
@@ -264,6 +293,35 @@ impl<'a> Visitor<'a> for DrainWalk<'a> {
     fn dir(&mut self, _: &Arc<Inode>) {}
 }
 
+impl DrainWalk<'_> {
+    /// Takes a hidden object away.
+    fn clear(&self, hidden: &HiddenName<'_>, keepers: &[BranchIx]) -> Result<(), &'static str> {
+        let (jobs, job) = (self.pass.jobs, self.pass.job);
+        match job.work.hidden() {
+            HiddenCopies::Stop => Err(HIDDEN),
+            how => {
+                let rooms = jobs.rooms(keepers).into_iter().filter(|room| room.inodes > 2);
+                let keepers: Vec<(BranchIx, u64)> = rooms.map(|room| (room.branch, room.bytes)).collect();
+                jobs.moves.clear_hidden(hidden, (how, job.work.manner()), &keepers, &|| !job.is_called_off())
+            }
+        }
+    }
+
+    /// Takes the objects away that the file hides on other branches, each of which keeps its own. If one stays, so does the file.
+    fn clear_what_it_hides(&self, file: &MetFile<'_>) {
+        let (jobs, pool) = (self.pass.jobs, self.pass.jobs.pool());
+        for InodeName { parent, name } in &file.names {
+            let Ok(others) = jobs.tree.find_all(&pool, parent, name, Some(self.from)) else { continue };
+            for (at, _) in others {
+                let hidden = HiddenName { dir: parent, name, at, path: &file.path };
+                if let Err(why) = self.clear(&hidden, &[at]) {
+                    tracing::debug!(why, "a hidden object stays");
+                }
+            }
+        }
+    }
+}
+
 /// A walk that removes empty directories.
 struct Directories<'a, 'b>(&'a mut DrainWalk<'b>);
 
@@ -271,6 +329,10 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         // Come since: the next walk moves them.
         self.0.pass.moved += files.len() as u64;
+    }
+
+    fn hidden(&mut self, hidden: &HiddenName<'_>) {
+        self.0.hidden(hidden);
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {

@@ -142,6 +142,13 @@ impl Job {
         progress.called_off || progress.paused || self.is_outside(&progress)
     }
 
+    /// Calls off a move that is under way when the window closes. Its file is copied anew when that opens.
+    pub(super) fn keeps_to_window(&self, departure: &Departure) {
+        if self.is_outside(&self.progress.lock()) {
+            departure.call_off(DepartureOutcome::TryAgain);
+        }
+    }
+
     /// Whether its window is closed. What a drain counts, and what moves nothing, needs none.
     fn is_outside(&self, progress: &Progress) -> bool {
         let needs_none = self.work.manner().dry_run
@@ -250,7 +257,7 @@ mod tests {
     use fsstack_pool::{BranchIx, DayMinute};
 
     use super::*;
-    use crate::jobs::{ConsolidateOrder, DrainOrder, Manner};
+    use crate::jobs::{ConsolidateOrder, DrainOrder, HiddenCopies, Manner, TierRun};
 
     /// A clock that stands still until it is set.
     #[derive(Debug)]
@@ -285,7 +292,8 @@ mod tests {
 
     fn drain() -> Work {
         let (from, manner) = (BranchIx(0), Manner::default());
-        Work::Drain(DrainOrder { from, to: Vec::new(), manner, window: "22:00-06:00".parse().ok() })
+        let window = "22:00-06:00".parse().ok();
+        Work::Drain(DrainOrder { from, to: Vec::new(), hidden: HiddenCopies::Stop, manner, window })
     }
 
     #[test]
@@ -304,9 +312,13 @@ mod tests {
         job.changed.notify_all();
         assert_eq!((hears.recv(), job.is_held_up(), job.view().state), (Ok(true), false, JobState::Counting));
         goes.join().unwrap();
-        // It closes again: the move under way goes on, and no further one begins.
+        let departure = Departure::ordered();
+        job.keeps_to_window(&departure);
+        assert!(departure.goes_on());
+        // It closes again: the move under way ends, and no further one begins.
         clock.set(6);
-        assert!(job.is_held_up());
+        job.keeps_to_window(&departure);
+        assert!(job.is_held_up() && departure.is_over());
         job.call_off();
         assert!(!job.goes_on());
     }
@@ -326,7 +338,7 @@ mod tests {
     #[test]
     fn a_tier_whose_window_closes_ends() {
         let tier = "fast>slow;window=22:00-06:00".parse().unwrap();
-        let (job, clock) = job(Work::Tier(Arc::new(tier)), 23);
+        let (job, clock) = job(Work::Tier(TierRun { tier: Arc::new(tier), dry_run: false }), 23);
         assert!(job.goes_on());
         clock.set(6);
         assert!(!job.goes_on() && job.progress.lock().is_closed);

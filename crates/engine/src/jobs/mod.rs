@@ -43,8 +43,8 @@ use awaited::AnyAwaited;
 pub use clock::DayClock;
 use job::{Gone, Job};
 pub use moving_list::{MovingList, PlannedMove};
-use order::Work;
-pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, Manner, RulesOrder};
+pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, Manner, RulesOrder};
+use order::{TierRun, Work};
 use plan::Share;
 pub use tier_plan::Fullness;
 use tier_watch::TierWatch;
@@ -350,6 +350,7 @@ impl Jobs {
         }
         drop(stay);
         self.list.awaits_none(job);
+        self.moves.files.making_way.ends(job.id);
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
         tracing::info!(job = job.id, kind, %subject, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job ended");

@@ -1,11 +1,13 @@
 //! Orders of jobs, and reasons not to begin one.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Tier, Window};
 
 use super::level::By;
 
+pub use crate::moves::hidden::HiddenCopies;
 pub use crate::moves::job_move::Manner;
 
 /// Work of a job.
@@ -15,7 +17,15 @@ pub(super) enum Work {
     Balance(BalanceOrder),
     Consolidate(ConsolidateOrder),
     Rules(RulesOrder),
-    Tier(Arc<Tier>),
+    Tier(TierRun),
+}
+
+/// Files that are to go down a tier.
+#[derive(Clone, Debug)]
+pub(super) struct TierRun {
+    pub(super) tier: Arc<Tier>,
+    /// An operator asks what would move.
+    pub(super) dry_run: bool,
 }
 
 impl Work {
@@ -35,7 +45,12 @@ impl Work {
             Self::Balance(order) => order.manner,
             Self::Consolidate(order) => order.manner,
             Self::Rules(order) => order.manner,
-            Self::Tier(_) => Manner::default(),
+            Self::Tier(TierRun { tier, dry_run }) => Manner {
+                rate: tier.rate.and_then(|rate| NonZeroU64::new(rate.0)),
+                make_way: tier.make_way,
+                dry_run: *dry_run,
+                ..Manner::default()
+            },
         }
     }
 
@@ -46,13 +61,13 @@ impl Work {
             Self::Balance(order) => order.window,
             Self::Consolidate(order) => order.window,
             Self::Rules(order) => order.window,
-            Self::Tier(tier) => tier.window,
+            Self::Tier(run) => run.tier.window,
         }
     }
 
     /// True for work that the daemon began by itself, and that makes way for what an operator wants.
     pub(super) fn yields(&self) -> bool {
-        matches!(self, Self::Tier(_))
+        matches!(self, Self::Tier(run) if !run.dry_run)
     }
 
     /// The branch that is emptied.
@@ -60,6 +75,14 @@ impl Work {
         match self {
             Self::Drain(order) => Some(order.from),
             Self::Balance(_) | Self::Consolidate(_) | Self::Rules(_) | Self::Tier(_) => None,
+        }
+    }
+
+    /// What becomes of hidden objects.
+    pub(super) fn hidden(&self) -> HiddenCopies {
+        match self {
+            Self::Drain(order) => order.hidden,
+            Self::Balance(_) | Self::Consolidate(_) | Self::Rules(_) | Self::Tier(_) => HiddenCopies::Stop,
         }
     }
 
@@ -118,6 +141,8 @@ pub struct DrainOrder {
     pub from: BranchIx,
     /// Branches that may take its files; none: all others.
     pub to: Vec<BranchIx>,
+    /// What becomes of objects that are hidden by others of their name, or that its files hide.
+    pub hidden: HiddenCopies,
     /// How it moves files.
     pub manner: Manner,
     /// Part of the day in which files move.

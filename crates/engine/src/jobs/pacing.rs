@@ -51,12 +51,14 @@ impl Jobs {
         *job.pacing.lock() = Pacing::default();
     }
 
-    /// The job has been at work on `branches` for `worked`: waits as long as it is to stand aside.
+    /// The job has been at work on `branches` for `worked`: waits as long as it is to stand aside, with what it
+    /// has under way standing still.
     pub(super) fn stand_aside<'b>(
         &self,
         job: &Job,
         branches: impl Iterator<Item = &'b BranchIx>,
         worked: Duration,
+        stands_still: impl Fn(bool),
     ) {
         let now: HashMap<BranchIx, CallTimes>;
         let pause = {
@@ -72,6 +74,7 @@ impl Jobs {
         };
         let mut last = now;
         if !pause.is_zero() {
+            stands_still(true);
             job.rest(pause);
             let mut pacing = job.pacing.lock();
             for (at, before) in &mut last {
@@ -79,6 +82,8 @@ impl Jobs {
                 pacing.pace.rested(*at, &after.clone().since(before));
                 *before = after;
             }
+            drop(pacing);
+            stands_still(false);
         }
         job.pacing.lock().last.extend(last);
     }

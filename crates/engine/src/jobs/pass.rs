@@ -1,23 +1,29 @@
 //! A pass over files that a job moves: a batch of them is held open, requests that began before have ended, and then each
 //! moves, or stays for a reason.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
 
 use super::Jobs;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
 use super::{Job, NAMED, Staying, awaited};
+use crate::files::departure::Departure;
 use crate::files::{MAPPED, WRITTEN_PAST};
 use crate::moves::batch;
 use crate::moves::directories;
+use crate::moves::hidden::{HIDDEN_DIFFERS, HIDDEN_DIR, HIDDEN_OPEN};
 use crate::moves::job_move::{self, HeldFile};
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
+
+/// Work on one file after which the job looks whether it is to stand aside.
+const ASIDE_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether a reason to stay may pass, and what is to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,9 +41,18 @@ pub(super) enum Hope {
 
 fn hope(why: &str) -> Hope {
     match why {
-        WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
+        WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN => Hope::Waits,
         LINKED => Hope::Once,
-        FROZEN | HIDES | RULED | UNFIT | HIDDEN | CONTROL | MOUNTED | directories::DIFFERS => Hope::Never,
+        FROZEN
+        | HIDES
+        | RULED
+        | UNFIT
+        | HIDDEN
+        | HIDDEN_DIR
+        | HIDDEN_DIFFERS
+        | CONTROL
+        | MOUNTED
+        | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
     }
 }
@@ -82,11 +97,18 @@ impl<'a> Pass<'a> {
 
     /// Moves the files. Those of which the last one is answered with true have moved.
     pub(super) fn carry(&mut self, files: Vec<Leaving<'a>>, mut has_moved: impl FnMut(&MetFile<'a>)) {
-        let (jobs, job) = (self.jobs, self.job);
+        let jobs = self.jobs;
         let mut held = Vec::with_capacity(files.len());
         for leaving in files {
             match jobs.moves.hold_for_move(&leaving.file.met.inode, leaving.from) {
-                Ok(open) => held.push((open, leaving)),
+                Ok(open) => match open.why_past_us() {
+                    None => held.push((open, leaving)),
+                    Some(why) => {
+                        // Held any longer, it would keep its write path beyond the last close of the programs.
+                        drop(open);
+                        self.cannot_leave(&leaving.file, why);
+                    }
+                },
                 Err(error) if error.is_missing() => self.stays(leaving.file.path, CHANGED_NOW),
                 Err(error) => self.stays(leaving.file.path, job_move::in_words(error)),
             }
@@ -103,43 +125,62 @@ impl<'a> Pass<'a> {
         }
         self.moved_away.clear();
         let by_batch = self.carry_small(&held);
-        for ((mut open, Leaving { file, from, targets }), is_away) in held.into_iter().zip(by_batch) {
-            let how = (&targets, job.work.manner(), file.names.clone());
-            let is_held_up = job.is_held_up();
-            let began = Instant::now();
-            let moved = match (is_away, is_held_up) {
-                (true, _) => Ok(()),
-                (false, true) => Err(None),
-                (false, false) => {
-                    jobs.moves.move_held(&mut open, from, how, |departure| job.moves(departure))
-                }
-            };
-            match moved {
-                Ok(()) => {
-                    self.moved += 1;
-                    job.progress.lock().moved.add(file.bytes);
-                    has_moved(&file);
-                }
-                // Nothing is wrong with it.
-                Err(_) if is_held_up || job.is_called_off() => {
-                    self.untried += 1;
-                    self.hopes.insert(Hope::Paused);
-                }
-                Err(why) => {
-                    let (why, inode) = (why.unwrap_or(CHANGED_NOW), &file.met.inode);
-                    let open = inode.open_file();
-                    // A mapping without a handle ends unseen.
-                    let is_only_mapped = why == MAPPED && !open.as_deref().is_some_and(awaited::is_kept);
-                    if hope(why) == Hope::Waits && !is_only_mapped {
-                        jobs.list.awaits(job, inode.id.ino, open.as_deref());
-                    }
-                    self.stays(file.path.clone(), why);
-                }
+        for ((open, leaving), is_away) in held.into_iter().zip(by_batch) {
+            self.carry_one(open, leaving, is_away, &mut has_moved);
+        }
+    }
+
+    /// Moves a file that is not `is_away` yet.
+    fn carry_one(
+        &mut self,
+        mut open: HeldFile,
+        Leaving { file, from, targets }: Leaving<'a>,
+        is_away: bool,
+        has_moved: &mut impl FnMut(&MetFile<'a>),
+    ) {
+        let (jobs, job) = (self.jobs, self.job);
+        let is_held_up = job.is_held_up();
+        // Work since the job last stood aside.
+        let since = Cell::new(Instant::now());
+        let branches = || std::iter::once(&from).chain(targets.iter());
+        let meanwhile = |departure: &Departure| {
+            job.keeps_to_window(departure);
+            let worked = since.get().elapsed();
+            if worked >= ASIDE_EVERY {
+                jobs.stand_aside(job, branches(), worked, |still| departure.hold_copy(still));
+                since.set(Instant::now());
             }
-            self.moved_away.push((open, file.met));
-            if !is_away && !is_held_up {
-                jobs.stand_aside(job, std::iter::once(&from).chain(targets.iter()), began.elapsed());
+        };
+        let how = (&targets, job.work.manner(), file.names.clone());
+        let tell = |departure: &Arc<Departure>| job.moves(departure);
+        let moved = match (is_away, is_held_up) {
+            (true, _) => Ok(()),
+            (false, true) => Err(None),
+            (false, false) => jobs.moves.move_held(&mut open, from, how, tell, meanwhile),
+        };
+        match moved {
+            Ok(()) => {
+                self.moved += 1;
+                job.progress.lock().moved.add(file.bytes);
+                jobs.moves.files.making_way.has_moved(file.met.inode.id.ino);
+                has_moved(&file);
+                self.moved_away.push((open, file.met));
             }
+            // Nothing is wrong with it.
+            Err(why) if is_held_up || job.is_called_off() || why.is_none() && job.is_held_up() => {
+                self.untried += 1;
+                self.hopes.insert(Hope::Paused);
+            }
+            Err(why) => {
+                let why = why.unwrap_or(CHANGED_NOW);
+                // Held any longer, it would not be closed by its last user. A move that hangs may have moved it.
+                let open = (hope(why) != Hope::Waits).then_some(open);
+                self.cannot_leave(&file, why);
+                self.moved_away.extend(open.map(|open| (open, file.met)));
+            }
+        }
+        if !is_away && !is_held_up {
+            jobs.stand_aside(job, branches(), since.get().elapsed(), |_| {});
         }
     }
 
@@ -163,10 +204,25 @@ impl<'a> Pass<'a> {
             let away = self.jobs.moves.move_batch_held(files, from, manner, |departure| job.moves(departure));
             let targets: HashSet<BranchIx> =
                 ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
-            self.jobs.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed());
+            self.jobs.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed(), |_| {});
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
         }
         moved
+    }
+
+    /// The file stays for now; if it is in use, its close is waited for.
+    fn cannot_leave(&mut self, file: &MetFile<'a>, why: &'static str) {
+        let (jobs, job, inode) = (self.jobs, self.job, &file.met.inode);
+        let open = inode.open_file();
+        // A mapping without a handle ends unseen.
+        let is_only_mapped = why == MAPPED && !open.as_deref().is_some_and(awaited::is_kept);
+        if job.work.manner().make_way && matches!(why, WRITTEN_PAST | MAPPED) {
+            jobs.moves.files.making_way.asks(job.id, inode.id.ino);
+        }
+        if hope(why) == Hope::Waits && !is_only_mapped {
+            jobs.list.awaits(job, inode.id.ino, open.as_deref());
+        }
+        self.stays(file.path.clone(), why);
     }
 
     pub(super) fn stays(&mut self, path: Vec<u8>, why: &'static str) {

@@ -27,6 +27,10 @@ use crate::tree::placement::placement_at;
 /// Passes over the list, and the pause between two.
 const PASSES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause of a job that waits for files to make way.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a tier waits for that after its last move.
+const LONGEST_TIER_WAIT: Duration = Duration::from_secs(600);
 /// Files that are held open for their move at a time.
 const BATCH: usize = 128;
 /// How long a file that a balance has moved stays where it is.
@@ -185,15 +189,22 @@ impl Jobs {
         if job.work.manner().dry_run {
             return JobState::Planned;
         }
+        job.is_now(JobState::Moving);
+        self.move_listed(job, &list, settles)
+    }
+
+    /// Moves the files of the list: passes over those that are left, until none is or no further one helps.
+    fn move_listed(&self, job: &Job, list: &MovingList, settles: bool) -> JobState {
         let left_out = {
             let progress = job.progress.lock();
             (progress.staying, progress.named.clone())
         };
-        job.is_now(JobState::Moving);
         let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
-        let mut tries = 0;
+        let (mut tries, mut pause, mut moved_at) = (0, PAUSE, Instant::now());
         loop {
-            let hopes = self.pass_over(job, &list, &mut left, settles);
+            self.list.awaits_none(job);
+            let before = left.len();
+            let hopes = self.pass_over(job, list, &mut left, settles);
             {
                 let mut progress = job.progress.lock();
                 progress.staying += left_out.0;
@@ -203,15 +214,29 @@ impl Jobs {
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
+            if left.len() < before {
+                (pause, moved_at) = (PAUSE, Instant::now());
+            }
             // A pass that a pause cuts short has not tried all.
             let is_cut = hopes.contains(&Hope::Paused);
             tries += u32::from(!is_cut);
             let more = is_cut || hopes.contains(&Hope::Tries) || hopes.contains(&Hope::Once);
-            if left.is_empty() || !more || tries == PASSES {
+            // A tier looks again, with a new plan.
+            let waits = job.work.manner().make_way
+                && hopes.contains(&Hope::Waits)
+                && !(job.work.yields() && moved_at.elapsed() > LONGEST_TIER_WAIT);
+            if left.is_empty() || !(waits || more && tries < PASSES) {
                 break;
             }
             job.is_now(JobState::Waiting);
-            job.rest(PAUSE);
+            pause = match job.pause(pause) {
+                true => {
+                    job.rest(PAUSE);
+                    PAUSE
+                }
+                false if waits => (pause * 2).min(LONGEST_PAUSE),
+                false => PAUSE,
+            };
             job.is_now(JobState::Moving);
         }
         if job.progress.lock().staying == 0 { JobState::Done } else { JobState::Incomplete }

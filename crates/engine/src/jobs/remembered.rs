@@ -7,7 +7,8 @@
 //! means nothing, and is removed.
 //!
 //! Value: 1, the pool's id, the branch's id in 2 bytes, then bytes a second at most as 8 bytes, 0 for no limit, with the highest
-//! bit if copies are read back, then the ids of the targets, 2 bytes each, none for all; little-endian. Version 0.1 wrote it
+//! bit if copies are read back the next one if files make way, and the two
+//! after that if hidden objects are set aside or removed, then the ids of the targets, 2 bytes each, none for all; little-endian. Version 0.1 wrote it
 //! without what comes before the rate, an even number of bytes; that counts on a branch that is no copy (`root_mark.rs`). With 2 as the
 //! first byte two minutes of the day follow the rate, 2 bytes each: the window in which files move.
 
@@ -24,7 +25,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 
 use super::Jobs;
-use super::{DrainOrder, JobList, Manner};
+use super::{DrainOrder, HiddenCopies, JobList, Manner};
 use crate::member::Member;
 
 /// The attribute of a branch's root.
@@ -32,6 +33,12 @@ const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
 
 /// Bit of the rate: copies are read back.
 const VERIFY: u64 = 1 << 63;
+/// Bit of the rate: files that are open by passthrough make way. A daemon that does not know it takes it for a very high rate.
+const MAKE_WAY: u64 = 1 << 62;
+/// Bits of the rate: hidden objects are set aside, or removed. A daemon that does not know them leaves the objects where they are.
+const MOVE_HIDDEN: u64 = 1 << 61;
+const DELETE_HIDDEN: u64 = 1 << 60;
+const BITS: u64 = VERIFY | MAKE_WAY | MOVE_HIDDEN | DELETE_HIDDEN;
 
 /// First byte of a mark that names its pool and branch.
 const NAMED: u8 = 1;
@@ -51,13 +58,22 @@ struct Remembered {
     of: Option<Subject>,
     rate: Option<NonZeroU64>,
     verify: bool,
+    make_way: bool,
+    hidden: HiddenCopies,
     window: Option<Window>,
     targets: Vec<u16>,
 }
 
 impl Remembered {
     fn encode(&self) -> Vec<u8> {
-        let rate = self.rate.map_or(0, NonZeroU64::get) & !VERIFY | if self.verify { VERIFY } else { 0 };
+        let bit = |set, bit| if set { bit } else { 0 };
+        let hidden = match self.hidden {
+            HiddenCopies::Stop => 0,
+            HiddenCopies::Move => MOVE_HIDDEN,
+            HiddenCopies::Delete => DELETE_HIDDEN,
+        };
+        let rate = self.rate.map_or(0, NonZeroU64::get) & !BITS;
+        let rate = rate | bit(self.verify, VERIFY) | bit(self.make_way, MAKE_WAY) | hidden;
         let mut value = Vec::new();
         if let Some((pool, branch)) = self.of {
             value.push(if self.window.is_some() { WINDOWED } else { NAMED });
@@ -92,7 +108,14 @@ impl Remembered {
         };
         let targets = ids.iter().map(|id| u16::from_le_bytes(*id)).collect();
         let rate = u64::from_le_bytes(*rate);
-        Some(Self { of, rate: NonZeroU64::new(rate & !VERIFY), verify: rate & VERIFY != 0, window, targets })
+        let (verify, make_way) = (rate & VERIFY != 0, rate & MAKE_WAY != 0);
+        let hidden = match rate & (MOVE_HIDDEN | DELETE_HIDDEN) {
+            MOVE_HIDDEN => HiddenCopies::Move,
+            DELETE_HIDDEN => HiddenCopies::Delete,
+            _ => HiddenCopies::Stop,
+        };
+        let rate = NonZeroU64::new(rate & !BITS);
+        Some(Self { of, rate, verify, make_way, hidden, window, targets })
     }
 }
 
@@ -127,7 +150,8 @@ impl Jobs {
     pub(crate) fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-            let Some(Remembered { of, rate, verify, window, targets }) = of(branch) else { continue };
+            let Some(known) = of(branch) else { continue };
+            let Remembered { of, rate, verify, make_way, hidden, window, targets } = known;
             self.list.note_drain_mark(branch.ix);
             let subject = (self.id.map_or(NO_POOL, |id| id.0), branch.id.get());
             if self.id.is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
@@ -150,8 +174,8 @@ impl Jobs {
                 tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
                 continue;
             };
-            let order =
-                DrainOrder { from: branch.ix, to, manner: Manner { rate, verify, dry_run: false }, window };
+            let manner = Manner { rate, verify, make_way, dry_run: false };
+            let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
             if let Err(error) = self.start_drain(order) {
                 tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
             }
@@ -166,10 +190,10 @@ impl Jobs {
         let pool = self.pool();
         let branch = pool.branch(order.from);
         let targets = order.to.iter().map(|at| pool.branch(*at).id.get()).collect();
-        let Manner { rate, verify, .. } = order.manner;
+        let Manner { rate, verify, make_way, .. } = order.manner;
         let of = Some((self.id.map_or(NO_POOL, |id| id.0), branch.id.get()));
-        let window = order.window;
-        let value = Remembered { of, rate, verify, window, targets }.encode();
+        let (hidden, window) = (order.hidden, order.window);
+        let value = Remembered { of, rate, verify, make_way, hidden, window, targets }.encode();
         let root = branch.root();
         self.list.note_drain_mark(order.from);
         branch.ask(|| {
@@ -212,8 +236,12 @@ mod tests {
             for of in [None, Some(([9; 16], 0x0102)), Some((NO_POOL, 1))] {
                 for window in [None, "22:00-06:30".parse().ok().filter(|_| of.is_some())] {
                     let (verify, targets) = (rate.is_some(), targets.clone());
-                    let remembered = Remembered { of, rate, verify, window, targets };
-                    assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+                    let make_way = window.is_some();
+                    for hidden in [HiddenCopies::Stop, HiddenCopies::Move, HiddenCopies::Delete] {
+                        let targets = targets.clone();
+                        let remembered = Remembered { of, rate, verify, make_way, hidden, window, targets };
+                        assert_eq!(Remembered::parse(&remembered.encode()), Some(remembered));
+                    }
                 }
             }
         }

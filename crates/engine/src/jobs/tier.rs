@@ -17,25 +17,38 @@ use super::plan::Room;
 use super::rearrange::FoundFile;
 use super::tier_plan::{Fullness, TierFile, TierPlan};
 use super::walk::{MetFile, Visitor};
-use super::{BadJob, Job, JobState, JobView, Work};
+use super::{BadJob, Job, JobState, JobView, TierRun, Work};
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::placement::placement_of;
 
 impl Jobs {
-    /// Begins to move files down the tier.
-    pub(super) fn start_tier(self: &Arc<Self>, tier: &Arc<Tier>) -> Result<JobView, BadJob> {
+    /// Begins to look which files the tier would move now.
+    ///
+    /// # Errors
+    /// It cannot begin.
+    pub(crate) fn plan_tier(self: &Arc<Self>, tier: Tier) -> Result<JobView, BadJob> {
+        self.start_tier(&Arc::new(tier), true)
+    }
+
+    /// Begins to move files down the tier, or only looks which ones would.
+    pub(super) fn start_tier(self: &Arc<Self>, tier: &Arc<Tier>, dry_run: bool) -> Result<JobView, BadJob> {
         let subject = format!("{}>{}", tier.fast, tier.slow);
         let mine = tier.clone();
         let pool = self.pool();
         let both = members(&pool, &tier.fast).chain(members(&pool, &tier.slow));
         let stay = both.filter_map(|branch| branch.acquire().ok()).collect();
-        self.begin_job(Work::Tier(tier.clone()), subject, stay, move |jobs, job| {
-            let listed = jobs.list_for_tier(job, &mine);
-            let state = jobs.carry_out_list(job, listed, true);
-            if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
-        })
+        self.begin_job(
+            Work::Tier(TierRun { tier: tier.clone(), dry_run }),
+            subject,
+            stay,
+            move |jobs, job| {
+                let listed = jobs.list_for_tier(job, &mine);
+                let state = jobs.carry_out_list(job, listed, true);
+                if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
+            },
+        )
     }
 
     fn list_for_tier(&self, job: &Job, tier: &Tier) -> Result<MovingList, String> {

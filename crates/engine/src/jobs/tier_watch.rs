@@ -286,7 +286,7 @@ impl Jobs {
         if watch.is_over || watch.is_held {
             return;
         }
-        let begun = self.start_tier(tier).map(|view| view.id);
+        let begun = self.start_tier(tier, false).map(|view| view.id);
         let job = match begun {
             Ok(id) => self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned(),
             // It waits for the other one.

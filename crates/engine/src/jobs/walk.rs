@@ -18,6 +18,7 @@ use super::Job;
 use super::Jobs;
 use super::tier_plan::LastUse;
 use crate::inode::{Inode, InodeName};
+use crate::moves::hidden::HiddenName;
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::{FROZEN, LINKED};
@@ -75,6 +76,10 @@ type MetDir<'a> = (Met<'a>, Vec<u8>, bool);
 pub(super) trait Visitor<'a> {
     /// Files, the last name of each of them in one directory.
     fn files(&mut self, files: Vec<MetFile<'a>>);
+    /// An object that another branch's object of its name hides.
+    fn hidden(&mut self, hidden: &HiddenName<'_>) {
+        self.stays(hidden.path.to_vec(), HIDDEN);
+    }
     /// An object that cannot be moved.
     fn stays(&mut self, path: Vec<u8>, why: &'static str);
     /// All below the directory was visited.
@@ -208,7 +213,7 @@ impl Jobs {
         let Some(met) = self.met(entry.ino) else { return };
         let inode = &met.inode;
         if inode.is_dir() != (kind == Kind::Dir) {
-            visitor.stays(path, HIDDEN);
+            visitor.hidden(&HiddenName { dir, name, at: from, path: &path });
         } else if inode.is_dir() {
             // `fsck` makes this one for itself.
             let is_of_fsck = dir.is_root() && name.to_bytes() == b"lost+found";
@@ -230,7 +235,7 @@ impl Jobs {
                 false => files.push(file),
             }
         } else {
-            visitor.stays(path, HIDDEN);
+            visitor.hidden(&HiddenName { dir, name, at: from, path: &path });
         }
     }
 

@@ -161,8 +161,8 @@ impl Tree {
         if copies.first() == Some(&from) {
             let rights = |stat: &Stat| (stat.mode & 0o7777, stat.uid, stat.gid);
             let like = || {
-                let own = pool.branch(from).ask(|| attributes(own.as_fd()))?;
-                Ok::<_, OpError>(own == pool.branch(first).ask(|| attributes(shown.as_fd()))?)
+                let own = pool.branch(from).ask(|| attributes_of_dir(own.as_fd()))?;
+                Ok::<_, OpError>(own == pool.branch(first).ask(|| attributes_of_dir(shown.as_fd()))?)
             };
             if rights(&own_stat) != rights(&shown_stat) || !like().map_err(job_move::in_words)? {
                 return Err(DIFFERS);
@@ -206,7 +206,19 @@ impl Tree {
 }
 
 /// Attributes and flags that the pool shows of a directory, besides owner, mode and times.
-fn attributes(dir: BorrowedFd<'_>) -> Result<(Vec<Attribute>, u32), SysError> {
+///
+/// # Errors
+/// The branch's error.
+pub(crate) fn attributes_of_dir(dir: BorrowedFd<'_>) -> Result<(Vec<Attribute>, u32), SysError> {
+    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    attributes(dir.as_fd())
+}
+
+/// The same of a file or directory that is open to be read.
+///
+/// # Errors
+/// The branch's error.
+pub(crate) fn attributes(dir: BorrowedFd<'_>) -> Result<(Vec<Attribute>, u32), SysError> {
     let mut all = Vec::new();
     for raw in names_of(dir)?.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
@@ -216,6 +228,5 @@ fn attributes(dir: BorrowedFd<'_>) -> Result<(Vec<Attribute>, u32), SysError> {
         all.push((name.to_bytes().to_vec(), xattr::get_vec(On::Fd(dir), name)?));
     }
     all.sort();
-    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
     Ok((all, InodeFlags::of(dir.as_fd())?.promises()))
 }

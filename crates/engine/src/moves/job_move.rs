@@ -30,6 +30,7 @@ use crate::moves::Moves;
 use crate::moves::batch::{self, OrderedBatch};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
+use crate::moves::reasons::why_past_us;
 use crate::pool::Pool;
 use crate::settings::{Relocation, Verify};
 
@@ -40,8 +41,18 @@ pub struct Manner {
     pub rate: Option<NonZeroU64>,
     /// Each copy is read back and compared before the old one goes, whatever the pool's own setting.
     pub verify: bool,
+    /// A file that is open by passthrough goes stacked from its next first open, until it has moved.
+    pub make_way: bool,
     /// Only tell.
     pub dry_run: bool,
+}
+
+impl Manner {
+    /// How the content is copied in a pool that copies like `pools`.
+    pub(crate) fn of(self, pools: &Relocation) -> Relocation {
+        let verify = if self.verify { Verify::Content } else { pools.verify };
+        Relocation { speed: self.rate.or(pools.speed), verify, ..pools.clone() }
+    }
 }
 
 /// Reason of a move.
@@ -73,9 +84,7 @@ impl MoveCause {
 
     /// How the content is copied.
     pub(crate) fn how(&self, pools: &Relocation) -> Relocation {
-        let Manner { rate, verify, .. } = self.job().map(|job| job.manner).unwrap_or_default();
-        let verify = if verify { Verify::Content } else { pools.verify };
-        Relocation { speed: rate.or(pools.speed), verify, ..pools.clone() }
+        self.job().map(|job| job.manner).unwrap_or_default().of(pools)
     }
 }
 
@@ -110,6 +119,13 @@ pub(crate) struct HeldFile {
     file: Arc<OpenFile>,
     /// The move that was ordered already.
     departure: Option<Arc<Departure>>,
+}
+
+impl HeldFile {
+    /// Reason for the file to stay while the kernel reads and writes it past the daemon.
+    pub(crate) fn why_past_us(&self) -> Option<&'static str> {
+        why_past_us(&self.file)
+    }
 }
 
 impl Drop for HeldFile {
@@ -183,7 +199,7 @@ impl Moves {
     }
 
     /// Moves the held file off the branch `from`; the requests that began before it was held have ended. `tell` is given the
-    /// move, to be called off.
+    /// move, to be called off; `meanwhile` is done now and then until its end.
     ///
     /// # Errors
     /// Why it stays; None: it is not as it was a moment ago.
@@ -193,6 +209,7 @@ impl Moves {
         from: BranchIx,
         (targets, manner, names): (&Arc<[BranchIx]>, Manner, Names),
         tell: impl FnOnce(&Arc<Departure>),
+        meanwhile: impl Fn(&Departure),
     ) -> Result<(), Option<&'static str>> {
         let departure = match held.departure.take() {
             Some(departure) => departure,
@@ -206,7 +223,10 @@ impl Moves {
         let job = Arc::new(JobMove { targets: targets.clone(), manner, names, result: Mutex::default() });
         let cause = MoveCause::Job(job.clone());
         self.have_moved(OrderedMove::new(&held.inode, &held.file, departure.clone(), from, cause));
-        let outcome = departure.wait(|| self.start_movers(from));
+        let outcome = departure.wait(|| {
+            self.start_movers(from);
+            meanwhile(&departure);
+        });
         let result = *job.result.lock();
         match (result, outcome) {
             (Some(result), _) => result.map_err(Some),
@@ -250,7 +270,7 @@ mod tests {
     fn a_jobs_manner_goes_before_the_pools() {
         let pools = Relocation { speed: NonZeroU64::new(7), ..Relocation::to_the_roomiest() };
         let with = |rate, verify| {
-            let manner = Manner { rate: NonZeroU64::new(rate), verify, dry_run: false };
+            let manner = Manner { rate: NonZeroU64::new(rate), verify, ..Manner::default() };
             let (targets, names) = (Arc::new([]), Names::new());
             let cause =
                 MoveCause::Job(Arc::new(JobMove { targets, manner, names, result: Mutex::default() }));

@@ -4,6 +4,7 @@ pub(crate) mod allocation;
 pub(crate) mod batch;
 pub(crate) mod clone_metadata;
 pub(crate) mod directories;
+pub(crate) mod hidden;
 pub(crate) mod job_move;
 pub(crate) mod movers;
 pub(crate) mod moving;
@@ -11,6 +12,7 @@ pub(crate) mod naming;
 pub(crate) mod reasons;
 pub(crate) mod refusals;
 pub(crate) mod relocate;
+pub(crate) mod set_aside;
 pub(crate) mod special;
 pub(crate) mod transfer;
 

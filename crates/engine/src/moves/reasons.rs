@@ -35,11 +35,17 @@ pub(crate) fn why_failed(error: OpError, known: &'static str) -> &'static str {
     }
 }
 
+/// Reason for the open file to stay while the kernel reads, writes or may map it past the daemon.
+pub(crate) fn why_past_us(file: &OpenFile) -> Option<&'static str> {
+    let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
+    file.is_past_us().then_some(if beside { MAPPED } else { WRITTEN_PAST })
+}
+
 /// Reason that the open file, of which `names` names are known, may not be moved at all.
 pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32, names: usize) -> Option<&'static str> {
-    if file.is_past_us() {
-        let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
-        return Some(if beside { MAPPED } else { WRITTEN_PAST });
+    let past = why_past_us(file);
+    if past.is_some() {
+        return past;
     }
     if !file.lock_owners.lock().is_empty() {
         return Some(LOCKED);

@@ -354,7 +354,7 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, order: &Ordere
     let (from, to): (&Branch, &Branch) = (&moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
-    let (how, goes_on) = (order.cause.how(&pool.settings.relocation), || departure.goes_on());
+    let (how, goes_on) = (order.cause.how(&pool.settings.relocation), || departure.goes_on_copying());
     to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, &how, &goes_on))?;
     moving.check(new.fd.as_fd())
 }

@@ -1,6 +1,6 @@
 //! Copies of symbolic links, fifos, sockets and devices, which have attributes and no content.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_branch::branch::Branch;
@@ -49,6 +49,24 @@ pub(crate) fn make(
             Err(error)
         }
     }
+}
+
+/// Makes `name` in `dir` like `source`, which has the attributes `stat`; on the way it is the daemon's own.
+///
+/// # Errors
+/// A branch's error; EOPNOTSUPP or EPERM if the file system cannot hold an attribute.
+pub(crate) fn make_alike(
+    source: BorrowedFd<'_>,
+    stat: &Stat,
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<(), SysError> {
+    match stat.is_symlink() {
+        true => sys::at::symlink(&link_target(source)?, dir, name)?,
+        false => sys::at::mknod(dir, name, stat.mode & !0o7777 | 0o600, stat.rdev())?,
+    }
+    let made = sys::at::open(dir, name, OFlags::PATH, 0, sys::at::Mounts::Stay)?;
+    make_like(made.as_fd(), source, stat)
 }
 
 fn link_target(link: BorrowedFd<'_>) -> Result<CString, SysError> {

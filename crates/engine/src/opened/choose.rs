@@ -36,6 +36,9 @@ impl Files {
         if decision.is_passthrough() && !self.backings.work() {
             return decision.refused(stacked_route(pool), StackedReason::NoPassthrough);
         }
+        if decision.is_passthrough() && self.making_way.has(facts.inode.id.ino) {
+            return decision.refused(stacked_route(pool), StackedReason::MakesWay);
+        }
         decision
     }
 

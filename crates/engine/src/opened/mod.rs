@@ -7,6 +7,7 @@ pub(crate) mod followed;
 pub(crate) mod handed;
 pub mod listing;
 pub(crate) mod listing_memory;
+pub(crate) mod making_way;
 pub(crate) mod tables;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fsstack_sync::ranked::{MOVING, Ranked};
 
 use super::listing_memory::ListingMemory;
+use super::making_way::MakingWay;
 use super::{DirHandle, FileHandle};
 use crate::files::route::Backings;
 use crate::inode::InodeName;
@@ -22,6 +23,8 @@ pub(crate) struct Files {
     pub(crate) next_handle: AtomicU64,
     /// Files that just leave their branch for another.
     pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
+    /// Files that jobs wait for.
+    pub(crate) making_way: MakingWay,
 }
 
 impl Files {
@@ -34,6 +37,7 @@ impl Files {
             backings,
             next_handle: AtomicU64::new(1),
             moving: Ranked::default(),
+            making_way: MakingWay::default(),
         }
     }
 

@@ -47,6 +47,7 @@ impl Union {
             file.check_fixed(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC))?;
             file.make_writable_for(flags)
         };
+        self.files.await_close(&inode);
         let file =
             inode.open_with(join, || self.files.open_on_branch(&self.tree, &pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)

@@ -100,7 +100,7 @@ fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
     if is_own(folder)? { Ok(()) } else { Err(SysError { call: Call::Open, errno: Errno::PERM }) }
 }
 
-fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
+pub(crate) fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
     let stat = sys::at::stat_fd(folder.as_fd())?;
     let strange = sys::identity::is_root() && stat.uid != 0;
     Ok(!strange && stat.mode & 0o022 == 0)

@@ -50,6 +50,15 @@ Example: fsstack tier set /mnt/pool fast slow --start 90% --stop 70% --min-age 7
         /// Part of the local day in which files leave (01:00-06:00, 22:30-05:00).
         #[arg(long, value_name = "HH:MM-HH:MM")]
         window: Option<String>,
+        /// Maximum bytes a second (50M).
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<String>,
+        /// Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open.
+        #[arg(long)]
+        make_way: bool,
+        /// Only show what the tier would move now; nothing is set.
+        #[arg(long, conflicts_with = "persist")]
+        dry_run: bool,
         /// Also write it to the pool's config file.
         #[arg(long)]
         persist: bool,

@@ -47,6 +47,9 @@ pub(super) struct Origin {
     /// Size, and seconds and nanoseconds of the last write, of an object: it is removed only if it still has these.
     size: u64,
     written: (i64, u32),
+    /// The pool shows something else of its name, as far as the one who set it aside knew: it is not a duplicate.
+    #[serde(default)]
+    differs: bool,
 }
 
 impl Origin {
@@ -340,6 +343,9 @@ impl Pruning {
             }
             Ok(())
         };
+        if origin.differs {
+            return Err("it differs from what the pool showed: look at it, and move or remove it".to_owned());
+        }
         is_as_written()?;
         self.is_closed(dir, object)?;
         // Before it was closed.

@@ -1,0 +1,278 @@
+//! Taking hidden objects away, so that a branch can be emptied: objects that another branch's object of the same name hides.
+//!
+//! A hidden object goes only while the pool shows another one of its name, which nobody can make, replace or rename meanwhile
+//! (`Tree::create_guard`). It is as it was when it was compared or copied, and no process has it open or mapped, which a write
+//! lease tells. So a program that still writes to it keeps it where it is.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::Result;
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_pool::{BranchIx, Printable};
+use fsstack_sys::file::sync_dir;
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::inode::Inode;
+use crate::moves::Moves;
+use crate::moves::directories::attributes;
+use crate::moves::job_move::{self, Manner};
+use crate::moves::reasons::FROZEN;
+use crate::moves::set_aside::{KeptCopy, SetAside};
+use crate::moves::transfer;
+use crate::pool::Pool;
+use crate::tree::Tree;
+
+use crate::tree::resolve::Found;
+use crate::tree::unsynced_dirs::NameEvent;
+
+/// What a drain does with hidden objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HiddenCopies {
+    /// It does not begin, or leaves them.
+    #[default]
+    Stop,
+    /// They are set aside on another branch, outside of the pool's tree.
+    Move,
+    /// Those that are the same as what the pool shows are removed; others stay.
+    Delete,
+}
+
+/// Reason for a hidden directory to stay.
+pub(crate) const HIDDEN_DIR: &str =
+    "it is a directory, hidden by another branch's object of this name: move or remove it on the branch";
+/// Reason for a hidden object to stay that is not the same as the shown one.
+pub(crate) const HIDDEN_DIFFERS: &str =
+    "it is hidden, and differs from what the pool shows: --hidden=move sets it aside";
+/// Reason for a hidden object to stay until it is closed.
+pub(crate) const HIDDEN_OPEN: &str = "it is hidden, and a program may have it open";
+const NO_LONGER: &str = "it was hidden, and was just used or changed";
+const REMOTE: &str =
+    "it is hidden, and its branch is remote: whether a program has it open is not known there";
+const NO_KEEPER: &str = "it is hidden, and no branch has room to set it aside";
+
+/// An object of a name.
+struct Object {
+    /// Open to be read, if it is a file, else by its name.
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+impl Object {
+    fn open(branch: &Branch, dir: &DirFd, name: &CStr) -> Result<Self> {
+        branch.ask(|| {
+            let stat = sys::at::stat(dir.as_fd(), name)?;
+            let how = if stat.is_file() { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH };
+            let fd = sys::at::open(dir.as_fd(), name, how, 0, branch.mounts)?;
+            let opened = sys::at::stat_fd(fd.as_fd())?;
+            match opened.ino == stat.ino {
+                true => Ok(Self { fd, stat: opened }),
+                false => Err(SysError { call: sys::Call::Open, errno: Errno::STALE }),
+            }
+        })
+    }
+
+    /// Checks that nobody has it open: a file that was opened when it was shown may still be written to, by the daemon or
+    /// through a mapping.
+    fn check_closed(&self, branch: &Branch) -> std::result::Result<(), &'static str> {
+        let elsewhere = || branch.ask(|| sys::file::is_open_elsewhere(self.fd.as_fd())).unwrap_or(true);
+        if self.stat.is_file() && elsewhere() { Err(HIDDEN_OPEN) } else { Ok(()) }
+    }
+
+    /// Whether the name still leads to it, unchanged.
+    fn stands(&self, branch: &Branch, dir: &DirFd, name: &CStr) -> Result<bool> {
+        let now = branch.ask(|| sys::at::stat(dir.as_fd(), name))?;
+        let was = &self.stat;
+        let same =
+            |a: &Stat, b: &Stat| (a.ino, a.size, a.mtime, a.ctime) == (b.ino, b.size, b.mtime, b.ctime);
+        Ok(same(&now, was))
+    }
+
+    /// Whether both have the same content, owner, mode and attributes. Their times are not compared.
+    fn is_like(&self, other: &Self) -> std::result::Result<bool, SysError> {
+        let facts = |stat: &Stat| (stat.kind(), stat.mode & 0o7777, stat.uid, stat.gid, stat.rdev());
+        if facts(&self.stat) != facts(&other.stat) {
+            return Ok(false);
+        }
+        if self.stat.is_symlink() {
+            return Ok(sys::at::readlink(self.fd.as_fd(), c"")? == sys::at::readlink(other.fd.as_fd(), c"")?);
+        }
+        if !self.stat.is_file() {
+            return Ok(true);
+        }
+        Ok(attributes(self.fd.as_fd())? == attributes(other.fd.as_fd())?
+            && transfer::is_same(self.fd.as_fd(), other.fd.as_fd())?)
+    }
+}
+
+/// A hidden object's name.
+pub(crate) struct HiddenName<'n> {
+    pub(crate) dir: &'n Arc<Inode>,
+    pub(crate) name: &'n CStr,
+    /// Its branch.
+    pub(crate) at: BranchIx,
+    /// Its path from the pool's root.
+    pub(crate) path: &'n [u8],
+}
+
+impl Moves {
+    /// Bytes that the hidden object needs on a branch that keeps it, if it can be taken away as `how` says. A dry run compares.
+    ///
+    /// # Errors
+    /// Why it would stay.
+    pub(crate) fn foresee_hidden(
+        &self,
+        hidden: &HiddenName<'_>,
+        how: (HiddenCopies, Manner),
+    ) -> std::result::Result<u64, &'static str> {
+        let (pool, said) = (self.tree.pool.load(), job_move::in_words);
+        let branch = pool.branch(hidden.at);
+        if branch.is_remote() {
+            return Err(REMOTE);
+        }
+        let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
+        let stat = branch.ask(|| sys::at::stat(dir.as_fd(), hidden.name)).map_err(said)?;
+        if stat.is_dir() {
+            return Err(HIDDEN_DIR);
+        }
+        if how.0 == HiddenCopies::Delete && how.1.dry_run {
+            let object = Object::open(branch, &dir, hidden.name).map_err(said)?;
+            if self.tree.differs_from_shown(&pool, hidden, &object).map_err(said)? {
+                return Err(HIDDEN_DIFFERS);
+            }
+        }
+        Ok(stat.blocks.saturating_mul(512))
+    }
+
+    /// Takes the hidden object away as `how` says; one of `keepers`, each with the bytes it has room for, takes it if it is set aside.
+    ///
+    /// # Errors
+    /// Why it stays.
+    pub(crate) fn clear_hidden(
+        &self,
+        hidden: &HiddenName<'_>,
+        how: (HiddenCopies, Manner),
+        keepers: &[(BranchIx, u64)],
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), &'static str> {
+        let pool = self.tree.pool.load();
+        let branch = pool.branch(hidden.at);
+        if branch.is_remote() {
+            return Err(REMOTE);
+        }
+        let said = job_move::in_words;
+        let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
+        let object = Object::open(branch, &dir, hidden.name).map_err(said)?;
+        if object.stat.is_dir() {
+            return Err(HIDDEN_DIR);
+        }
+        object.check_closed(branch)?;
+        let differs = self.tree.differs_from_shown(&pool, hidden, &object).map_err(said)?;
+        let kept = match how.0 {
+            HiddenCopies::Stop => return Err(HIDDEN_DIFFERS),
+            HiddenCopies::Delete if differs => return Err(HIDDEN_DIFFERS),
+            HiddenCopies::Delete => None,
+            HiddenCopies::Move => {
+                Some(self.set_aside(&pool, hidden, (&object, differs), (how.1, keepers), goes_on)?)
+            }
+        };
+        let removed = self.tree.remove_hidden(&pool, hidden, &object, &dir);
+        match (&removed, kept) {
+            (Ok(()), Some((to, kept))) => {
+                tracing::info!(path = %Printable(hidden.path), branch = %pool.branch(to).path.display(), kept = ?kept.name(), "hidden copy set aside");
+            }
+            (Err(_), Some((to, kept))) => kept.discard(pool.branch(to)),
+            (_, None) => {}
+        }
+        removed
+    }
+
+    /// Copies the hidden object to one of `keepers`, on disk.
+    fn set_aside(
+        &self,
+        pool: &Pool,
+        hidden: &HiddenName<'_>,
+        (object, differs): (&Object, bool),
+        (manner, keepers): (Manner, &[(BranchIx, u64)]),
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::result::Result<(BranchIx, KeptCopy), &'static str> {
+        let need = object.stat.blocks.saturating_mul(512);
+        let fits = keepers.iter().filter(|(at, bytes)| *bytes > need && !pool.branch(*at).is_remote());
+        let Some((keeper, _)) = fits.max_by_key(|(_, bytes)| bytes) else { return Err(NO_KEEPER) };
+        let (to, from) = (pool.branch(*keeper), pool.branch(hidden.at));
+        let aside = SetAside { from, fd: object.fd.as_fd(), stat: &object.stat, path: hidden.path, differs };
+        let relocation = manner.of(&pool.settings.relocation);
+        let kept = aside.copy_to(to, &relocation, goes_on).map_err(|error| match error.errno() {
+            Errno::OPNOTSUPP | Errno::PERM => "it is hidden, and no branch can hold its attributes",
+            Errno::NOSPC | Errno::DQUOT => NO_KEEPER,
+            _ => job_move::in_words(error),
+        })?;
+        Ok((*keeper, kept))
+    }
+}
+
+impl Tree {
+    /// Whether the pool shows another object of the name than `object`, which is the same but for its times.
+    ///
+    /// # Errors
+    /// ESTALE if the object is not hidden.
+    fn differs_from_shown(&self, pool: &Pool, hidden: &HiddenName<'_>, object: &Object) -> Result<bool> {
+        let at = self.shown_at(pool, hidden)?;
+        let branch = pool.branch(at);
+        let dir = self.dirfd(pool, hidden.dir, at)?;
+        let shown = Object::open(branch, &dir, hidden.name)?;
+        if shown.stat.size != object.stat.size {
+            return Ok(true);
+        }
+        let _inside = branch.come_in(CallKind::Long)?;
+        pool.branch(hidden.at).ask_long(|| object.is_like(&shown)).map(|is_like| !is_like)
+    }
+
+    /// The branch whose object of the name the pool shows.
+    ///
+    /// # Errors
+    /// ESTALE if it is the one of `hidden`.
+    fn shown_at(&self, pool: &Pool, hidden: &HiddenName<'_>) -> Result<BranchIx> {
+        let at = match self.find(pool, hidden.dir, hidden.name)? {
+            Found::File(at, _) => Some(at),
+            Found::Dir(stats, _) => stats.first().map(|(at, _)| *at),
+        };
+        at.filter(|at| *at != hidden.at).ok_or(Errno::STALE.into())
+    }
+
+    /// Removes the name of the hidden `object`, if it still is hidden and as it was.
+    fn remove_hidden(
+        &self,
+        pool: &Pool,
+        hidden: &HiddenName<'_>,
+        object: &Object,
+        dir: &DirFd,
+    ) -> std::result::Result<(), &'static str> {
+        let branch = pool.branch(hidden.at);
+        let said = job_move::in_words;
+        let _made_by_nobody = self.create_guard(pool, hidden.dir, hidden.name).map_err(said)?;
+        self.shown_at(pool, hidden).map_err(|_| NO_LONGER)?;
+        object.check_closed(branch)?;
+        match object.stands(branch, dir, hidden.name) {
+            Ok(true) => {}
+            Ok(false) => return Err(NO_LONGER),
+            // The pool's users have removed the name.
+            Err(error) if error.is_missing() => return Err(NO_LONGER),
+            Err(error) => return Err(said(error)),
+        }
+        let times = job_move::times_of(branch, dir);
+        branch.ask(|| sys::at::unlink(dir.as_fd(), hidden.name)).map_err(|error| match error.errno() {
+            Errno::PERM => FROZEN,
+            _ => said(error),
+        })?;
+        job_move::set_times(branch, dir, times);
+        self.changed(pool, hidden.at, (hidden.dir, hidden.name), NameEvent::Went);
+        if let Err(error) = branch.ask(|| sync_dir(dir.as_fd())) {
+            tracing::debug!(%error, "a hidden name may be back after a power cut");
+        }
+        Ok(())
+    }
+}

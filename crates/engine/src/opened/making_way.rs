@@ -1,0 +1,124 @@
+//! Files that programs keep open by passthrough, and that a job with `--make-way` waits for.
+//!
+//! The first open of a file decides its write path for all that join it, and the kernel holds an inode to that for as long as any
+//! of them is open. So a file that is reopened whenever it is closed never moves. The next first open of such a file goes stacked,
+//! and a stacked file moves under its readers and writers.
+//!
+//! A program that closes a file and opens it again at once is ahead of the request that tells of the close: such an open waits for
+//! that, for a moment. A file that stays open all the same costs its opens such a wait now and then only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fsstack_branch::health::reply_takeover;
+use fsstack_pool::Ino;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use fsstack_sync::time::Instant;
+
+use super::tables::Files;
+use crate::inode::Inode;
+
+/// Files that make way at a time.
+const MOST: usize = 4096;
+/// How long an open waits for a close that was made before it, and how often it looks.
+const CLOSE_WAIT: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Least time between two such waits for a file that stays open.
+const WAITS_APART: Duration = Duration::from_secs(1);
+
+/// Files that make way, with the job that they make way for and the end of the time without waits.
+#[derive(Debug, Default)]
+pub(crate) struct MakingWay {
+    /// Whether there are any: each open of the pool asks.
+    any: AtomicBool,
+    files: Mutex<HashMap<Ino, (u64, Instant)>>,
+}
+
+impl MakingWay {
+    /// The file's next first open is to be stacked, for the job.
+    pub(crate) fn asks(&self, job: u64, ino: Ino) {
+        let mut files = self.files.lock();
+        if files.len() < MOST {
+            files.entry(ino).or_insert_with(|| (job, Instant::now()));
+            self.any.store(true, SeqCst);
+        }
+    }
+
+    /// The file has moved.
+    pub(crate) fn has_moved(&self, ino: Ino) {
+        if self.any.load(SeqCst) {
+            self.retain(|known, _| known != ino);
+        }
+    }
+
+    /// The job has ended.
+    pub(crate) fn ends(&self, job: u64) {
+        self.retain(|_, of| of != job);
+    }
+
+    fn retain(&self, stays: impl Fn(Ino, u64) -> bool) {
+        let mut files = self.files.lock();
+        files.retain(|ino, (job, _)| stays(*ino, *job));
+        self.any.store(!files.is_empty(), SeqCst);
+    }
+
+    /// Whether a first open of the file is to be stacked, as a job waits for it.
+    pub(super) fn has(&self, ino: Ino) -> bool {
+        self.any.load(SeqCst) && self.files.lock().contains_key(&ino)
+    }
+
+    /// Whether an open of the file may wait for a close now; if so, the next wait is not before [`WAITS_APART`].
+    fn may_wait(&self, ino: Ino) -> bool {
+        let now = Instant::now();
+        let mut files = self.files.lock();
+        let Some((_, waits_from)) = files.get_mut(&ino).filter(|(_, waits_from)| *waits_from <= now) else {
+            return false;
+        };
+        *waits_from = now + WAITS_APART;
+        true
+    }
+}
+
+impl Files {
+    /// An open of the file begins. If it makes way and is open by passthrough, waits for a close that was made before.
+    pub(crate) fn await_close(&self, inode: &Arc<Inode>) {
+        let is_past_us = || inode.open_file().is_some_and(|file| file.is_past_us());
+        if !self.making_way.has(inode.id.ino) || !is_past_us() || !self.making_way.may_wait(inode.id.ino) {
+            return;
+        }
+        reply_takeover::aside(|| {
+            let until = Instant::now() + CLOSE_WAIT;
+            while is_past_us() && Instant::now() < until {
+                fsstack_sync::thread::sleep(LOOK_EVERY);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_makes_way_until_it_has_moved_or_the_job_ends() {
+        let files = MakingWay::default();
+        (7..10).for_each(|ino| files.asks(ino % 2, Ino(ino)));
+        files.has_moved(Ino(7));
+        assert!(!files.has(Ino(7)) && files.has(Ino(8)) && files.has(Ino(9)));
+        files.ends(0);
+        assert!(!files.has(Ino(8)) && files.any.load(SeqCst));
+        files.ends(1);
+        assert!(!files.has(Ino(9)) && !files.any.load(SeqCst));
+    }
+
+    #[test]
+    fn opens_of_a_file_wait_now_and_then_only_and_no_more_files_make_way_than_may() {
+        let files = MakingWay::default();
+        (0..2 * MOST as u64).for_each(|ino| files.asks(1, Ino(ino)));
+        assert_eq!(files.files.lock().len(), MOST);
+        assert!(files.may_wait(Ino(1)) && !files.may_wait(Ino(1)) && files.may_wait(Ino(2)));
+        assert!(!files.may_wait(Ino(u64::MAX)));
+    }
+}

@@ -1,0 +1,77 @@
+//! Branches that take a drained branch's files: those that were named, and one that dies meanwhile.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use fsstack_lab::{self as lab, MiB, needs};
+
+use super::drain::job;
+use super::*;
+use crate::hung_branches::until;
+use crate::relocate::{assert_clean, mib};
+use crate::script::sh;
+
+#[test]
+fn only_named_branches_take_files_and_the_tree_is_the_same_without_the_drained_one() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=ff").mount();
+    for n in 0..30_u64 {
+        pool.mkdir(format!("d{}/e", n % 5));
+        pool.write(format!("d{}/e/{n}", n % 5), &mib(n)[..(n as usize) << 10]);
+    }
+    pool.write("large", &mib(7).repeat(9));
+    fs::hard_link(pool.at("large"), pool.at("d0/linked")).unwrap();
+    symlink("../large", pool.at("d1/link")).unwrap();
+    let before = tempfile::tempdir().unwrap();
+    sh(pool.path(), &format!("cp -a . {}", before.path().display()));
+    let (at, a, c) = (at(&pool), branch(&pool, "a"), branch(&pool, "c"));
+    let done = json("job", &["branch", "drain", &at, &a, "--to", &c, "--verify"]);
+    let to: Vec<_> =
+        done["targets"].as_array().unwrap().iter().map(|target| target["branch"].clone()).collect();
+    assert_eq!((&done["state"], to), (&"done".into(), vec![c.clone().into()]), "{done}");
+    assert!(fs::read_dir(pool.branch("b").path()).unwrap().next().is_none());
+    output_of(&["branch", "remove", &at, &a]);
+    sh(pool.path(), &format!("diff -r --no-dereference . {}", before.path().display()));
+    assert_eq!(pool.holders("large"), ["c"]);
+    assert_clean(&pool);
+}
+
+/// What has moved is there again with the branch; what has not stays where it is.
+#[test]
+fn a_target_that_dies_in_the_middle_of_a_drain_costs_no_file() {
+    needs!(mounting(), loops(), program("mergerfs"));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).served_branch("b").option("create=ff");
+    let mut pool = pool.option("write-path=stacked").mount();
+    const FILES: u64 = 24;
+    (0..FILES).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    let drains = std::thread::spawn({
+        let (at, a) = (at.clone(), a.clone());
+        move || run(&["branch", "drain", &at, &a, "--rate", "2M"])
+    });
+    until("some have moved", || job_of(&at)["moved_files"].as_u64().is_some_and(|moved| moved >= 2));
+    pool.branch("b").daemon().kill().unwrap();
+    until("one cannot be moved", || {
+        let job = job_of(&at);
+        job["over"] == true || job["staying"].as_u64().is_some_and(|staying| staying > 0)
+    });
+    // Each is whole on the branch that answers, or is not shown as another's.
+    let on_a = (0..FILES)
+        .filter(|n| fs::read(pool.branch("a").path().join(n.to_string())).is_ok_and(|all| all == mib(*n)));
+    assert!(on_a.count() > 0, "{}", job(&pool));
+    pool.branch_mut("b").unmount_by_force();
+    pool.branch_mut("b").remount();
+    until("all are shown", || {
+        (0..FILES).all(|n| fs::read(pool.at(n.to_string())).is_ok_and(|all| all == mib(n)))
+    });
+    drains.join().unwrap();
+    output_of(&["branch", "drain", &at, &a]);
+    output_of(&["branch", "remove", &at, &a]);
+    (0..FILES).for_each(|n| assert!(pool.read(n.to_string()) == mib(n), "{n}"));
+    assert_clean(&pool);
+}
+
+fn job_of(at: &str) -> Value {
+    serde_json::from_str(&run(&["job", "status", at, "--json"]).stdout).unwrap_or_default()
+}
