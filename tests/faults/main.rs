@@ -12,6 +12,7 @@ mod drained;
 mod engine;
 mod given_up;
 mod handles;
+mod hidden;
 mod journal;
 mod kept;
 mod kill;

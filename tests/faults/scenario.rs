@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
 use std::path::Path;
 
 use fsstack_engine::Caller;
-use fsstack_engine::jobs::{DrainOrder, Manner};
+use fsstack_engine::jobs::{DrainOrder, HiddenCopies, Manner};
 use fsstack_engine::ops::{Change, New};
 use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
@@ -109,7 +109,7 @@ impl Scenario {
 pub(crate) fn named(name: &str) -> &'static Scenario {
     SCENARIOS
         .iter()
-        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS, &DRAIN_FILES])
+        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS, &DRAIN_FILES, &DRAIN_HIDDEN])
         .find(|scenario| scenario.name == name)
         .unwrap()
 }
@@ -191,9 +191,29 @@ pub(crate) static DRAIN_FILES: Scenario = Scenario {
     leaves: Leaves::Nothing,
 };
 
+/// Paths of a file that is hidden by the first branch's, and of one that is not; on the second branch, which is emptied.
+pub(crate) const HIDDEN: &str = "d/hidden";
+pub(crate) const NOT_HIDDEN: &str = "d/other";
+
+/// The second branch is emptied, with what the first one hides set aside.
+pub(crate) static DRAIN_HIDDEN: Scenario = Scenario {
+    name: "drain hidden",
+    prepare: |branches| {
+        put(branches[0], HIDDEN, "shown");
+        put(branches[1], HIDDEN, HIDDEN);
+        put(branches[1], NOT_HIDDEN, NOT_HIDDEN);
+    },
+    act: |pool| drain_of(pool, 1, HiddenCopies::Move),
+    leaves: Leaves::Nothing,
+};
+
 fn drain(pool: &Engine) -> Answer<()> {
-    let from = pool.union.pool().branches[0].ix;
-    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default(), window: None };
+    drain_of(pool, 0, HiddenCopies::Stop)
+}
+
+fn drain_of(pool: &Engine, at: usize, hidden: HiddenCopies) -> Answer<()> {
+    let from = pool.union.pool().branches[at].ix;
+    let order = DrainOrder { from, to: Vec::new(), hidden, manner: Manner::default(), window: None };
     pool.union.start_drain(order).unwrap();
     while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
         std::thread::sleep(std::time::Duration::from_millis(1));

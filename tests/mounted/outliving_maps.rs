@@ -180,3 +180,33 @@ print(os.pread(fd, 5, 0).decode())
         assert_eq!(&std::fs::read(pool.branch("a").path().join("file")).unwrap()[..5], b"FOURT", "{cache}");
     }
 }
+
+#[test]
+fn a_mapped_file_is_drained_once_it_is_unmapped_with_what_was_stored() {
+    needs!(mounting(), loops(), program("python3"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff").option("write-path=passthrough").mount();
+    let branch = format!("BRANCH = {:?}", pool.branch("a").path());
+    let script = "
+make('film')
+p = mapped_and_closed('film', RDWR, RW)
+drain = subprocess.Popen([FSSTACK, 'branch', 'drain', POOL, BRANCH], stdout=subprocess.DEVNULL)
+until = time.monotonic() + 60
+said = ''
+while 'may be mapped' not in said:
+    assert time.monotonic() < until and drain.poll() is None, said
+    time.sleep(0.1)
+    said = subprocess.run([FSSTACK, 'job', 'status', POOL, '--why'], capture_output=True, text=True).stdout
+store(p, b'SECND')
+libc.munmap(p, SIZE)
+assert drain.wait(120) == 0
+with open('film', 'rb') as f: assert f.read(5) == b'SECND', 'the store is lost'
+print('kept')
+";
+    assert_eq!(run(&pool, &[branch.as_str(), script].concat()), "kept");
+    assert_eq!(pool.holders("film"), ["b"]);
+    assert_clean(&pool);
+}

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fsstack_engine::files::Sync;
-use fsstack_engine::jobs::{DrainOrder, JobState, Manner};
+use fsstack_engine::jobs::{DrainOrder, HiddenCopies, JobState, Manner};
 use fsstack_engine::ops::{Change, New, WriteTerms};
 use fsstack_engine::{Caller, OpError};
 use fsstack_pool::EntryNameBuf;
@@ -259,7 +259,8 @@ impl Act {
 
 fn drain(pool: &Engine, at: usize) -> Answer<()> {
     let from = pool.union.pool().branches[at].ix;
-    let order = DrainOrder { from, to: Vec::new(), manner: Manner::default(), window: None };
+    let (hidden, manner) = (HiddenCopies::Stop, Manner::default());
+    let order = DrainOrder { from, to: Vec::new(), hidden, manner, window: None };
     let job = pool.union.start_drain(order).map_err(|_| Errno::INVAL)?;
     loop {
         match pool.union.jobs().iter().find(|known| known.id == job.id).map(|job| job.state) {

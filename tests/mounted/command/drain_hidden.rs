@@ -42,10 +42,9 @@ fn fill(pool: &Pool) {
         symlink("target", on(pool, name, "d/link")).unwrap();
     }
     fs::set_permissions(on(pool, "b", "d/mode"), fs::Permissions::from_mode(0o600)).unwrap();
-    sh(
-        &on(pool, "b", "d"),
-        "chown 3:4 other; touch -d 2001-02-03 other; setfattr -n user.colour -v red other",
-    );
+    sh(&on(pool, "b", "d"), "chown 3:4 other; touch -d 2001-02-03 other");
+    rustix::fs::setxattr(on(pool, "b", "d/other"), c"user.colour", b"red", rustix::fs::XattrFlags::empty())
+        .unwrap();
     fs::write(on(pool, "b", "only"), "only here").unwrap();
 }
 
@@ -56,7 +55,7 @@ fn link(pool: &Pool) {
 
 #[test]
 fn hidden_objects_are_set_aside_with_all_that_they_have() {
-    needs!(mounting(), loops(), program("setfattr"));
+    needs!(mounting(), loops());
     let pool = two();
     fill(&pool);
     let (at, b) = (at(&pool), branch(&pool, "b"));
@@ -83,13 +82,9 @@ fn hidden_objects_are_set_aside_with_all_that_they_have() {
         (stat.uid(), stat.gid(), stat.mtime()),
         (3, 4, fs::metadata(pool.at("d/more")).unwrap().mtime())
     );
-    assert_eq!(
-        sh(
-            pool.path(),
-            &format!("getfattr --absolute-names --only-values -n user.colour {}", object.display())
-        ),
-        "red"
-    );
+    let mut colour = [0; 8];
+    let len = rustix::fs::getxattr(object, c"user.colour", &mut colour[..]).unwrap();
+    assert_eq!(&colour[..len], b"red");
     assert_eq!(fs::read(&all[3].0).unwrap(), mib(3));
     assert_eq!(fs::read_link(&all[0].0).unwrap().to_str(), Some("target"));
     // Duplicates go, all else stays until somebody has looked at it.
@@ -105,7 +100,7 @@ fn hidden_objects_are_set_aside_with_all_that_they_have() {
 
 #[test]
 fn hidden_objects_are_removed_only_if_the_pool_shows_the_same() {
-    needs!(mounting(), loops(), program("setfattr"));
+    needs!(mounting(), loops());
     let pool = two();
     fill(&pool);
     let (at, b) = (at(&pool), branch(&pool, "b"));
@@ -130,7 +125,7 @@ fn hidden_objects_are_removed_only_if_the_pool_shows_the_same() {
 
 #[test]
 fn a_file_leaves_that_hid_others_and_none_of_them_comes_to_light() {
-    needs!(mounting(), loops(), program("setfattr"));
+    needs!(mounting(), loops());
     let pool = two();
     fill(&pool);
     link(&pool);

@@ -37,7 +37,7 @@ fn only_named_branches_take_files_and_the_tree_is_the_same_without_the_drained_o
     assert_clean(&pool);
 }
 
-/// What has moved is there again with the branch; what has not stays where it is.
+/// Moved files are there again with the branch; the others stay where they are.
 #[test]
 fn a_target_that_dies_in_the_middle_of_a_drain_costs_no_file() {
     needs!(mounting(), loops(), program("mergerfs"));

@@ -14,7 +14,7 @@ pub enum JobRequest {
         /// Paths of the branches that may receive it; empty means all others.
         #[serde(default)]
         to: Vec<String>,
-        /// What becomes of objects that are hidden by others of their name.
+        /// Fate of objects that are hidden by others of their name.
         #[serde(default)]
         hidden: HiddenObjects,
         /// Maximum bytes a second; null for no limit.
@@ -130,7 +130,7 @@ pub enum JobRequest {
     },
 }
 
-/// What a drain does with objects that are hidden by others of their name, or that files of the branch hide.
+/// Fate of objects that are hidden by others of their name, or that files of a drained branch hide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -52,7 +52,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &[TIERS],
         Takes::Value("FAST>SLOW[;WORD][:FAST>SLOW...]"),
         "",
-        "Classes whose files move to another class when they are full, such as fast>slow;start=80%;stop=60%; words are start=, stop=, order= (atime, mtime or size), min-age= (7d) and window= (01:00-06:00).",
+        "Classes whose files move to another class when they are full, such as fast>slow;start=80%;stop=60%; words are start=, stop=, order= (atime, mtime or size), min-age= (7d), window= (01:00-06:00), rate= (50M) and make-way.",
         |raw, typed| typed.read(&mut raw.options.engine.tiers),
     )
     .live(|now| now.engine.tiers.to_string()),

@@ -242,7 +242,7 @@ impl<'a> Visitor<'a> for Count<'_> {
         match how.0 {
             HiddenCopies::Stop => self.stays(hidden.path.to_vec(), HIDDEN),
             HiddenCopies::Move | HiddenCopies::Delete => match self.jobs.moves.foresee_hidden(hidden, how) {
-                // A copy that is set aside takes its room; it is not told as moved.
+                // A copy that is set aside takes its room; it does not count as moved.
                 Ok(bytes) if how.0 == HiddenCopies::Move => _ = self.plan.place(bytes, &[BranchSet::ALL]),
                 Ok(_) => {}
                 Err(why) => self.stays(hidden.path.to_vec(), why),

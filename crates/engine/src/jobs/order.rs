@@ -78,7 +78,7 @@ impl Work {
         }
     }
 
-    /// What becomes of hidden objects.
+    /// Fate of hidden objects.
     pub(super) fn hidden(&self) -> HiddenCopies {
         match self {
             Self::Drain(order) => order.hidden,
@@ -141,7 +141,7 @@ pub struct DrainOrder {
     pub from: BranchIx,
     /// Branches that may take its files; none: all others.
     pub to: Vec<BranchIx>,
-    /// What becomes of objects that are hidden by others of their name, or that its files hide.
+    /// Fate of objects that are hidden by others of their name, or that its files hide.
     pub hidden: HiddenCopies,
     /// How it moves files.
     pub manner: Manner,

@@ -29,7 +29,7 @@ use crate::tree::Tree;
 use crate::tree::resolve::Found;
 use crate::tree::unsynced_dirs::NameEvent;
 
-/// What a drain does with hidden objects.
+/// Fate of hidden objects in a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HiddenCopies {
     /// It does not begin, or leaves them.
@@ -55,13 +55,13 @@ const REMOTE: &str =
 const NO_KEEPER: &str = "it is hidden, and no branch has room to set it aside";
 
 /// An object of a name.
-struct Object {
+struct HiddenObject {
     /// Open to be read, if it is a file, else by its name.
     fd: OwnedFd,
     stat: Stat,
 }
 
-impl Object {
+impl HiddenObject {
     fn open(branch: &Branch, dir: &DirFd, name: &CStr) -> Result<Self> {
         branch.ask(|| {
             let stat = sys::at::stat(dir.as_fd(), name)?;
@@ -139,7 +139,7 @@ impl Moves {
             return Err(HIDDEN_DIR);
         }
         if how.0 == HiddenCopies::Delete && how.1.dry_run {
-            let object = Object::open(branch, &dir, hidden.name).map_err(said)?;
+            let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;
             if self.tree.differs_from_shown(&pool, hidden, &object).map_err(said)? {
                 return Err(HIDDEN_DIFFERS);
             }
@@ -165,7 +165,7 @@ impl Moves {
         }
         let said = job_move::in_words;
         let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
-        let object = Object::open(branch, &dir, hidden.name).map_err(said)?;
+        let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;
         if object.stat.is_dir() {
             return Err(HIDDEN_DIR);
         }
@@ -195,7 +195,7 @@ impl Moves {
         &self,
         pool: &Pool,
         hidden: &HiddenName<'_>,
-        (object, differs): (&Object, bool),
+        (object, differs): (&HiddenObject, bool),
         (manner, keepers): (Manner, &[(BranchIx, u64)]),
         goes_on: &dyn Fn() -> bool,
     ) -> std::result::Result<(BranchIx, KeptCopy), &'static str> {
@@ -219,11 +219,16 @@ impl Tree {
     ///
     /// # Errors
     /// ESTALE if the object is not hidden.
-    fn differs_from_shown(&self, pool: &Pool, hidden: &HiddenName<'_>, object: &Object) -> Result<bool> {
+    fn differs_from_shown(
+        &self,
+        pool: &Pool,
+        hidden: &HiddenName<'_>,
+        object: &HiddenObject,
+    ) -> Result<bool> {
         let at = self.shown_at(pool, hidden)?;
         let branch = pool.branch(at);
         let dir = self.dirfd(pool, hidden.dir, at)?;
-        let shown = Object::open(branch, &dir, hidden.name)?;
+        let shown = HiddenObject::open(branch, &dir, hidden.name)?;
         if shown.stat.size != object.stat.size {
             return Ok(true);
         }
@@ -248,7 +253,7 @@ impl Tree {
         &self,
         pool: &Pool,
         hidden: &HiddenName<'_>,
-        object: &Object,
+        object: &HiddenObject,
         dir: &DirFd,
     ) -> std::result::Result<(), &'static str> {
         let branch = pool.branch(hidden.at);
