@@ -175,7 +175,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__balance)
-            opts="-h --rules --by --until --rate --verify --window --dry-run --json --help"
+            opts="-h --rules --by --until --rate --verify --window --make-way --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,7 +247,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch__subcmd__drain)
-            opts="-h --to --hidden --rate --verify --window --dry-run --json --help"
+            opts="-h --to --hidden --rate --verify --window --make-way --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -261,7 +261,7 @@ _fsstack() {
                     return 0
                     ;;
                 --hidden)
-                    COMPREPLY=($(compgen -W "stop" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "stop move delete" -- "${cur}"))
                     return 0
                     ;;
                 --rate)
@@ -372,7 +372,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__consolidate)
-            opts="-h --to --rate --verify --window --dry-run --json --help"
+            opts="-h --to --rate --verify --window --make-way --dry-run --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -858,7 +858,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__tier__subcmd__set)
-            opts="-h --start --stop --order --min-age --window --persist --json --help"
+            opts="-h --start --stop --order --min-age --window --rate --make-way --dry-run --persist --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -881,6 +881,10 @@ _fsstack() {
                     return 0
                     ;;
                 --window)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rate)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

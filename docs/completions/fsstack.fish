@@ -83,10 +83,13 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l to -d 'Only these branches take the files' -r -f -a "(__fish_complete_directories)"
-complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l hidden -d 'Names hidden by other branches: stop refuses to begin, and names them' -r -f -a "stop\t''"
+complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l hidden -d 'Objects hidden by others of their name: stop refuses to begin and names them; move sets them aside in the hidden folder of another branch; delete removes those that are the same as what the pool shows' -r -f -a "stop\t''
+move\t''
+delete\t''"
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l rate -d 'Maximum bytes a second (100M)' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l verify -d 'Read each copy back and compare it before the old one goes'
+complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l make-way -d 'Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand branch; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
@@ -127,6 +130,9 @@ mtime\t''
 size\t''"
 complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l min-age -d 'Files that were used in this time stay (7d, 12h); with --order mtime: that were written' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l window -d 'Part of the local day in which files leave (01:00-06:00, 22:30-05:00)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l rate -d 'Maximum bytes a second (50M)' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l make-way -d 'Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open'
+complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l dry-run -d 'Only show what the tier would move now; nothing is set'
 complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l persist -d 'Also write it to the pool\'s config file'
 complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand tier; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
@@ -140,6 +146,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l rate -d 'Max
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l rules -d 'Move what lies against the placement rules to branches that they name, instead of filling branches alike'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l verify -d 'Read each copy back and compare it before the old one goes'
+complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l make-way -d 'Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand balance" -s h -l help -d 'Print help'
@@ -147,6 +154,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l to -d 'T
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l rate -d 'Maximum bytes a second (100M)' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l window -d 'Part of the local day in which files move (01:00-06:00, 22:30-05:00); the job is parked outside of it' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l verify -d 'Read each copy back and compare it before the old one goes'
+complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l make-way -d 'Have files that programs keep open by passthrough use the daemon from their next first open on, so that they move while open'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l dry-run -d 'Only show what would move, and what would stay'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand consolidate" -s h -l help -d 'Print help'

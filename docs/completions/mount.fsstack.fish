@@ -1,6 +1,6 @@
 complete -c mount.fsstack -s o -l options -d 'The options, separated by commas; may be repeated, a later one wins.' -r -f -a "create=\t'How branches are ranked for new files; "epmfs>mfs" tries the second policy where the first finds no branch; a last "any" also takes branches below their floor.'
 place-rules=\t'Directories whose new files have their own placement, such as /media=mspmfs@slow;floor=50G:/inbox=@fast;then=slow; a target is a class (class= in SOURCE) or a branch\'s path, a word then=, floor=, depth= or strict; the innermost rule applies.'
-tiers=\t'Classes whose files move to another class when they are full, such as fast>slow;start=80%;stop=60%; words are start=, stop=, order= (atime, mtime or size), min-age= (7d) and window= (01:00-06:00).'
+tiers=\t'Classes whose files move to another class when they are full, such as fast>slow;start=80%;stop=60%; words are start=, stop=, order= (atime, mtime or size), min-age= (7d), window= (01:00-06:00), rate= (50M) and make-way.'
 minfreespace=\t'Free space (4G, 5%) that new files leave on a branch, except with a last "any" in create=; a branch\'s floor in SOURCE overrides it.'
 mlimit=\t'As in mhddfs: the first branch with this much free space (4G, 5%), else the roomiest; replaces create= and minfreespace=.'
 min-inodes=\t'Free inodes that new files leave on a branch.'

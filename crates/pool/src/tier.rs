@@ -365,6 +365,12 @@ mod tests {
                 "a>b;start=80%;stop=60%;order=atime;window=01:00-06:00:b>c;start=80%;stop=60%;order=atime"
             ],
         );
+        check(
+            "a>b;window=01:00-06:00;rate=50M:b>c;make-way",
+            expect![
+                "a>b;start=80%;stop=60%;order=atime;window=01:00-06:00;rate=50M:b>c;start=80%;stop=60%;order=atime;make-way"
+            ],
+        );
         check("a>b:a>c", expect!["a>c;start=80%;stop=60%;order=atime"]);
         check("", expect![""]);
     }
@@ -374,7 +380,7 @@ mod tests {
         check(
             "fast",
             expect![
-                "`fast` is not a tier: write FAST>SLOW[;start=80%][;stop=60%][;order=atime|mtime|size][;min-age=7d][;window=01:00-06:00]"
+                "`fast` is not a tier: write FAST>SLOW[;start=80%][;stop=60%][;order=atime|mtime|size][;min-age=7d][;window=01:00-06:00][;rate=50M][;make-way]"
             ],
         );
         check(
@@ -392,9 +398,10 @@ mod tests {
         check(
             "a>b;minage=7d",
             expect![
-                "`minage=7d` is no word of a tier: write start=, stop=, order=, min-age= or window=; did you mean \"min-age=\"?"
+                "`minage=7d` is no word of a tier: write start=, stop=, order=, min-age=, window=, rate= or make-way; did you mean \"min-age=\"?"
             ],
         );
+        check("a>b;rate=0", expect!["`rate=0`: write bytes a second, more than none, as 50M"]);
         check("a>b;stop=1%;stop=2%", expect!["`stop=` stands twice in one tier: leave one out"]);
         check("a>b:b>c:c>a", expect!["files of the class a would come back to it: a tier above leads there"]);
     }
@@ -412,6 +419,8 @@ mod tests {
                 order: [TierOrder::Atime, TierOrder::Mtime, TierOrder::Size][order],
                 min_age: Duration::from_secs(age),
                 window: Window::new(DayMinute::new(from), DayMinute::new(to)),
+                rate: (age % 3 > 0).then_some(Size(age)),
+                make_way: age % 2 == 1,
             };
             let tiers = rows.into_iter().map(tier).fold(Tiers::default(), |tiers, tier| tiers.with(tier).unwrap());
             prop_assert_eq!(tiers.to_string().parse::<Tiers>(), Ok(tiers));
