@@ -7,10 +7,11 @@ use crate::scenario;
 /// The error of a branch in the middle, and the answer to the rollback's first rename, which is the next call.
 #[test]
 fn directories_go_back_on_servers_without_rename_flags() {
-    for name in [
-        "rename_a_directory_of_three_branches",
-        "rename_over_an_empty_directory_of_the_last_branch",
-        "exchange_a_file_and_a_directory",
+    for (name, refusals) in [
+        ("rename_a_directory_of_three_branches", 3),
+        ("rename_over_an_empty_directory_of_the_last_branch", 3),
+        // Two of its three renames replace nothing, and are made without the flag.
+        ("exchange_a_file_and_a_directory", 1),
     ] {
         let scenario = scenario::named(name);
         let test_bed = scenario.test_bed();
@@ -29,6 +30,6 @@ fn directories_go_back_on_servers_without_rename_flags() {
             refused += 1;
             assert_eq!(test_bed.seen(), before, "{name}: call {nth}");
         }
-        assert!(refused >= 3, "{name}: {refused} renames, of three branches");
+        assert!(refused >= refusals, "{name}: {refused} renames refused");
     }
 }
