@@ -128,9 +128,11 @@ const LEASES: &str = "
 import fcntl, os, signal, sys, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 for path in sys.argv[1:]:
+    both = os.open(path, os.O_RDWR)
     try:
-        fcntl.fcntl(os.open(path, os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(both, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except BlockingIOError:
+        os.close(both)
         fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
 open('taken', 'w')
 while not os.path.exists('end'): time.sleep(0.02)
