@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, endurance, jobs, many, metadata, nfs, programs, relocate, trees};
+use crate::{control, copy, data, endurance, jobs, listings, many, metadata, nfs, programs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) enum Part {
     Metadata,
     Busy,
     Trees,
+    Listings,
     Programs,
     Distance,
     Data,
@@ -40,6 +41,7 @@ const PARTS: &[(&str, Part)] = &[
     ("meta", Part::Metadata),
     ("busy", Part::Busy),
     ("trees", Part::Trees),
+    ("listings", Part::Listings),
     ("programs", Part::Programs),
     ("distance", Part::Distance),
     ("data", Part::Data),
@@ -133,6 +135,15 @@ impl Arguments {
             Pace::Full => (5_000, 10_000),
         };
         metadata::MetadataAmount { rounds: self.rounds(), names, listed }
+    }
+
+    /// Sizes of the listed directories.
+    pub(crate) fn listings(&self) -> listings::ListingsAmount {
+        let (warm, cold) = match self.pace {
+            Pace::Quick => (2_000, 1_000),
+            Pace::Full => (10_000, 100_000),
+        };
+        listings::ListingsAmount { rounds: self.rounds(), warm, cold }
     }
 
     /// Amount of work of many callers.

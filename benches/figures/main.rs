@@ -18,12 +18,14 @@ mod groups;
 mod hogs;
 mod index;
 mod jobs;
+mod listings;
 mod many;
 mod memory;
 mod metadata;
 mod nfs;
 mod null;
 mod programs;
+mod queues;
 mod relocate;
 mod report;
 mod rules;
@@ -54,6 +56,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Metadata, |test_bed, asked, tables| metadata::run(test_bed, asked.metadata(), tables)),
     (Part::Busy, |test_bed, asked, tables| metadata::run_busy(test_bed, asked.metadata(), tables)),
     (Part::Trees, |test_bed, asked, tables| trees::run(test_bed, asked.trees(), tables)),
+    (Part::Listings, |test_bed, asked, tables| listings::run(test_bed, asked.listings(), tables)),
     (Part::Programs, |test_bed, asked, tables| programs::run(test_bed, asked.programs(), tables)),
     (Part::Distance, |test_bed, asked, tables| distance::run(test_bed, asked.rounds(), tables)),
     (Part::Breadth, |test_bed, asked, tables| breadth::run(test_bed, asked.metadata(), tables)),

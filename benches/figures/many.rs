@@ -21,6 +21,7 @@ use fsstack_sys::{OFlags, identity, thread};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tempfile::TempDir;
 
+use crate::queues;
 use crate::report::{Sense, Table, median};
 
 /// Amount of work.
@@ -33,13 +34,13 @@ pub(crate) struct ManyAmount {
 
 /// Callers at the same time, and where they work.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
-    name: &'static str,
-    callers: usize,
-    together: bool,
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) callers: usize,
+    pub(crate) together: bool,
 }
 
-const SETTINGS: &[Setting] = &[
+pub(crate) const SETTINGS: &[Setting] = &[
     Setting { name: "1 caller", callers: 1, together: false },
     Setting { name: "2, apart", callers: 2, together: false },
     Setting { name: "2, one directory", callers: 2, together: true },
@@ -48,7 +49,7 @@ const SETTINGS: &[Setting] = &[
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+pub(crate) enum Act {
     Missing,
     Create,
     DirAttributes,
@@ -59,7 +60,7 @@ enum Act {
     Unlink,
 }
 
-const ACTS: &[(Act, &str)] = &[
+pub(crate) const ACTS: &[(Act, &str)] = &[
     (Act::Missing, "lookup of a missing name"),
     (Act::Create, "create"),
     (Act::DirAttributes, "getattr of the directory"),
@@ -75,11 +76,18 @@ pub(crate) fn run(amount: ManyAmount, tables: &mut Vec<Table>) -> Result<()> {
     cpu.compare("2, apart", &["1 caller"], "1 to 2, apart");
     cpu.compare("2, one directory", &["1 caller"], "1 to 2, one directory");
     let mut rate = Table::new("The same, operations a second, all callers", Sense::MoreIsBetter);
+    let mut queued =
+        Table::new("Microseconds of a worker thread's CPU a request, simulated queues", Sense::LessIsBetter);
+    queued.compare("64, apart", &["1 caller"], "1 to 64, apart");
+    queued.compare("64, one directory", &["1 caller"], "1 to 64, one directory");
+    queued.notes.push("with what taking the request from its caller costs, and waking the caller".into());
+    let mut queue_rate = Table::new("The same, operations a second, all queues", Sense::MoreIsBetter);
     for round in 0..amount.rounds {
         for turn in 0..SETTINGS.len() {
             let setting = SETTINGS[(turn + round) % SETTINGS.len()];
             measure(setting, amount.names, &mut cpu, &mut rate)?;
         }
+        queues::round(round, amount.names, &mut queued, &mut queue_rate)?;
     }
     cpu.notes.push("the engine's code and the branches' calls, over two directories in memory".into());
     let transfer = transfer(amount.rounds)?;
@@ -88,19 +96,19 @@ pub(crate) fn run(amount: ManyAmount, tables: &mut Vec<Table>) -> Result<()> {
     let models =
         [("2, apart", "each in a directory of its own"), ("2, one directory", "all in one directory")]
             .map(|(column, place)| model(&cpu, column, place));
-    tables.extend([cpu, rate]);
+    tables.extend([cpu, rate, queued, queue_rate]);
     tables.extend(models);
     Ok(())
 }
 
 /// An engine over two directories in memory.
-struct EngineBed {
-    union: Union,
+pub(crate) struct EngineBed {
+    pub(crate) union: Arc<Union>,
     _homes: Vec<TempDir>,
 }
 
 impl EngineBed {
-    fn new(dirs: usize) -> Result<(Self, Vec<Ino>)> {
+    pub(crate) fn new(dirs: usize) -> Result<(Self, Vec<Ino>)> {
         let homes: Vec<TempDir> =
             (0..2).map(|_| tempfile::tempdir_in("/dev/shm")).collect::<std::io::Result<_>>()?;
         let specs: Vec<BranchSpec> =
@@ -111,7 +119,7 @@ impl EngineBed {
             privileged: identity::is_root(),
             ..Settings::plain()
         };
-        let union = Union::new(Pool::open(&specs, settings)?, Arc::new(NoBackings));
+        let union = Arc::new(Union::new(Pool::open(&specs, settings)?, Arc::new(NoBackings)));
         let make = |n| {
             let name = CString::new(format!("dir-{n}"))?;
             let made = union.make(Ino::ROOT, entry_name(&name)?, New::Dir(0o755), Caller::DAEMON)?;
@@ -147,15 +155,7 @@ fn measure(setting: Setting, names: usize, cpu: &mut Table, rate: &mut Table) ->
             threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a caller panicked"))?);
         joined.collect::<Result<Vec<_>>>()
     })?;
-    for (at, (_, label)) in ACTS.iter().enumerate() {
-        let here = || spans.iter().map(|spans| spans[at]);
-        let count = f64::from(u32::try_from(each * setting.callers)?);
-        let used: Duration = here().map(|span| span.used).sum();
-        cpu.put(label, setting.name, used.as_secs_f64() * 1e6 / count);
-        let (began, ended) = (here().map(|span| span.began).min(), here().map(|span| span.ended).max());
-        let took = ended.context("no caller")? - began.context("no caller")?;
-        rate.put(label, setting.name, count / took.as_secs_f64());
-    }
+    Span::put(setting, &spans, each, cpu, rate)?;
     let held = bed.union.held();
     ensure!((held.files, held.inodes) == (0, dirs.len()), "left in the tables: {held:?}");
     bed.union.destroy();
@@ -164,10 +164,32 @@ fn measure(setting: Setting, names: usize, cpu: &mut Table, rate: &mut Table) ->
 
 /// An act of one caller.
 #[derive(Clone, Copy, Debug)]
-struct Span {
-    began: Instant,
-    ended: Instant,
-    used: Duration,
+pub(crate) struct Span {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) used: Duration,
+}
+
+impl Span {
+    /// Puts the acts of all callers, `each` times each, into the tables.
+    pub(crate) fn put(
+        setting: Setting,
+        spans: &[Vec<Self>],
+        each: usize,
+        cpu: &mut Table,
+        rate: &mut Table,
+    ) -> Result<()> {
+        let count = f64::from(u32::try_from(each * setting.callers)?);
+        for (at, (_, label)) in ACTS.iter().enumerate() {
+            let here = || spans.iter().map(|spans| spans[at]);
+            let used: Duration = here().map(|span| span.used).sum();
+            cpu.put(label, setting.name, used.as_secs_f64() * 1e6 / count);
+            let (began, ended) = (here().map(|span| span.began).min(), here().map(|span| span.ended).max());
+            let took = ended.context("no caller")? - began.context("no caller")?;
+            rate.put(label, setting.name, count / took.as_secs_f64());
+        }
+        Ok(())
+    }
 }
 
 struct CallerThread<'a> {
@@ -233,7 +255,7 @@ impl<'a> CallerThread<'a> {
 }
 
 /// CPU time of the calling thread.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(tv_sec).unwrap_or(0), u32::try_from(tv_nsec).unwrap_or(0))
 }

@@ -2,7 +2,8 @@
 //! branch is called.
 //!
 //! Names that begin with `c` are directories, with `u` files; all others are missing until the kernel has made them, which
-//! it remembers by itself. This program serves it when it is run under the lab's name for a mount helper, as a daemon in
+//! it remembers by itself. All files have the content of one file in memory, by passthrough: what a pool's operations ask of
+//! kernel and transport, this one's do, too. This program serves it when it is run under the lab's name for a mount helper, as a daemon in
 //! its own session.
 
 use std::io::{Read, Write};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fsstack_engine::files::route::Backings;
+use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::{OpenTransport, Outcome, Plan, Scheduling, Serve, Transport};
 use fsstack_pool::settings::Xattrs;
 use fsstack_sys::process::{self, Fork};
@@ -25,6 +28,8 @@ const SERVE: &str = "null";
 
 const KEPT: Duration = Duration::from_secs(120);
 const MAX_WRITE: u32 = 1 << 20;
+/// Bytes of the file that all files show.
+const CONTENT: u64 = 4096;
 const DIR: u32 = 0o40_755;
 const FILE: u32 = 0o100_644;
 /// Bit of a number: a file.
@@ -62,7 +67,12 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let granted = mounted.granted;
     let device = mounted.device().try_clone_to_owned()?;
     let abi = Abi { setxattr_ext: granted.setxattr_ext };
-    let null = Arc::new(Null { abi, away: Duration::from_micros(away) });
+    let content = tempfile::tempfile_in("/dev/shm")?;
+    content.set_len(CONTENT)?;
+    ensure!(granted.passthrough, "the kernel has no passthrough");
+    let backing_id = DeviceBackings::new(mounted.device())?.open(content.as_fd())?;
+    let opened = Opened { backing_id: i32::try_from(backing_id)?, ..OPENED };
+    let null = Arc::new(Null { abi, away: Duration::from_micros(away), opened });
     let transport = OpenTransport::open(
         granted.ring,
         null,
@@ -89,7 +99,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
         default_permissions: true,
         privileged: true,
         max_write: MAX_WRITE,
-        passthrough: false,
+        passthrough: true,
         writeback: false,
         ring,
         forward_locks: false,
@@ -104,6 +114,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
 struct Null {
     abi: Abi,
     away: Duration,
+    opened: Opened,
 }
 
 impl Serve for Null {
@@ -129,7 +140,7 @@ impl Serve for Null {
                 None => answer.missing(KEPT),
             },
             Operation::Create(made) => {
-                answer.created(&entry(number(nodeid, made.name.to_bytes(), IS_FILE)), OPENED)
+                answer.created(&entry(number(nodeid, made.name.to_bytes(), IS_FILE)), self.opened)
             }
             Operation::Mkdir { name, .. } => answer.entry(&entry(number(nodeid, name.to_bytes(), 0))),
             Operation::Unlink { .. } | Operation::Rmdir { .. } | Operation::Rename { .. } => Ok(()),
@@ -137,7 +148,7 @@ impl Serve for Null {
             Operation::Getxattr { .. } => return Outcome::Refused(Errno::NODATA.raw_os_error()),
             Operation::Getattr { .. } => answer.attr(&attr(nodeid), KEPT),
             Operation::Statfs => answer.statfs(&Statfs::default()),
-            Operation::Open { .. } => answer.opened(OPENED),
+            Operation::Open { .. } => answer.opened(self.opened),
             Operation::Release { .. } => Ok(()),
             _ => return Outcome::Refused(Errno::NOSYS.raw_os_error()),
         };
@@ -158,8 +169,9 @@ impl Serve for Null {
     }
 }
 
-/// Answer to an open. As in a pool, closing sends no FLUSH.
-const OPENED: Opened = Opened { fh: 0, open_flags: abi::FOPEN_NOFLUSH, backing_id: 0 };
+/// Answer to an open, without the id of the content. As in a pool, closing sends no FLUSH.
+const OPENED: Opened =
+    Opened { fh: 0, open_flags: abi::FOPEN_NOFLUSH | abi::FOPEN_PASSTHROUGH, backing_id: 0 };
 
 fn entry(ino: u64) -> Entry {
     Entry { nodeid: ino, generation: 0, entry_valid: KEPT, attr_valid: KEPT, attr: attr(ino) }

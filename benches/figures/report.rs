@@ -18,6 +18,8 @@ pub(crate) struct Table {
     pub(crate) notes: Vec<String>,
     /// Ratios of one column to the better of others, as further columns.
     pub(crate) ratios: Vec<Ratio>,
+    /// Names of further rows, each with the mean of the ratios of some rows.
+    pub(crate) means: Vec<(&'static str, Vec<&'static str>)>,
     sense: Sense,
     columns: Vec<String>,
     rows: Vec<(String, Vec<Samples>)>,
@@ -35,8 +37,8 @@ type Samples = Vec<f64>;
 
 impl Table {
     pub(crate) fn new(title: &str, sense: Sense) -> Self {
-        let (title, notes, ratios) = (title.to_owned(), Vec::new(), Vec::new());
-        Self { title, notes, ratios, sense, columns: Vec::new(), rows: Vec::new() }
+        let (title, notes, ratios, means) = (title.to_owned(), Vec::new(), Vec::new(), Vec::new());
+        Self { title, notes, ratios, means, sense, columns: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a comparison.
@@ -89,12 +91,10 @@ impl Table {
             push_row(&mut out, label, &medians.chain(ratios).collect::<Vec<_>>());
         }
         if !self.ratios.is_empty() && self.rows.len() > 1 {
-            let blank = self.columns.iter().map(|_| String::new());
-            let means = self.ratios.iter().map(|r| {
-                let each: Vec<f64> = self.rows.iter().filter_map(|(_, cells)| self.ratio(r, cells)).collect();
-                geometric_mean(&each).map_or("-".into(), |mean| format!("**{}**", times(mean)))
-            });
-            push_row(&mut out, "geometric mean", &blank.chain(means).collect::<Vec<_>>());
+            self.push_mean(&mut out, "geometric mean", |_| true);
+            for (title, rows) in &self.means {
+                self.push_mean(&mut out, title, |label| rows.contains(&label));
+            }
         }
         let worst = self.rows.iter().flat_map(|(_, cells)| cells.iter().filter_map(|s| spread(s)));
         if let Some(worst) = worst.reduce(f64::max) {
@@ -108,6 +108,17 @@ impl Table {
             let _infallible = write!(out, "\n- {note}");
         }
         out + "\n"
+    }
+
+    /// Adds a row with the geometric means of the ratios of the rows that are `wanted`.
+    fn push_mean(&self, out: &mut String, title: &str, wanted: impl Fn(&str) -> bool) {
+        let blank = self.columns.iter().map(|_| String::new());
+        let means = self.ratios.iter().map(|ratio| {
+            let rows = self.rows.iter().filter(|(label, _)| wanted(label));
+            let each: Vec<f64> = rows.filter_map(|(_, cells)| self.ratio(ratio, cells)).collect();
+            geometric_mean(&each).map_or("-".into(), |mean| format!("**{}**", times(mean)))
+        });
+        push_row(out, title, &blank.chain(means).collect::<Vec<_>>());
     }
 
     pub(crate) fn json(&self) -> Value {
