@@ -6,6 +6,7 @@
 mod arguments;
 mod breadth;
 mod breakdown;
+mod catalogue;
 mod conditions;
 mod control;
 mod copy;
@@ -77,6 +78,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
     (Part::Jobs, |_, asked, tables| jobs::run(asked.drained(), tables)),
     (Part::Rules, |test_bed, asked, tables| rules::run(test_bed, asked.metadata(), tables)),
+    (Part::Catalogue, |test_bed, asked, tables| catalogue::run(test_bed, asked.metadata(), tables)),
     (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
     (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),
     (Part::Many, |_, asked, tables| many::run(asked.many(), tables)),
