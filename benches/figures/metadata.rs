@@ -245,7 +245,7 @@ pub(crate) fn rounds_beside(
 
 /// Clients of one contender in one round.
 struct Team {
-    clients: Vec<Client>,
+    clients: Vec<ClientNames>,
 }
 
 /// Result of an operation.
@@ -257,7 +257,7 @@ struct Done {
 }
 
 /// One client's directory and names.
-struct Client {
+struct ClientNames {
     dir: OwnedFd,
     listed: OwnedFd,
     names: Vec<CString>,
@@ -270,7 +270,7 @@ struct Client {
 
 impl Team {
     fn new(at: &Standing, clients: usize, tag: &str, amount: MetadataAmount) -> Result<Self> {
-        let new = |n| Client::new(at, &format!("{tag}-{n}"), amount);
+        let new = |n| ClientNames::new(at, &format!("{tag}-{n}"), amount);
         let team = Self { clients: (0..clients).map(new).collect::<Result<_>>()? };
         // New files on the branches must not be flushed during another contender's measurement.
         rustix::fs::sync();
@@ -286,7 +286,7 @@ impl Team {
                     gate.wait();
                     let mut took = Vec::new();
                     let began = Instant::now();
-                    let done = Client::act(client, act, &mut took)?;
+                    let done = ClientNames::act(client, act, &mut took)?;
                     anyhow::Ok((began, Instant::now(), done, took))
                 })
             };
@@ -314,7 +314,7 @@ pub(crate) fn per_second(done: usize, took: Duration) -> f64 {
     f64::from(u32::try_from(done).unwrap_or(u32::MAX)) / took.as_secs_f64()
 }
 
-impl Client {
+impl ClientNames {
     /// Makes the directories on all branches before the contender sees them.
     fn new(at: &Standing, own: &str, amount: MetadataAmount) -> Result<Self> {
         let mut made = Vec::new();

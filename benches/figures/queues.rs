@@ -58,7 +58,7 @@ fn measure(setting: Setting, names: usize, cpu: &mut Table, rate: &mut Table) ->
             let (dir, pinned) = (dirs[n % dirs.len()], (setting.callers == 2).then_some(n));
             let queue = Queue::start(scope, &adapter, pinned);
             let gate = &gate;
-            scope.spawn(move || Caller::new(queue, dir, n, each, pinned)?.run(gate))
+            scope.spawn(move || QueueCaller::new(queue, dir, n, each, pinned)?.run(gate))
         };
         let callers: Vec<_> = (0..setting.callers).map(start).collect();
         let joined = callers.into_iter().map(|caller| caller.join().map_err(|_| anyhow!("panicked"))?);
@@ -157,14 +157,14 @@ fn serve(adapter: &Adapter, taken: &Receiver<Message>, replying: &SyncSender<Rep
 }
 
 /// A program, with the nodes and handles that the kernel would have for it.
-struct Caller<'scope> {
+struct QueueCaller<'scope> {
     queue: Queue<'scope>,
     dir: u64,
     names: Vec<CString>,
     made: Vec<(u64, u64)>,
 }
 
-impl<'scope> Caller<'scope> {
+impl<'scope> QueueCaller<'scope> {
     fn new(
         queue: Queue<'scope>,
         dir: Ino,

@@ -42,7 +42,7 @@ metrics=\t'Serve a status page (`/`) and OpenMetrics (`/metrics`) by HTTP at thi
 nonempty\t'Mount over a directory that is not empty.'
 foreground\t'Stay in the foreground and log to stderr.'
 seccomp=\t'What happens at a system call outside the daemon\'s list: "on" fails it, "kill" ends the daemon, "log" allows it; on and log write to the kernel\'s audit log.'
-restart=\t'What happens when the daemon dies: with "keep" a second process starts it again, and programs only wait (at /dev/fuse, Linux 6.9).'
+restart=\t'What happens when the daemon dies: with "keep" a second process starts it again, and programs only wait (at /dev/fuse, Linux 6.9); "auto" keeps where that is possible, and takes /dev/fuse for it unless transport=ring.'
 log=\t'Destination of the daemon\'s log.'
 log-level=\t'Least severe level that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs\'s 0 to 2 are debug to warn.'"
 complete -c mount.fsstack -l print -d 'Print a page made from the option table.' -r -f -a "help\t''

@@ -228,7 +228,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
         .args(["-x", "--strip-components=1", "-C"])
         .arg(dir.path())
         .arg("-f")
-        .arg(tarball(&dist))
+        .arg(self::tarball(&dist))
         .limit(Duration::from_secs(120))
         .run()
         .unwrap();

@@ -28,7 +28,7 @@ use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
-pub const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
+pub const LEVEL: &CStr = c"user.fsstack.level";
 
 /// Kind of a branch's file system, as far as the pool distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -467,14 +467,12 @@ impl Branch {
         self.no_passthrough.load(Relaxed)
     }
 
-    /// True if the daemon should not open a file that the kernel opens by passthrough, because each open is a request
-    /// to a FUSE server. Not so on NFS, where the server may refuse an open that the file's attributes permit.
-    /// server. An NFS server may refuse an open that the file's attributes do not foretell.
+    /// True if each open is a request to a FUSE server, so that the daemon does not open what the kernel opens by passthrough.
     pub fn opens_by_name(&self) -> bool {
         self.mount_root.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
-    /// Notes that the kernel needs files opened in full for passthrough; applies to all later opens.
+    /// The kernel needs files opened in full for passthrough, at all later opens.
     pub fn opens_in_full(&self) {
         self.no_names.store(true, Relaxed);
     }
@@ -493,10 +491,10 @@ impl Drop for Branch {
     }
 }
 
-/// Returns the number of pools stacked below the directory, if it is the root of one.
+/// Number of pools stacked below the directory, if it is the root of one.
 fn pools_below(root: &OwnedFd) -> u8 {
     let mut level = [0; 4];
     let reported = sys::xattr::get(sys::xattr::On::Fd(root.as_fd()), LEVEL, &mut level).unwrap_or(0);
-    let reported = level.get(..reported).and_then(|digits| std::str::from_utf8(digits).ok());
-    reported.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    let digits = level.get(..reported).and_then(|digits| std::str::from_utf8(digits).ok());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }

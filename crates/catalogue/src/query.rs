@@ -9,6 +9,9 @@ use crate::offline::Homes;
 use crate::row::Row;
 use crate::store::{BRANCHES, Catalogue, NAMES, key_behind, name_key};
 
+/// A name, the branch that has it, and what is known of it.
+pub(crate) type FoundRow = (Vec<u8>, BranchId, Row);
+
 /// Names that are looked at for one page at most.
 const LOOKED_AT: usize = 200_000;
 /// Length of the paths of a page, in bytes, after which it ends.
@@ -172,11 +175,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// The database failed.
-    pub fn list(
-        &self,
-        dirs: &[(BranchId, u64)],
-        most: usize,
-    ) -> Result<Option<Vec<(Vec<u8>, BranchId, Row)>>> {
+    pub fn list(&self, dirs: &[(BranchId, u64)], most: usize) -> Result<Option<Vec<FoundRow>>> {
         let names = self.read()?.open_table(NAMES)?;
         let mut found = BTreeMap::new();
         for (branch, dir) in dirs {

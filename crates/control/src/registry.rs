@@ -246,7 +246,7 @@ fn file_of(registry: &Path, id: &str) -> PathBuf {
     registry.join(format!("{id}.json"))
 }
 
-/// Locks a file that other users cannot open: whoever can open a directory can hold a lock of it for ever.
+/// Locks a file that other users cannot open. The directory is readable, so any user could hold a lock of it.
 fn lock(registry: &Path) -> io::Result<fs::File> {
     let of = registry.join(".lock");
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(of)?;

@@ -21,6 +21,7 @@ mod resolve;
 mod restrictions;
 mod serve;
 mod signals;
+mod transport;
 mod umount;
 mod values;
 mod world;

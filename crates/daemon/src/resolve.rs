@@ -3,7 +3,6 @@
 use crate::branches::{self, Demand};
 use crate::cli::Invocation;
 use crate::gather::{gather, gather_config};
-use crate::keeper;
 use crate::log::LogTarget;
 use crate::options;
 use crate::outside::NEVER_CHANGED;
@@ -11,10 +10,10 @@ use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::remembered::Remembered;
 use crate::settings::{Branch, MountFlags, Options, Privilege, RunIn, Settings};
+use crate::transport;
 use crate::values;
 use crate::world::World;
-use fsstack_fuse::Transport;
-use fsstack_pool::settings::{ControlFile, Degraded, Locks, OutOfBand, PageCache, WritePath, Xattrs};
+use fsstack_pool::settings::{ControlFile, Degraded, OutOfBand, PageCache, WritePath, Xattrs};
 use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -54,9 +53,9 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     own_files(&mut raw, &branches, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
-    transport(&raw, &mut problems);
+    transport::check_locks(&raw, &mut problems);
     xattrs(&mut raw, &mut problems);
-    keeper::settle(&mut raw, world, &mut problems);
+    transport::settle_restart(&mut raw, world, &mut problems);
     inflight(&mut raw, &mut problems);
     notices(&mut raw, world);
     unknown_targets(&mut raw, &branches);
@@ -168,17 +167,6 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
         problems.usage(format!(
             "{}: means something only where the pool is exported; add nfs-export",
             raw.spelled("nfs-identity")
-        ));
-    }
-}
-
-/// A wait for a lock keeps its request's resource: a ring entry, of which there are few.
-fn transport(raw: &RawOptions, problems: &mut Problems) {
-    if (raw.options.transport, raw.options.engine.locks) == (Transport::Ring, Locks::Branch) {
-        problems.usage(format!(
-            "{} and {}: waits for locks would use up the ring; use transport=dev",
-            raw.spelled("transport"),
-            raw.spelled("locks")
         ));
     }
 }

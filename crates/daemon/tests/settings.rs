@@ -321,7 +321,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
     );
 }
 
-/// What is settled for `restart`, and what the user is told.
+/// The value of `restart` that is settled, and the notice.
 #[test]
 fn restart_auto_keeps_where_that_is_possible() {
     let test_bed = TestBed::new();

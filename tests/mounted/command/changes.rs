@@ -131,7 +131,7 @@ fn mount_with_remount_changes_options_and_flags() {
     let done = remount("rw,create=mfs,attr-timeout=3,user_id=0,group_id=0");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(output_of(&["get", &at(&pool), "create"]), "mfs\n");
-    // An option that cannot change keeps its value, and the user is told so.
+    // An option that cannot change keeps its value, with a notice.
     let kept = remount("rw,nfs-export,transport=auto");
     assert_eq!(kept.code, 0, "{}", kept.stderr);
     assert!(

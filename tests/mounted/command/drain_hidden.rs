@@ -42,7 +42,7 @@ fn fill(pool: &Pool) {
         symlink("target", on(pool, name, "d/link")).unwrap();
     }
     fs::set_permissions(on(pool, "b", "d/mode"), fs::Permissions::from_mode(0o600)).unwrap();
-    sh(&on(pool, "b", "d"), "chown 3:4 other; touch -d 2001-02-03 other");
+    sh(on(pool, "b", "d"), "chown 3:4 other; touch -d 2001-02-03 other");
     rustix::fs::setxattr(on(pool, "b", "d/other"), c"user.colour", b"red", rustix::fs::XattrFlags::empty())
         .unwrap();
     fs::write(on(pool, "b", "only"), "only here").unwrap();

@@ -16,9 +16,9 @@ fn only_named_branches_take_files_and_the_tree_is_the_same_without_the_drained_o
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
     let pool = pool.option("create=ff").mount();
-    for n in 0..30_u64 {
+    for n in 0..30_u32 {
         pool.mkdir(format!("d{}/e", n % 5));
-        pool.write(format!("d{}/e/{n}", n % 5), &mib(n)[..(n as usize) << 10]);
+        pool.write(format!("d{}/e/{n}", n % 5), &mib(n.into())[..1024 * usize::try_from(n).unwrap()]);
     }
     pool.write("large", &mib(7).repeat(9));
     fs::hard_link(pool.at("large"), pool.at("d0/linked")).unwrap();

@@ -11,7 +11,6 @@
 
 mod decision;
 mod revive;
-mod settle;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,7 +34,6 @@ use crate::settings::Settings;
 
 use decision::{AfterEnd, DEATHS, ENDED, HANDS_OVER, SERVES, add_death, after_end};
 pub(crate) use revive::run;
-pub(crate) use settle::settle;
 
 /// The option before the number of the memory's descriptor.
 pub(crate) const REVIVE: &str = "--revive";

@@ -137,7 +137,7 @@ impl Served {
 
     /// Reports the progress of a removal; a removed branch is unknown.
     fn removal(&self, text: &str) -> Result<BranchChanged, Refusal> {
-        // Gone: the registry has no such branch either when the command is told.
+        // It has left: the registry is brought up to date before the command has its answer.
         let branch = self.known(text).inspect_err(|_| self.relist())?;
         // Registered before its thread starts.
         if branch.is_leaving() || self.leaving.lock().contains_key(&branch.ix) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, Tier};
 
 use crate::jobs::{
     BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, JobView, RulesOrder, TierView, TiersHeld,
@@ -40,6 +40,14 @@ impl Union {
     /// It cannot begin.
     pub fn start_rules(&self, order: RulesOrder) -> Result<JobView, BadJob> {
         self.jobs.start_rules(order)
+    }
+
+    /// Begins to look which files the tier would move now.
+    ///
+    /// # Errors
+    /// It cannot begin.
+    pub fn plan_tier(&self, tier: Tier) -> Result<JobView, BadJob> {
+        self.jobs.plan_tier(tier)
     }
 
     /// The jobs at work, and the last that have ended, the oldest first.

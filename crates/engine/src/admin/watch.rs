@@ -142,10 +142,10 @@ impl Union {
         let group = Group::new()?;
         self.set_invalidator(invalidator.clone());
         let watch = Arc::new(BranchWatch::new(group, invalidator, self.tree.is_watched.clone()));
-        let complete =
-            self.tree.pool.load().branches.iter().fold(true, |all, branch| watch.add(branch) && all);
+        let pool = self.tree.pool.load();
+        let unwatched = pool.branches.iter().filter(|branch| !watch.add(branch)).count();
         // Before it is known to those who add branches: one that cannot be watched takes it back.
-        self.tree.is_watched.store(complete, Relaxed);
+        self.tree.is_watched.store(unwatched == 0, Relaxed);
         Ok(self.branch_watch.get_or_init(|| watch).clone())
     }
 

@@ -11,7 +11,7 @@ use super::Inode;
 /// Openings for which a listing is read anew once the attributes of its names were asked for one by one.
 const WITH_ATTRIBUTES: u8 = 8;
 
-/// What the kernel keeps, and how it was used.
+/// The listing that the kernel keeps, and its use.
 #[derive(Debug, Default)]
 pub(super) struct KernelListing {
     /// Stamp of the state of all copies when the kernel began to keep it.

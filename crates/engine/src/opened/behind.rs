@@ -9,6 +9,8 @@ use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, Ino};
 
 use crate::opened::listing::{Listing, Read, TAIL};
+use crate::pool::Pool;
+use crate::settings::Degraded;
 
 /// The first cookie of such a name; those of other kinds are smaller, or as large as [`TAIL`].
 const FIRST: u64 = TAIL >> 1;
@@ -48,6 +50,15 @@ impl Behind {
 }
 
 impl Listing {
+    /// Whether a copy with this answer is skipped.
+    pub(super) fn passes_over(&mut self, pool: &Pool, at: BranchIx, error: OpError) -> bool {
+        if error.is_fault() {
+            self.behind.skip(at);
+        }
+        self.short |= error.is_fault() && pool.settings.degraded != Degraded::Read;
+        error.is_fault()
+    }
+
     /// Keeps what is listed behind all copies.
     ///
     /// # Errors

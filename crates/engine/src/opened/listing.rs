@@ -302,15 +302,6 @@ impl Listing {
         self.short
     }
 
-    /// Whether a copy with this answer is skipped.
-    fn passes_over(&mut self, pool: &Pool, at: BranchIx, error: OpError) -> bool {
-        if error.is_fault() {
-            self.behind.skip(at);
-        }
-        self.short |= error.is_fault() && pool.settings.degraded != Degraded::Read;
-        error.is_fault()
-    }
-
     /// With a cookie for this handle alone, where another one must not go on.
     ///
     /// # Errors

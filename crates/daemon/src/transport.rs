@@ -1,4 +1,4 @@
-//! Whether a pool can outlive its daemon, by its other options and by the kernel.
+//! Options beside which requests must come by /dev/fuse: locks on branches, and a pool that outlives its daemon.
 
 use fsstack_fuse::Transport;
 use fsstack_pool::settings::{Locks, Restart};
@@ -12,9 +12,9 @@ use crate::world::World;
 const RESENDS: (u32, u32) = (6, 9);
 
 /// Settles `auto`, and refuses `keep` beside what a daemon that died takes along.
-pub(crate) fn settle(raw: &mut RawOptions, world: &World, problems: &mut Problems) {
+pub(crate) fn settle_restart(raw: &mut RawOptions, world: &World, problems: &mut Problems) {
     let restart = raw.spelled("restart").to_owned();
-    let obstacles = obstacles(raw, world);
+    let obstacles = restart_obstacles(raw, world);
     match raw.options.restart {
         Restart::Off => {}
         Restart::Keep => {
@@ -36,7 +36,7 @@ pub(crate) fn settle(raw: &mut RawOptions, world: &World, problems: &mut Problem
 
 /// Options beside which a daemon that died cannot be replaced, as they were spelled, and reasons. It can only at /dev/fuse, by root, and
 /// with locks that are the kernel's.
-fn obstacles(raw: &RawOptions, world: &World) -> Vec<(Option<String>, &'static str)> {
+fn restart_obstacles(raw: &RawOptions, world: &World) -> Vec<(Option<String>, &'static str)> {
     let by_option = [
         (
             "transport",
@@ -62,4 +62,15 @@ fn obstacles(raw: &RawOptions, world: &World) -> Vec<(Option<String>, &'static s
         .map(|(option, _, reason)| (Some(raw.spelled(option).to_owned()), reason))
         .chain(by_machine.map(|(_, reason)| (None, reason)))
         .collect()
+}
+
+/// A wait for a lock keeps its request's resource: a ring entry, of which there are few.
+pub(crate) fn check_locks(raw: &RawOptions, problems: &mut Problems) {
+    if (raw.options.transport, raw.options.engine.locks) == (Transport::Ring, Locks::Branch) {
+        problems.usage(format!(
+            "{} and {}: waits for locks would use up the ring; use transport=dev",
+            raw.spelled("transport"),
+            raw.spelled("locks")
+        ));
+    }
 }
