@@ -336,8 +336,7 @@ fn restart_auto_keeps_where_that_is_possible() {
         keep: 
         keep: 
         off: restart=auto: the pool ends if the daemon dies: transport=ring: the kernel does not give requests in a ring to another daemon; use transport=dev
-        off: restart=auto: the pool ends if the daemon dies: locks=branch: who has which lock on a branch is forgotten with the daemon; use locks=local
-        off: restart=auto: the pool ends if the daemon dies: log=$D/mnt/log: it lies in the pool itself, which nobody serves when the daemon is dead; name another file"#]].assert_eq(&test_bed.hide(&shown));
+        off: restart=auto: the pool ends if the daemon dies: locks=branch: who has which lock on a branch is forgotten with the daemon; use locks=local"#]].assert_eq(&test_bed.hide(&shown));
     let user = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt", "-o", "restart=auto"]).unwrap();
     expect![[r#"
         restart=auto: the pool ends if the daemon dies: finding files again by their numbers needs root; leave it out, or mount as root
