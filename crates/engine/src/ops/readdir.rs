@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::ranked::Ranked;
@@ -23,10 +23,11 @@ use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::resolve::Found;
+use crate::tree::tree_lock::unless_stuck;
 use crate::union::Union;
 
-/// How long another reader of the same handle is waited for.
-const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long another reader of the same handle is waited for while all branches answer: one may be stuck in a mount that was replaced.
+const LISTING_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two changes of a directory within this may have the same time.
 const TICK: Duration = Duration::from_millis(50);
@@ -122,7 +123,9 @@ impl Union {
         let open = self.files.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.tree.pool.load();
         // Another thread may be stuck in a branch with it.
-        let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
+        let came = Instant::now();
+        let is_late = || came.elapsed() > LISTING_LOCK_TIMEOUT;
+        let mut listing = unless_stuck(&pool, || open.listing.try_lock(), is_late)?;
         listing.seek(&self.tree, &pool, &open.inode, cookie)?;
         open.followed.goes_on(cookie);
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
