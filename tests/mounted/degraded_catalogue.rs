@@ -117,6 +117,8 @@ fn names_that_were_not_seen_before_have_numbers_that_stay() {
 fn nothing_is_opened_made_changed_or_removed_there() {
     needs!(mounting(), loops());
     let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+    // The pool learns that only one branch has it.
+    assert_eq!(listed(&pool.at("b")).unwrap(), ["on-b"]);
     take_away(&mut pool);
     assert_eq!(errno(fs::read(pool.at("alone/deep/file"))), EIO);
     assert_eq!(errno(fs::read_link(pool.at("link"))), EIO);

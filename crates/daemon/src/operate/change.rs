@@ -16,7 +16,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
 };
-use fsstack_pool::settings::{PageCache, Words as _, WritePath};
+use fsstack_pool::settings::{Degraded, PageCache, Words as _, WritePath};
 use fsstack_pool::{Printable, RuleDir, suggestion};
 use fsstack_sys::whole_file;
 use std::ffi::OsStr;
@@ -126,6 +126,11 @@ impl Served {
         if buffered(held) != buffered(wanted) {
             return Err(Refusal::usage(
                 "page-cache=writeback is negotiated at the mount: unmount the pool and mount it with the other value",
+            ));
+        }
+        if wanted.options.engine.degraded == Degraded::Catalogue && !wanted.options.engine.catalogue {
+            return Err(Refusal::usage(
+                "degraded=catalogue: names of branches out of reach are shown from the catalogue: unmount the pool, add catalogue=on",
             ));
         }
         let calls = wanted.options.engine.branch_inflight;
