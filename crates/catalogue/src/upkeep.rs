@@ -21,6 +21,8 @@ pub struct Knowledge {
     pub complete: bool,
     /// A walk over it has not ended.
     pub walking: bool,
+    /// Changed names are being looked at.
+    pub looking: bool,
     /// Time up to which the names are known: seconds since the epoch; 0: never.
     pub as_of: u64,
 }

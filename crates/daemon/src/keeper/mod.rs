@@ -292,9 +292,10 @@ impl Served {
     }
 
     fn try_to_note_state(&self, kept: &Kept, paused_at: Duration, next: Option<&Path>) -> Result<(), String> {
+        // Before the state is looked at: of two writers, the later one writes the later state.
+        let mut noted = self.handover.noted.lock();
         let outline = self.union.outline().map_err(|error| error.to_string())?;
         let state = self.write_state(outline, &Passing { paused_at, next, ..Passing::default() })?;
-        let mut noted = self.handover.noted.lock();
         let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
         word(kept, SharedWord::State).store(number, SeqCst);
         // The one before is closed when the number of this one is there.

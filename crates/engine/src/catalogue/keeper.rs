@@ -108,7 +108,7 @@ impl Keeper {
             // Until it is closed cleanly again.
             let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path: path.clone() };
             batch.set_branch(id, &row)?;
-            upkeep.set_known(id, Knowledge { complete: known, walking: !known, as_of });
+            upkeep.set_known(id, Knowledge { complete: known, walking: !known, looking: false, as_of });
             Ok((walk, known))
         })?;
         upkeep.catalogue.flush()?;
@@ -189,7 +189,7 @@ impl Keeper {
         let before = self.upkeep.known(self.id).unwrap_or_default();
         let sees = branch.is_open() && complete;
         let as_of = if sees { now() } else { before.as_of };
-        let known = Knowledge { complete, walking: self.walking, as_of };
+        let known = Knowledge { complete, walking: self.walking, looking: false, as_of };
         self.upkeep.set_known(self.id, known);
         if sees && before.as_of != as_of && self.upkeep.is_dirty() {
             let row = BranchRow {
@@ -206,6 +206,9 @@ impl Keeper {
     }
 
     fn write_changes(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), CatalogueError> {
+        // Before they are taken: the branch may hang while they are looked at.
+        let known = self.upkeep.known(self.id).unwrap_or_default();
+        self.upkeep.set_known(self.id, Knowledge { looking: !self.pending.is_empty(), ..known });
         let changes = self.pending.take();
         let again = changes.walk || self.again && branch.check_open().is_ok();
         if again {

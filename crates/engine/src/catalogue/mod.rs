@@ -118,7 +118,10 @@ impl Union {
         if let Err(error) = started {
             branch.uncatalogued.stop();
             let as_of = upkeep.known(branch.id.get()).unwrap_or_default().as_of;
-            upkeep.set_known(branch.id.get(), Knowledge { complete: false, walking: false, as_of });
+            upkeep.set_known(
+                branch.id.get(),
+                Knowledge { complete: false, walking: false, looking: false, as_of },
+            );
             tracing::error!(%error, branch = %branch.path.display(), "catalogue: cannot start its thread; the branch's names are not kept");
         }
     }
@@ -180,7 +183,8 @@ impl Union {
             .filter_map(|(id, row)| {
                 let BranchRow { complete, as_of, .. } = row;
                 let place = place(id);
-                let mut known = upkeep.known(id).unwrap_or(Knowledge { complete, as_of, walking: false });
+                let mut known =
+                    upkeep.known(id).unwrap_or(Knowledge { complete, as_of, walking: false, looking: false });
                 let branch = place.map(|at| &pool.branches[at]);
                 // While the branch answers, no name is missing.
                 if known.complete

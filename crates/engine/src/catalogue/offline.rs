@@ -14,7 +14,7 @@ use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::{Kind, Stat, Time};
 
 use crate::answer::{Attr, Entry, Validity};
-use crate::inode::{Copies, Inode};
+use crate::inode::{Copies, Inode, InodeName};
 use crate::member::Member;
 use crate::opened::behind;
 use crate::opened::listing::{Listing, Read};
@@ -47,6 +47,7 @@ impl Union {
             && let Some((_, row)) = rows(&upkeep, &homes, name)?.first()
             && row.kind() == inode.kind
             && is_away(pool, &inode)
+            && inode.open_file().is_none()
         {
             return Ok(self.known_entry(parent, name, &inode, row));
         }
@@ -105,7 +106,9 @@ impl Union {
         let pool = self.tree.pool.load();
         let upkeep = self.catalogue.load_full().filter(|_| pool.settings.degraded == Degraded::Catalogue);
         let (upkeep, inode) = upkeep.zip(self.tree.inodes.get(ino)).ok_or(error)?;
-        let name = inode.name().filter(|_| is_away(&pool, &inode)).ok_or(error)?;
+        // The size of an open file is older than what is written to it.
+        let is_known = |_: &InodeName| is_away(&pool, &inode) && inode.open_file().is_none();
+        let name = inode.name().filter(is_known).ok_or(error)?;
         let homes = self.homes(&upkeep, &pool, &name.parent)?;
         let found = rows(&upkeep, &homes, &name.name)?;
         found.first().filter(|(_, row)| row.kind() == inode.kind).map(|(_, row)| attr(ino, row)).ok_or(error)
@@ -210,7 +213,11 @@ fn offline(upkeep: &Upkeep, pool: &Pool, ino: Ino) -> Result<(OfflineObject, Hom
     let object = upkeep.offline.get(ino.0).ok_or(OpError::STALE)?;
     let closed = closed(pool);
     let homes: Homes = object.homes.iter().filter(|(branch, _)| closed.contains(branch)).copied().collect();
-    if homes.is_empty() { Err(OpError::STALE) } else { Ok((object, homes)) }
+    if homes.is_empty() || homes.len() < object.homes.len() {
+        Err(OpError::STALE)
+    } else {
+        Ok((object, homes))
+    }
 }
 
 /// The branches that are out of reach, in order.
@@ -221,7 +228,12 @@ fn closed(pool: &Pool) -> Vec<BranchId> {
 /// Whether there are branches out of reach, and all of their names are in the catalogue.
 fn is_whole(upkeep: &Upkeep, pool: &Pool) -> bool {
     let closed = closed(pool);
-    !closed.is_empty() && closed.iter().all(|id| upkeep.known(id.get()).is_some_and(|known| known.complete))
+    let is_known = |id: &BranchId| {
+        let noted = pool.branches.iter().find(|branch| branch.id == *id);
+        upkeep.known(id.get()).is_some_and(|known| known.complete && !known.looking)
+            && noted.is_some_and(|branch| branch.uncatalogued.is_empty())
+    };
+    !closed.is_empty() && closed.iter().all(is_known)
 }
 
 /// Whether `inode` is on branches out of reach only.

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_branch::error::Result;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::Handle;
-use fsstack_sys::{self as sys, OFlags};
+use fsstack_sys::{self as sys, Errno, OFlags};
 use smallvec::SmallVec;
 
 use super::OpenFile;
@@ -61,7 +61,12 @@ impl OpenFile {
             let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
             placed.branch.past_leases(how, open)
         };
-        let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
+        // Not where other programs' leases are in the way for now: a write lock needs a descriptor for writing.
+        let read_only = |error: OpError| match error.errno() {
+            Errno::AGAIN => Err(error),
+            _ => reopen(OFlags::RDONLY),
+        };
+        let fd = Arc::new(reopen(OFlags::RDWR).or_else(read_only)?);
         let Some(handle) = handle else { return Ok(fd) };
         let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);
         let owner =

@@ -300,9 +300,15 @@ impl DrainWalk<'_> {
         match job.work.hidden() {
             HiddenCopies::Stop => Err(HIDDEN),
             how => {
-                let rooms = jobs.rooms(keepers).into_iter().filter(|room| room.inodes > 2);
+                let pool = jobs.pool();
+                let takes = |at| {
+                    let branch = pool.branch(at);
+                    branch.mode() == BranchMode::ReadWrite && branch.is_writable()
+                };
+                let rooms = jobs.rooms(keepers).into_iter();
+                let rooms = rooms.filter(|room| room.inodes > 2 && takes(room.branch));
                 let keepers: Vec<(BranchIx, u64)> = rooms.map(|room| (room.branch, room.bytes)).collect();
-                jobs.moves.clear_hidden(hidden, (how, job.work.manner()), &keepers, &|| !job.is_called_off())
+                jobs.moves.clear_hidden(hidden, (how, job.work.manner()), &keepers, &|| !job.is_held_up())
             }
         }
     }
@@ -310,10 +316,11 @@ impl DrainWalk<'_> {
     /// Takes the objects away that the file hides on other branches, each of which keeps its own. If one stays, so does the file.
     fn clear_what_it_hides(&self, file: &MetFile<'_>) {
         let (jobs, pool) = (self.pass.jobs, self.pass.jobs.pool());
-        for InodeName { parent, name } in &file.names {
+        for of @ InodeName { parent, name } in &file.names {
             let Ok(others) = jobs.tree.find_all(&pool, parent, name, Some(self.from)) else { continue };
             for (at, _) in others {
-                let hidden = HiddenName { dir: parent, name, at, path: &file.path };
+                let path = of.path().unwrap_or_else(|| file.path.clone());
+                let hidden = HiddenName { dir: parent, name, at, path: &path };
                 if let Err(why) = self.clear(&hidden, &[at]) {
                     tracing::debug!(why, "a hidden object stays");
                 }

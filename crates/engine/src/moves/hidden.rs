@@ -52,6 +52,7 @@ pub(crate) const HIDDEN_OPEN: &str = "it is hidden, and a program may have it op
 const NO_LONGER: &str = "it was hidden, and was just used or changed";
 const REMOTE: &str =
     "it is hidden, and its branch is remote: whether a program has it open is not known there";
+const READ_ONLY: &str = "it is hidden, and its branch takes no change";
 const NO_KEEPER: &str = "it is hidden, and no branch has room to set it aside";
 
 /// An object of a name.
@@ -133,6 +134,9 @@ impl Moves {
         if branch.is_remote() {
             return Err(REMOTE);
         }
+        if !branch.is_writable() {
+            return Err(READ_ONLY);
+        }
         let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
         let stat = branch.ask(|| sys::at::stat(dir.as_fd(), hidden.name)).map_err(said)?;
         if stat.is_dir() {
@@ -163,6 +167,9 @@ impl Moves {
         if branch.is_remote() {
             return Err(REMOTE);
         }
+        if !branch.is_writable() {
+            return Err(READ_ONLY);
+        }
         let said = job_move::in_words;
         let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
         let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;
@@ -174,7 +181,10 @@ impl Moves {
         let kept = match how.0 {
             HiddenCopies::Stop => return Err(HIDDEN_DIFFERS),
             HiddenCopies::Delete if differs => return Err(HIDDEN_DIFFERS),
-            HiddenCopies::Delete => None,
+            HiddenCopies::Delete => {
+                self.sync_shown(&pool, hidden).map_err(said)?;
+                None
+            }
             HiddenCopies::Move => {
                 Some(self.set_aside(&pool, hidden, (&object, differs), (how.1, keepers), goes_on)?)
             }
@@ -188,6 +198,20 @@ impl Moves {
             (_, None) => {}
         }
         removed
+    }
+
+    /// Puts the object that the pool shows on disk, before another one of its name goes.
+    fn sync_shown(&self, pool: &Pool, hidden: &HiddenName<'_>) -> Result<()> {
+        let at = self.tree.shown_at(pool, hidden)?;
+        let branch = pool.branch(at);
+        let dir = self.tree.dirfd(pool, hidden.dir, at)?;
+        let shown = HiddenObject::open(branch, &dir, hidden.name)?;
+        branch.ask_long(|| {
+            if shown.stat.is_file() {
+                sys::file::fsync(shown.fd.as_fd())?;
+            }
+            sync_dir(dir.as_fd())
+        })
     }
 
     /// Copies the hidden object to one of `keepers`, on disk.

@@ -44,7 +44,11 @@ impl Behind {
     /// The first name behind `cookie`.
     pub(crate) fn after(&self, cookie: u64) -> Option<&Read> {
         let reads = self.reads.as_deref()?;
-        let from = if is_of(cookie) { reads.partition_point(|read| read.cookie <= cookie) } else { 0 };
+        let from = match cookie {
+            moved if is_tail(moved) => reads.len(),
+            own if is_of(own) => reads.partition_point(|read| read.cookie <= own),
+            _ => 0,
+        };
         reads.get(from)
     }
 }

@@ -49,9 +49,9 @@ impl Union {
     /// EAGAIN if another owner has it, EINTR if `wait` says that the caller was interrupted.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
-        let branch = open.file.branch();
         let mut pause = Duration::from_millis(1);
         loop {
+            let branch = open.file.branch();
             // Anew each time, and not kept while it waits: another thread of the owner may close the file meanwhile, which gives
             // up its locks, and with them the descriptor.
             let fd = open.file.lock_fd(request.owner, Some(handle))?;

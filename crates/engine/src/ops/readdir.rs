@@ -147,12 +147,14 @@ impl Union {
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
                 Err(error)
                     if count == 0
+                        && !is_offline(open.inode.id.ino)
                         && matches!(error.errno(), Errno::NOENT | Errno::STALE)
                         && !listing.is_short() =>
                 {
                     return Ok(());
                 }
                 // The entries so far are right; the error comes again when the listing goes on from here.
+                Err(_) if count == 0 && is_offline(open.inode.id.ino) => return Err(OpError::UNSURE),
                 Err(error) => return if count > 0 { Ok(()) } else { Err(error) },
             };
             if !sink.fits(read.name.to_bytes().len()) {
@@ -232,9 +234,11 @@ impl Tree {
             }
             let fd = self.dirfd(pool, dir, at).ok()?;
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
-            // A second change in the same tick of the clock might not show.
+            // A second change in the same tick of the clock might not show. Inodes of 128 bytes (ext4) have whole seconds.
+            let is_whole = stat.ctime.nsec == 0 && stat.mtime.nsec == 0;
+            let tick = if is_whole { Duration::from_secs(1) + TICK } else { TICK };
             let changed = UNIX_EPOCH + Duration::new(u64::try_from(stat.ctime.sec).ok()?, stat.ctime.nsec);
-            if now.duration_since(changed).ok()? < TICK {
+            if now.duration_since(changed).ok()? < tick {
                 return None;
             }
             times.push((branch.id.get(), stat.ino, stat.ctime, stat.mtime));
