@@ -140,6 +140,28 @@ fn a_file_leaves_that_hid_others_and_none_of_them_comes_to_light() {
     assert_eq!(fs::metadata(pool.at("d/mode")).unwrap().mode() & 0o777, 0o644);
     assert_eq!(kept(&pool, "b").len(), 4);
     assert_clean_but_kept(&pool);
+    // They would leave with the branch that keeps them.
+    output_of(&["branch", "add", &at, &a]);
+    let Finished { code, stdout, stderr, .. } = run(&["branch", "drain", &at, &branch(&pool, "b")]);
+    assert!(code == 1 && [stdout, stderr].concat().contains("objects that were set aside"), "{code}");
+    assert_eq!((kept(&pool, "b").len(), pool.holders("only")), (4, vec!["a"]));
+}
+
+#[test]
+fn a_branch_that_takes_no_change_keeps_what_is_hidden_there() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=ff").mount();
+    fill(&pool);
+    let (at, a, b) = (at(&pool), branch(&pool, "a"), branch(&pool, "b"));
+    output_of(&["branch", "mode", &at, &b, "RO"]);
+    for how in ["--hidden=delete", "--hidden=move"] {
+        assert_eq!(run(&["branch", "drain", &at, &a, how]).code, 1);
+        for name in ["d/same", "d/other", "d/mode"] {
+            assert!(on(&pool, "b", name).exists() && on(&pool, "a", name).exists(), "{how}: {name}");
+        }
+        assert!(kept(&pool, "b").is_empty() && kept(&pool, "c").is_empty());
+    }
 }
 
 /// Nothing of a move is left on the branch b.

@@ -18,6 +18,7 @@ use super::{Amount, HiddenCopies, Job, JobState, Work};
 use crate::inode::{Inode, InodeName};
 use crate::moves::hidden::HiddenName;
 use crate::moves::reasons::HIDES;
+use crate::moves::set_aside::keeps_objects;
 use crate::tree::placement::placement_of;
 
 /// Walks without any move after which what fails stays.
@@ -163,6 +164,13 @@ impl Jobs {
             if staying + untried + moved == 0 {
                 // The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
                 return match self.moves.root_shows_without(from) {
+                    Ok(()) if keeps_objects(self.pool().branch(from)) => {
+                        job.progress.lock().refusal = Some(format!(
+                            "{}: it keeps objects that were set aside, and would take them along: see fsstack check --prune",
+                            job.subject
+                        ));
+                        JobState::Incomplete
+                    }
                     Ok(()) => JobState::Done,
                     Err(_) => JobState::Incomplete,
                 };

@@ -42,6 +42,15 @@ impl KeptCopy {
     }
 }
 
+/// Whether the branch keeps objects that were set aside.
+pub(crate) fn keeps_objects(branch: &Branch) -> bool {
+    let removed = branch.ask(|| match recover::own_folder(branch)? {
+        Some(folder) => sys::at::rmdir(folder.as_fd(), KEPT),
+        None => Ok(()),
+    });
+    matches!(removed, Err(error) if matches!(error.errno(), Errno::NOTEMPTY | Errno::EXIST))
+}
+
 /// An object to set aside.
 pub(crate) struct SetAside<'a> {
     /// Its branch.
