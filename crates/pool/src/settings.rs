@@ -192,7 +192,7 @@ mod tests {
         check::<StatfsMode>(&["all", "as-placed"]);
         check::<Locks>(&["local", "branch"]);
         check::<Verify>(&["size", "checksum"]);
-        check::<Degraded>(&["strict", "read"]);
+        check::<Degraded>(&["strict", "read", "catalogue"]);
         check::<OutOfBand>(&["watch", "timeout", "never"]);
         check::<Seccomp>(&["on", "kill", "log", "off"]);
         check::<Restart>(&["off", "keep", "auto"]);
