@@ -77,6 +77,8 @@ impl MovingFile {
         let settings = Settings { relocation, ..settings("ff") };
         let engine = Engine::over([&*source, &*target].into_iter(), settings);
         let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
+        // The thread becomes the writer, which is a call of its own on ext4.
+        engine.union.write(film, 0, b"m", WriteTerms::default()).unwrap();
         Self { engine, film, source, target, _served: served, _homes: homes }
     }
 
