@@ -132,6 +132,21 @@ impl Jobs {
             .any(|at| pool.live(*at).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable()))
     }
 
+    /// The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
+    fn drained(&self, job: &Job, from: BranchIx) -> JobState {
+        match self.moves.root_shows_without(from) {
+            Ok(()) if keeps_objects(self.pool().branch(from)) => {
+                job.progress.lock().refusal = Some(format!(
+                    "{}: it keeps objects that were set aside, and would take them along: see fsstack check --prune",
+                    job.subject
+                ));
+                JobState::Incomplete
+            }
+            Ok(()) => JobState::Done,
+            Err(_) => JobState::Incomplete,
+        }
+    }
+
     fn empty(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
         loop {
@@ -162,18 +177,7 @@ impl Jobs {
                 return JobState::Cancelled;
             }
             if staying + untried + moved == 0 {
-                // The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
-                return match self.moves.root_shows_without(from) {
-                    Ok(()) if keeps_objects(self.pool().branch(from)) => {
-                        job.progress.lock().refusal = Some(format!(
-                            "{}: it keeps objects that were set aside, and would take them along: see fsstack check --prune",
-                            job.subject
-                        ));
-                        JobState::Incomplete
-                    }
-                    Ok(()) => JobState::Done,
-                    Err(_) => JobState::Incomplete,
-                };
+                return self.drained(job, from);
             }
             if moved > 0 {
                 (idle, pause) = (0, SHORTEST_PAUSE);
