@@ -148,6 +148,8 @@ impl Departure {
     /// Waits for the end; `meanwhile` is done at every look. A copy that hangs is called off.
     pub(crate) fn wait(&self, meanwhile: impl Fn()) -> DepartureOutcome {
         self.state.lock().waiters += 1;
+        // A copy that stands still goes on for it.
+        self.changed.notify_all();
         let outcome = self.wait_counted(meanwhile);
         self.state.lock().waiters -= 1;
         outcome

@@ -107,17 +107,26 @@ impl Transfer<'_> {
             }
         };
         if let Some(rate_limit) = &mut self.rate_limit {
-            let (due, began) = (rate_limit.due(carried), rate_limit.began);
-            while let Some(early) = due.checked_sub(began.elapsed()) {
-                self.check_wanted()?;
-                std::thread::sleep(early.min(LONGEST_SLEEP));
-            }
+            rate_limit.done = rate_limit.done.saturating_add(carried as u64);
+        }
+        while let Some(early) = self.rate_limit.as_ref().and_then(RateLimit::early) {
+            self.check_wanted()?;
+            std::thread::sleep(early.min(LONGEST_SLEEP));
         }
         Ok(carried)
     }
 
-    fn check_wanted(&self) -> Result<(), SysError> {
-        check_wanted(self.goes_on)
+    /// Waits for as long as the copy is to stand still, which it does not make up for afterwards.
+    ///
+    /// # Errors
+    /// EINTR if it no longer goes on.
+    fn check_wanted(&mut self) -> Result<(), SysError> {
+        let came = Instant::now();
+        check_wanted(self.goes_on)?;
+        if let Some(rate_limit) = &mut self.rate_limit {
+            rate_limit.began += came.elapsed();
+        }
+        Ok(())
     }
 }
 
@@ -135,9 +144,13 @@ struct RateLimit {
 }
 
 impl RateLimit {
-    /// `carried` bytes more: how long after the beginning that may be.
-    fn due(&mut self, carried: usize) -> Duration {
-        self.done = self.done.saturating_add(carried as u64);
+    /// Time until so many bytes may be done; None: they may.
+    fn early(&self) -> Option<Duration> {
+        self.due().checked_sub(self.began.elapsed())
+    }
+
+    /// How long after the beginning so many bytes may be done.
+    fn due(&self) -> Duration {
         let nanos = u128::from(self.done) * 1_000_000_000 / u128::from(self.speed.get());
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -281,9 +294,22 @@ mod tests {
 
     #[test]
     fn a_pace_says_when_so_many_bytes_are_due() {
-        let mut rate_limit =
-            RateLimit { speed: NonZeroU64::new(1000).unwrap(), began: Instant::now(), done: 0 };
-        assert_eq!(rate_limit.due(300), Duration::from_millis(300));
-        assert_eq!(rate_limit.due(1700), Duration::from_secs(2));
+        let began = Instant::now();
+        let due = |done| RateLimit { speed: NonZeroU64::new(1000).unwrap(), began, done }.due();
+        assert_eq!((due(300), due(2000)), (Duration::from_millis(300), Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_copy_that_stood_still_does_not_make_up_for_it() {
+        const STILL: Duration = Duration::from_millis(50);
+        let began = Instant::now();
+        let rate_limit = Some(RateLimit { speed: NonZeroU64::new(1000).unwrap(), began, done: 0 });
+        let stands_still = || {
+            std::thread::sleep(STILL);
+            true
+        };
+        let mut way = Transfer { goes_on: &stands_still, rate_limit, ..Transfer::by_hand(1) };
+        way.check_wanted().unwrap();
+        assert!(began + STILL <= way.rate_limit.unwrap().began);
     }
 }
