@@ -13,18 +13,17 @@ use std::time::Duration;
 
 use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Ino;
-use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use fsstack_sync::time::Instant;
+use fsstack_sync::{Condvar, Mutex};
 
 use super::tables::Files;
 use crate::inode::Inode;
 
 /// Files that make way at a time.
 const MOST: usize = 4096;
-/// How long an open waits for a close that was made before it, and how often it looks.
+/// How long an open waits for a close that was made before it.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Least time between two such waits for a file that stays open.
 const WAITS_APART: Duration = Duration::from_secs(1);
 
@@ -34,6 +33,9 @@ pub(crate) struct MakingWay {
     /// Whether there are any: each open of the pool asks.
     any: AtomicBool,
     files: Mutex<HashMap<Ino, (u64, Instant)>>,
+    /// Number of last closes of any file while there are some.
+    closes: Mutex<u64>,
+    has_closed: Condvar,
 }
 
 impl MakingWay {
@@ -69,6 +71,27 @@ impl MakingWay {
         self.any.load(SeqCst) && self.files.lock().contains_key(&ino)
     }
 
+    /// A file was closed by its last user.
+    pub(crate) fn note_close(&self) {
+        if self.any.load(SeqCst) {
+            *self.closes.lock() += 1;
+            self.has_closed.notify_all();
+        }
+    }
+
+    /// Waits until `is_closed`, which a close makes true, or for [`CLOSE_WAIT`].
+    fn wait_for_close(&self, is_closed: impl Fn() -> bool) {
+        let until = Instant::now() + CLOSE_WAIT;
+        let mut seen = *self.closes.lock();
+        while !is_closed() {
+            let mut closes = self.closes.lock();
+            if *closes == seen && self.has_closed.wait_until(&mut closes, until).timed_out() {
+                return;
+            }
+            seen = *closes;
+        }
+    }
+
     /// Whether an open of the file may wait for a close now; if so, the next wait is not before [`WAITS_APART`].
     fn may_wait(&self, ino: Ino) -> bool {
         let now = Instant::now();
@@ -88,12 +111,7 @@ impl Files {
         if !self.making_way.has(inode.id.ino) || !is_past_us() || !self.making_way.may_wait(inode.id.ino) {
             return;
         }
-        reply_takeover::aside(|| {
-            let until = Instant::now() + CLOSE_WAIT;
-            while is_past_us() && Instant::now() < until {
-                fsstack_sync::thread::sleep(LOOK_EVERY);
-            }
-        });
+        reply_takeover::aside(|| self.making_way.wait_for_close(|| !is_past_us()));
     }
 }
 

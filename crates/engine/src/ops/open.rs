@@ -151,6 +151,7 @@ impl Union {
             if let Some(last) = open.inode.close_handle() {
                 drop(open);
                 OpenFile::dispose(last);
+                self.files.making_way.note_close();
             }
         }
     }
