@@ -182,9 +182,7 @@ pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &
 
 /// Refuses branches that overlap with a branch of a mounted pool.
 pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
-    let shares =
-        |pool: &RegistryEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
-    let live = world.live_pools(shares);
+    let live = world.live_pools(|pool| shares(branches, pool));
     for branch in branches {
         let above = identities_above(&branch.spec.path);
         for (pool, taken) in live.iter().flat_map(|pool| pool.branches.iter().map(move |taken| (pool, taken)))
@@ -214,11 +212,14 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
     }
 }
 
-/// The first of `branches` that `pool` has too.
-pub(crate) fn first_taken<'a>(branches: &'a [Branch], pool: &RegistryEntry) -> Option<&'a Branch> {
-    let is_taken =
-        |branch: &&Branch| pool.branches.iter().any(|taken| taken.id == branch.id && !has_gone(taken));
-    branches.iter().find(is_taken)
+/// True if one of `branches` has the identity of one of `pool`.
+pub(crate) fn shares(branches: &[Branch], pool: &RegistryEntry) -> bool {
+    pool.branches.iter().any(|taken| branches.iter().any(|branch| branch.id == taken.id))
+}
+
+/// Like [`shares`], without those that have left their paths since. Asks their file systems.
+pub(crate) fn is_any_taken(branches: &[Branch], pool: &RegistryEntry) -> bool {
+    pool.branches.iter().any(|taken| branches.iter().any(|branch| branch.id == taken.id) && !has_gone(taken))
 }
 
 /// True if another directory is at the branch's path now: its disk was unmounted, and the device number may have been

@@ -1,7 +1,7 @@
 //! Start of a pool: settings become an engine, served over a transport until it is unmounted.
 
 use crate::background::Ready;
-use crate::branches::first_taken;
+use crate::branches::{is_any_taken, shares};
 use crate::confine::give_up_rights;
 use crate::keeper;
 use crate::log::{self, LogTarget};
@@ -72,20 +72,29 @@ fn list(settings: &Settings, pid: u32) -> Result<Option<Registration>, LaunchErr
     let Some(place) = settings.registry.as_deref() else { return Ok(None) };
     let branches =
         settings.branches.iter().map(|branch| RegistryBranch::new(branch.id, &branch.spec.path)).collect();
-    let shared = |pool: &RegistryEntry| first_taken(&settings.branches, pool);
+    // Whether a branch has left another pool is asked of the file system, which may hang: not while the registry is locked. An entry
+    // that comes after this is of a pool that was mounted just now.
+    let before = registry::read(place);
+    if let Some(pool) = before.iter().find(|pool| is_any_taken(&settings.branches, pool)) {
+        return Err(taken(pool));
+    }
+    let is_new = |pool: &RegistryEntry| !before.contains(pool) && shares(&settings.branches, pool);
     let claimed = RegistryEntry::of_process(pid, &settings.mount_point, branches)
-        .and_then(|entry| registry::write(place, &entry, |pool| shared(pool).is_some()));
+        .and_then(|entry| registry::write(place, &entry, is_new));
     match claimed {
         Ok(Claim::Made(registration)) => Ok(Some(registration)),
-        Ok(Claim::Refused(pool)) => Err(LaunchError::mount(format!(
-            "branch {}: is a branch of the pool of {}, which was mounted at the same time (its daemon is process {}); mount it once",
-            shared(&pool).map(|branch| Printable::path(&branch.spec.path).to_string()).unwrap_or_default(),
-            Printable::path(&pool.mount_point()),
-            pool.pid
-        ))),
+        Ok(Claim::Refused(pool)) => Err(taken(&pool)),
         Err(error) => {
             tracing::warn!("{}: cannot be written: {error}", Printable::path(place));
             Ok(None)
         }
     }
+}
+
+fn taken(pool: &RegistryEntry) -> LaunchError {
+    LaunchError::mount(format!(
+        "a branch is one of the pool of {}, which was mounted at the same time (its daemon is process {}); mount it once",
+        Printable::path(&pool.mount_point()),
+        pool.pid
+    ))
 }

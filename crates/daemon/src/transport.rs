@@ -34,34 +34,25 @@ pub(crate) fn settle_restart(raw: &mut RawOptions, world: &World, problems: &mut
     }
 }
 
-/// Options beside which a daemon that died cannot be replaced, as they were spelled, and reasons. It can only at /dev/fuse, by root, and
-/// with locks that are the kernel's.
+/// Reasons why a daemon that died could not be replaced, each with the option that causes it, as it was spelled.
 fn restart_obstacles(raw: &RawOptions, world: &World) -> Vec<(Option<String>, &'static str)> {
-    let by_option = [
-        (
-            "transport",
-            raw.options.transport == Transport::Ring,
-            "the kernel does not give requests in a ring to another daemon; use transport=dev",
-        ),
-        (
-            "locks",
-            raw.options.engine.locks == Locks::Branch,
-            "who has which lock on a branch is forgotten with the daemon; use locks=local",
-        ),
-    ];
-    let by_machine = [
-        (
-            world.privilege == Privilege::User,
-            "finding files again by their numbers needs root; leave it out, or mount as root",
-        ),
-        (world.kernel < RESENDS, "this kernel does not send requests again (Linux 6.9 and later do)"),
-    ];
-    let by_option = by_option.into_iter().filter(|(_, is_so, _)| *is_so);
-    let by_machine = by_machine.into_iter().filter(|(is_so, _)| *is_so);
-    by_option
-        .map(|(option, _, reason)| (Some(raw.spelled(option).to_owned()), reason))
-        .chain(by_machine.map(|(_, reason)| (None, reason)))
-        .collect()
+    let mut obstacles = Vec::new();
+    if raw.options.transport == Transport::Ring {
+        let why = "the kernel does not give requests in a ring to another daemon; use transport=dev";
+        obstacles.push((Some(raw.spelled("transport").to_owned()), why));
+    }
+    if raw.options.engine.locks == Locks::Branch {
+        let why = "who has which lock on a branch is forgotten with the daemon; use locks=local";
+        obstacles.push((Some(raw.spelled("locks").to_owned()), why));
+    }
+    if world.privilege == Privilege::User {
+        obstacles
+            .push((None, "finding files again by their numbers needs root; leave it out, or mount as root"));
+    }
+    if world.kernel < RESENDS {
+        obstacles.push((None, "this kernel does not send requests again (Linux 6.9 and later do)"));
+    }
+    obstacles
 }
 
 /// A wait for a lock keeps its request's resource: a ring entry, of which there are few.

@@ -267,7 +267,7 @@ fn held_from_the_mount(held: &Settings, changes: &[Assignment]) -> Vec<String> {
         let mut raw = RawOptions::over(held.options.clone());
         options::apply(&mut raw, row, &typed).ok()?;
         let (is, asked) = (row.get(&held.options)?, row.get(&raw.options)?);
-        // What auto means was settled at the mount.
+        // `auto` was resolved at the mount.
         (is != asked && asked != "auto")
             .then(|| format!("{typed}: stays {is}: unmount the pool and mount it with the new value"))
     };

@@ -20,8 +20,9 @@ impl Served {
             JobRequest::Drain { branch, to, hidden, rate, verify, window, make_way, dry_run } => {
                 let from = self.known(branch)?.ix;
                 let to = to.iter().map(|to| self.known(to).map(|to| to.ix)).collect::<Result<_, _>>()?;
-                let (manner, window) =
-                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
+                let manner =
+                    Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
+                let window = window_of(window.as_deref())?;
                 let hidden = match hidden {
                     HiddenObjects::Stop => HiddenCopies::Stop,
                     HiddenObjects::Move => HiddenCopies::Move,
@@ -35,21 +36,24 @@ impl Served {
                     BalanceBy::Free => By::Free,
                     BalanceBy::Percent => By::Percent,
                 };
-                let (manner, window) =
-                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
+                let manner =
+                    Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
+                let window = window_of(window.as_deref())?;
                 let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner, window };
                 self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Rules { dir, rate, verify, window, make_way, dry_run } => {
-                let (manner, window) =
-                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
+                let manner =
+                    Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
+                let window = window_of(window.as_deref())?;
                 let order = RulesOrder { dir: dir_of(dir), manner, window };
                 self.union.start_rules(order).map(one).map_err(|error| refused("", &error))
             }
             JobRequest::Consolidate { dir, to, rate, verify, window, make_way, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
-                let (manner, window) =
-                    (manner(*rate, (*verify, *make_way, *dry_run))?, window_of(window.as_deref())?);
+                let manner =
+                    Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
+                let window = window_of(window.as_deref())?;
                 let order = ConsolidateOrder { dir: dir_of(dir), to, manner, window };
                 self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
             }
@@ -138,9 +142,9 @@ impl Served {
     }
 }
 
-fn manner(rate: Option<u64>, (verify, make_way, dry_run): (bool, bool, bool)) -> Result<Manner, Refusal> {
+fn rate_of(asked: Option<u64>) -> Result<Option<NonZeroU64>, Refusal> {
     let some = |rate| NonZeroU64::new(rate).ok_or(Refusal::usage("rate: 0 moves nothing"));
-    Ok(Manner { rate: rate.map(some).transpose()?, verify, make_way, dry_run })
+    asked.map(some).transpose()
 }
 
 fn window_of(typed: Option<&str>) -> Result<Option<Window>, Refusal> {
