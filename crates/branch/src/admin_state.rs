@@ -120,6 +120,11 @@ impl Drop for OpenFileRef {
 }
 
 impl Branch {
+    /// True if the branch takes objects that move: by its mode, and its mount's present state.
+    pub fn takes_moves(&self) -> bool {
+        self.mode() == BranchMode::ReadWrite && self.is_writable()
+    }
+
     /// Returns its mode; no-create while it is being removed.
     pub fn mode(&self) -> BranchMode {
         match self.given_mode() {

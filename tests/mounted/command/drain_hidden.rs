@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use fsstack_lab::{self as lab, MiB, needs};
 
 use super::drain::job;
+use super::tiers::later;
 use super::*;
 use crate::hung_branches::until;
 use crate::relocate::{mib, writer};
@@ -67,7 +68,7 @@ fn hidden_objects_are_set_aside_with_all_that_they_have() {
     assert_eq!(done["state"], "done", "{done}");
     output_of(&["branch", "remove", &at, &b]);
     assert_eq!(fs::read_dir(pool.branch("b").path()).unwrap().count(), 0);
-    // What the pool shows is as it was.
+    // The pool shows the same as before.
     assert_eq!(pool.read("d/other"), b"a is different");
     assert_eq!((pool.read("only"), pool.read("d/more")), (b"only here".to_vec(), b"b is different".to_vec()));
     let all = kept(&pool, "a");
@@ -115,7 +116,7 @@ fn hidden_objects_are_removed_only_if_the_pool_shows_the_same() {
     assert!(!on(&pool, "b", "d/link").is_symlink() && kept(&pool, "a").is_empty());
     assert_eq!(fs::read(on(&pool, "b", "d/other")).unwrap(), b"b is different");
     assert_eq!((pool.holders("only"), pool.read("d/same")), (vec!["a"], mib(3)));
-    // Alike by now.
+    // Both are the same now.
     fs::set_permissions(on(&pool, "b", "d/mode"), fs::metadata(pool.at("d/mode")).unwrap().permissions())
         .unwrap();
     let Finished { stdout, .. } = run(&["branch", "drain", &at, &b, "--hidden=delete"]);
@@ -144,7 +145,46 @@ fn a_file_leaves_that_hid_others_and_none_of_them_comes_to_light() {
     output_of(&["branch", "add", &at, &a]);
     let Finished { code, stdout, stderr, .. } = run(&["branch", "drain", &at, &branch(&pool, "b")]);
     assert!(code == 1 && [stdout, stderr].concat().contains("objects that were set aside"), "{code}");
-    assert_eq!((kept(&pool, "b").len(), pool.holders("only")), (4, vec!["a"]));
+    assert_eq!((kept(&pool, "b").len(), pool.holders("only")), (4, vec!["b"]));
+}
+
+/// The branch does not tell whether it keeps something: an end as for a branch that keeps nothing would lose it.
+#[test]
+fn a_branch_that_cannot_tell_what_it_keeps_is_not_emptied() {
+    needs!(mounting(), loops());
+    let pool = two();
+    fs::write(on(&pool, "b", "film"), "here").unwrap();
+    let kept = on(&pool, "b", ".fsstack.moving/kept");
+    fs::create_dir(kept.parent().unwrap()).unwrap();
+    fs::set_permissions(kept.parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(&kept, "no directory").unwrap();
+    let (at, b) = (at(&pool), branch(&pool, "b"));
+    let Finished { code, stdout, stderr, .. } = run(&["branch", "drain", &at, &b]);
+    assert!(
+        code == 1 && [&*stdout, &stderr].concat().contains("whether it keeps objects"),
+        "{stdout}{stderr}"
+    );
+    assert_eq!(pool.holders("film"), ["b"]);
+    fs::remove_file(kept).unwrap();
+    assert_eq!(json("job", &["branch", "drain", &at, &b])["state"], "done");
+}
+
+#[test]
+fn hidden_objects_stay_outside_of_the_window() {
+    needs!(mounting(), loops());
+    let pool = two();
+    fill(&pool);
+    let (at, b, window) = (at(&pool), branch(&pool, "b"), later());
+    std::thread::scope(|scope| {
+        let drained =
+            scope.spawn(|| run(&["branch", "drain", &at, &b, "--hidden=delete", "--window", &window]));
+        until("the job is parked", || run(&["job", "status", &at]).stdout.contains("parked"));
+        for name in ["d/same", "d/link", "only"] {
+            assert!(on(&pool, "b", name).is_symlink() || on(&pool, "b", name).exists(), "{name}");
+        }
+        output_of(&["job", "cancel", &at, &job(&pool)["id"].to_string()]);
+        drained.join().unwrap();
+    });
 }
 
 #[test]

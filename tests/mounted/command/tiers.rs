@@ -220,7 +220,7 @@ fn a_tier_outlives_the_mount_and_the_daemon_and_makes_way() {
 }
 
 /// A window that opens in two hours, by the clock of the machine.
-fn later() -> String {
+pub(crate) fn later() -> String {
     let hours = sh(std::path::Path::new("/"), "echo $(date -d '2 hours' +%H):00-$(date -d '3 hours' +%H):59");
     hours.trim().to_owned()
 }

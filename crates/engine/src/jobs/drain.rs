@@ -68,6 +68,7 @@ impl Jobs {
     /// # Errors
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
+        self.check_keeps_none(job, from)?;
         let plan = Plan::new(self.rooms(targets));
         let mut count = Count { jobs: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };
         self.walk_branch(job, from, &mut count);
@@ -110,7 +111,7 @@ impl Jobs {
     pub(crate) fn rooms(&self, targets: &[BranchIx]) -> Vec<Room> {
         let pool = self.pool();
         let room = |at: &BranchIx| {
-            let branch = pool.live(*at)?;
+            let branch = pool.live(*at).filter(|branch| branch.takes_moves())?;
             branch.distrust_space();
             let space = branch.space().ok()?;
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
@@ -127,23 +128,36 @@ impl Jobs {
     /// Whether a branch may still take files: the operator may take them away, or their modes.
     fn has_target(&self, targets: &[BranchIx]) -> bool {
         let pool = self.pool();
-        targets
-            .iter()
-            .any(|at| pool.live(*at).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable()))
+        targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()))
+    }
+
+    /// Checks that the branch keeps no objects that were set aside: its removal would take them along.
+    ///
+    /// # Errors
+    /// It does, or cannot tell, in a sentence.
+    fn check_keeps_none(&self, job: &Job, from: BranchIx) -> Result<(), String> {
+        match keeps_objects(self.pool().branch(from)) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(format!(
+                "{}: it keeps objects that were set aside, and would take them along: fsstack check --prune removes those that \
+                 are the same as what the pool shows, and names the others",
+                job.subject
+            )),
+            Err(error) => {
+                Err(format!("{}: whether it keeps objects that were set aside: {error}", job.subject))
+            }
+        }
     }
 
     /// The last walk has found nothing. Its directories' times are on the other branches; so are the root's now.
     fn drained(&self, job: &Job, from: BranchIx) -> JobState {
-        match self.moves.root_shows_without(from) {
-            Ok(()) if keeps_objects(self.pool().branch(from)) => {
-                job.progress.lock().refusal = Some(format!(
-                    "{}: it keeps objects that were set aside, and would take them along: see fsstack check --prune",
-                    job.subject
-                ));
+        match self.check_keeps_none(job, from) {
+            Ok(()) if self.moves.root_shows_without(from).is_ok() => JobState::Done,
+            Ok(()) => JobState::Incomplete,
+            Err(why) => {
+                job.progress.lock().refusal = Some(why);
                 JobState::Incomplete
             }
-            Ok(()) => JobState::Done,
-            Err(_) => JobState::Incomplete,
         }
     }
 
@@ -284,7 +298,7 @@ struct DrainWalk<'a> {
 
 impl<'a> Visitor<'a> for DrainWalk<'a> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
-        if self.pass.job.work.hidden() != HiddenCopies::Stop {
+        if self.pass.job.work.hidden() != HiddenCopies::Stop && !self.pass.job.is_held_up() {
             files.iter().for_each(|file| self.clear_what_it_hides(file));
         }
         let leaving = |file| Leaving { file, from: self.from, targets: self.targets.clone() };
@@ -292,6 +306,9 @@ impl<'a> Visitor<'a> for DrainWalk<'a> {
     }
 
     fn hidden(&mut self, hidden: &HiddenName<'_>) {
+        if self.pass.job.is_held_up() {
+            return self.pass.is_untried();
+        }
         match self.clear(hidden, self.targets) {
             Ok(()) => self.pass.moved += 1,
             Err(why) => self.pass.stays(hidden.path.to_vec(), why),
@@ -312,13 +329,7 @@ impl DrainWalk<'_> {
         match job.work.hidden() {
             HiddenCopies::Stop => Err(HIDDEN),
             how => {
-                let pool = jobs.pool();
-                let takes = |at| {
-                    let branch = pool.branch(at);
-                    branch.mode() == BranchMode::ReadWrite && branch.is_writable()
-                };
-                let rooms = jobs.rooms(keepers).into_iter();
-                let rooms = rooms.filter(|room| room.inodes > 2 && takes(room.branch));
+                let rooms = jobs.rooms(keepers).into_iter().filter(|room| room.inodes > 2);
                 let keepers: Vec<(BranchIx, u64)> = rooms.map(|room| (room.branch, room.bytes)).collect();
                 jobs.moves.clear_hidden(hidden, (how, job.work.manner()), &keepers, &|| !job.is_held_up())
             }

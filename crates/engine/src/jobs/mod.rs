@@ -32,7 +32,7 @@ use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::metrics::CallTimes;
 use fsstack_branch::thread;
 use fsstack_identity::poolid::PoolId;
-use fsstack_pool::{BranchIx, BranchMode, Ino, Window};
+use fsstack_pool::{BranchIx, Ino, Window};
 use parking_lot::Mutex;
 
 use crate::moves::Moves;
@@ -292,7 +292,7 @@ impl Jobs {
         let takes = |ix: BranchIx| {
             ix != from
                 && (order.to.is_empty() || order.to.contains(&ix))
-                && pool.live(ix).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable())
+                && pool.live(ix).is_some_and(|at| at.takes_moves())
         };
         let targets: Arc<[BranchIx]> =
             pool.branches.iter().map(|branch| branch.ix).filter(|ix| takes(*ix)).collect();

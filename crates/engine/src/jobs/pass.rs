@@ -15,7 +15,7 @@ use crate::files::departure::Departure;
 use crate::files::{MAPPED, WRITTEN_PAST};
 use crate::moves::batch;
 use crate::moves::directories;
-use crate::moves::hidden::{HIDDEN_DIFFERS, HIDDEN_DIR, HIDDEN_OPEN};
+use crate::moves::hidden::{HIDDEN_DIFFERS, HIDDEN_DIR, HIDDEN_OPEN, HIDDEN_READ_ONLY, HIDDEN_REMOTE};
 use crate::moves::job_move::{self, HeldFile};
 use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
 
@@ -50,6 +50,8 @@ fn hope(why: &str) -> Hope {
         | HIDDEN
         | HIDDEN_DIR
         | HIDDEN_DIFFERS
+        | HIDDEN_READ_ONLY
+        | HIDDEN_REMOTE
         | CONTROL
         | MOUNTED
         | directories::DIFFERS => Hope::Never,
@@ -168,8 +170,7 @@ impl<'a> Pass<'a> {
             }
             // Nothing is wrong with it.
             Err(why) if is_held_up || job.is_called_off() || why.is_none() && job.is_held_up() => {
-                self.untried += 1;
-                self.hopes.insert(Hope::Paused);
+                self.is_untried();
             }
             Err(why) => {
                 let why = why.unwrap_or(CHANGED_NOW);
@@ -208,6 +209,12 @@ impl<'a> Pass<'a> {
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
         }
         moved
+    }
+
+    /// An object is not tried while the job is held up.
+    pub(super) fn is_untried(&mut self) {
+        self.untried += 1;
+        self.hopes.insert(Hope::Paused);
     }
 
     /// The file stays for now; if it is in use, its close is waited for.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
-use fsstack_pool::{BranchIx, BranchMode, EntryName, Ino, Printable, Size};
+use fsstack_pool::{BranchIx, EntryName, Ino, Printable, Size};
 use smallvec::SmallVec;
 
 use super::Jobs;
@@ -87,7 +87,7 @@ impl Jobs {
     }
 
     fn takes_moved(&self, at: BranchIx) -> bool {
-        self.pool().live(at).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable())
+        self.pool().live(at).is_some_and(|at| at.takes_moves())
     }
 
     /// Branches by file system, the first of each, with their space.
@@ -99,8 +99,7 @@ impl Jobs {
             branch.distrust_space();
             let space = branch.space().ok()?;
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
-            let takes = branch.mode() == BranchMode::ReadWrite && branch.is_writable();
-            let gives = branch.is_writable();
+            let (takes, gives) = (branch.takes_moves(), branch.is_writable());
             Some(Load { branch: ix, total: space.total, available: space.available, floor, gives, takes })
         };
         let first = pool.branches.iter().filter(|branch| seen.insert(branch.dev())).map(|branch| branch.ix);

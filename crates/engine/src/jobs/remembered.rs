@@ -6,11 +6,11 @@
 //! The mark names the pool and the branch. One that names others was copied there, or came with a branch from another pool: it
 //! means nothing, and is removed.
 //!
-//! Value: 1, the pool's id, the branch's id in 2 bytes, then bytes a second at most as 8 bytes, 0 for no limit, with the highest
-//! bit if copies are read back the next one if files make way, and the two
-//! after that if hidden objects are set aside or removed, then the ids of the targets, 2 bytes each, none for all; little-endian. Version 0.1 wrote it
-//! without what comes before the rate, an even number of bytes; that counts on a branch that is no copy (`root_mark.rs`). With 2 as the
-//! first byte two minutes of the day follow the rate, 2 bytes each: the window in which files move.
+//! Value: 1, the pool's id, the branch's id in 2 bytes, bytes a second at most as 8 bytes (0 for no limit), and the ids of the targets, 2 bytes
+//! each, none for all; little-endian. The four highest bits of the rate: copies are read back; files make way; hidden objects are set
+//! aside; hidden objects are removed. Version 0.1 wrote it without what comes before the rate, an even number of bytes; that counts
+//! on a branch that is no copy (`root_mark.rs`). With 2 as the first byte two minutes of the day follow the rate, 2 bytes each: the
+//! window in which files move.
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fsstack_pool::{BranchIx, BranchMode, BranchSet, Class, Tier};
+use fsstack_pool::{BranchIx, BranchSet, Class, Tier};
 use fsstack_sys::Time;
 
 use super::Jobs;
@@ -29,26 +29,21 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn plan_tier(self: &Arc<Self>, tier: Tier) -> Result<JobView, BadJob> {
-        self.start_tier(&Arc::new(tier), true)
+        self.start_tier(TierRun { tier: Arc::new(tier), dry_run: true })
     }
 
     /// Begins to move files down the tier, or only looks which ones would.
-    pub(super) fn start_tier(self: &Arc<Self>, tier: &Arc<Tier>, dry_run: bool) -> Result<JobView, BadJob> {
+    pub(super) fn start_tier(self: &Arc<Self>, run: TierRun) -> Result<JobView, BadJob> {
+        let tier = run.tier.clone();
         let subject = format!("{}>{}", tier.fast, tier.slow);
-        let mine = tier.clone();
         let pool = self.pool();
         let both = members(&pool, &tier.fast).chain(members(&pool, &tier.slow));
         let stay = both.filter_map(|branch| branch.acquire().ok()).collect();
-        self.begin_job(
-            Work::Tier(TierRun { tier: tier.clone(), dry_run }),
-            subject,
-            stay,
-            move |jobs, job| {
-                let listed = jobs.list_for_tier(job, &mine);
-                let state = jobs.carry_out_list(job, listed, true);
-                if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
-            },
-        )
+        self.begin_job(Work::Tier(run), subject, stay, move |jobs, job| {
+            let listed = jobs.list_for_tier(job, &tier);
+            let state = jobs.carry_out_list(job, listed, true);
+            if job.progress.lock().is_closed { JobState::OutOfWindow } else { state }
+        })
     }
 
     fn list_for_tier(&self, job: &Job, tier: &Tier) -> Result<MovingList, String> {
@@ -85,9 +80,8 @@ impl Jobs {
     pub(super) fn rooms_below(&self, tier: &Tier) -> Vec<Room> {
         let pool = self.pool();
         let mut seen: HashSet<u64> = members(&pool, &tier.fast).map(|branch| branch.dev()).collect();
-        let takes = |branch: &&Arc<Member>| branch.mode() == BranchMode::ReadWrite && branch.is_writable();
         let takers: Vec<BranchIx> = members(&pool, &tier.slow)
-            .filter(takes)
+            .filter(|branch| branch.takes_moves())
             .filter(|branch| seen.insert(branch.dev()))
             .map(|branch| branch.ix)
             .collect();

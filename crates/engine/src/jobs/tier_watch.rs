@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Jobs;
 use super::tier::{fullness, members};
 use super::tier_plan::Fullness;
-use super::{BadJob, Job, JobState};
+use super::{BadJob, Job, JobState, TierRun};
 use crate::pool::Pool;
 
 /// How often the tiers are looked at.
@@ -286,7 +286,7 @@ impl Jobs {
         if watch.is_over || watch.is_held {
             return;
         }
-        let begun = self.start_tier(tier, false).map(|view| view.id);
+        let begun = self.start_tier(TierRun { tier: tier.clone(), dry_run: false }).map(|view| view.id);
         let job = match begun {
             Ok(id) => self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned(),
             // It waits for the other one.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::mark;
-use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_pool::BranchIx;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
@@ -125,10 +125,7 @@ impl Tree {
         let ranking = self.ranking(pool, parent, &placement, |branch, space| {
             let own = branch.floor().unwrap_or(pool.settings.floor);
             let floor = placement.floor(branch.ix, own).bytes_of(space.total);
-            targets.contains(&branch.ix)
-                && branch.mode() == BranchMode::ReadWrite
-                && branch.is_writable()
-                && space.available > floor
+            targets.contains(&branch.ix) && branch.takes_moves() && space.available > floor
         });
         let mut why = "no other branch has room for it";
         for at in ranking.order {

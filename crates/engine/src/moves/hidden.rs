@@ -50,9 +50,11 @@ pub(crate) const HIDDEN_DIFFERS: &str =
 /// Reason for a hidden object to stay until it is closed.
 pub(crate) const HIDDEN_OPEN: &str = "it is hidden, and a program may have it open";
 const NO_LONGER: &str = "it was hidden, and was just used or changed";
-const REMOTE: &str =
+/// Reason for a hidden object to stay on a remote branch.
+pub(crate) const HIDDEN_REMOTE: &str =
     "it is hidden, and its branch is remote: whether a program has it open is not known there";
-const READ_ONLY: &str = "it is hidden, and its branch takes no change";
+/// Reason for a hidden object to stay on a branch with mode RO, or mounted read-only.
+pub(crate) const HIDDEN_READ_ONLY: &str = "it is hidden, and its branch takes no change";
 const NO_KEEPER: &str = "it is hidden, and no branch has room to set it aside";
 
 /// An object of a name.
@@ -119,6 +121,15 @@ pub(crate) struct HiddenName<'n> {
     pub(crate) path: &'n [u8],
 }
 
+/// # Errors
+/// Hidden objects stay on a branch that is remote or takes no change.
+fn check_branch(branch: &Branch) -> std::result::Result<(), &'static str> {
+    if branch.is_remote() {
+        return Err(HIDDEN_REMOTE);
+    }
+    if branch.is_writable() { Ok(()) } else { Err(HIDDEN_READ_ONLY) }
+}
+
 impl Moves {
     /// Bytes that the hidden object needs on a branch that keeps it, if it can be taken away as `how` says. A dry run compares.
     ///
@@ -131,12 +142,7 @@ impl Moves {
     ) -> std::result::Result<u64, &'static str> {
         let (pool, said) = (self.tree.pool.load(), job_move::in_words);
         let branch = pool.branch(hidden.at);
-        if branch.is_remote() {
-            return Err(REMOTE);
-        }
-        if !branch.is_writable() {
-            return Err(READ_ONLY);
-        }
+        check_branch(branch)?;
         let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
         let stat = branch.ask(|| sys::at::stat(dir.as_fd(), hidden.name)).map_err(said)?;
         if stat.is_dir() {
@@ -164,12 +170,7 @@ impl Moves {
     ) -> std::result::Result<(), &'static str> {
         let pool = self.tree.pool.load();
         let branch = pool.branch(hidden.at);
-        if branch.is_remote() {
-            return Err(REMOTE);
-        }
-        if !branch.is_writable() {
-            return Err(READ_ONLY);
-        }
+        check_branch(branch)?;
         let said = job_move::in_words;
         let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
         let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;

@@ -28,7 +28,7 @@ use fsstack_branch::metrics::BranchCounter;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::birth;
 use fsstack_identity::number;
-use fsstack_pool::{BranchIx, BranchMode, Ranking, Rejection};
+use fsstack_pool::{BranchIx, Ranking, Rejection};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};
@@ -299,8 +299,7 @@ impl Tree {
             let floor = placement.floor(branch.ix, own).bytes_of(space.total);
             branch.ix != from.ix
                 && job.map_or_else(|| branch.dev() != from.dev(), |job| job.takes(branch.ix))
-                && branch.mode() == BranchMode::ReadWrite
-                && branch.is_writable()
+                && branch.takes_moves()
                 && space.available >= need.saturating_add(floor)
         })
     }

@@ -42,13 +42,21 @@ impl KeptCopy {
     }
 }
 
-/// Whether the branch keeps objects that were set aside.
-pub(crate) fn keeps_objects(branch: &Branch) -> bool {
+/// Whether the branch keeps objects that were set aside. An empty folder of them is removed.
+///
+/// # Errors
+/// The branch cannot tell.
+pub(crate) fn keeps_objects(branch: &Branch) -> Result<bool> {
     let removed = branch.ask(|| match recover::own_folder(branch)? {
         Some(folder) => sys::at::rmdir(folder.as_fd(), KEPT),
         None => Ok(()),
     });
-    matches!(removed, Err(error) if matches!(error.errno(), Errno::NOTEMPTY | Errno::EXIST))
+    match removed {
+        Ok(()) => Ok(false),
+        Err(error) if error.is_missing() => Ok(false),
+        Err(error) if matches!(error.errno(), Errno::NOTEMPTY | Errno::EXIST) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// An object to set aside.
