@@ -82,7 +82,7 @@ fn again(dir: &Path, names: usize) -> Result<f64> {
 /// Opens and lists `dir`, which has that many names.
 fn list(dir: &Path, names: usize) -> Result<()> {
     let opened = rustix::fs::openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    // As large as the C library's buffer.
+    // The size of the C library's buffer.
     let mut room = Vec::with_capacity(32 << 10);
     let mut rows = RawDir::new(opened.as_fd(), room.spare_capacity_mut());
     let mut count = 0;

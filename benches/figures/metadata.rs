@@ -396,7 +396,7 @@ impl ClientNames {
     fn list(&self) -> Result<Vec<CString>> {
         let dir = rustix::fs::openat(&self.listed, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let mut names = Vec::new();
-        // As large as the C library's buffer.
+        // The size of the C library's buffer.
         let mut room = Vec::with_capacity(32 << 10);
         let mut rows = RawDir::new(&dir, room.spare_capacity_mut());
         while let Some(row) = rows.next() {

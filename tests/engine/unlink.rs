@@ -51,7 +51,7 @@ fn a_file_goes_beside_a_branch_that_is_mounted_read_only() {
         assert_eq!(pool.unlink("d/none").unwrap_err(), Errno::NOENT);
         pool.unlink("d/film").unwrap();
         assert!(pool.holders("d/film").is_empty(), "{fixed}");
-        // What it has shows, and stays.
+        // Its own file is shown, and stays.
         pool.put(1 - fixed, "d/kept", "x");
         let before = pool.snapshot();
         assert_eq!(pool.unlink("d/kept").unwrap_err(), Errno::ROFS);

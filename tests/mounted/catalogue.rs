@@ -34,7 +34,7 @@ fn state(page: &Value, path: &str) -> Value {
 
 /// Waits until all names of all branches are known.
 #[track_caller]
-fn until_complete(pool: &Pool) {
+pub(crate) fn until_complete(pool: &Pool) {
     until("a complete catalogue", || {
         let page = json("catalogue", &["find", &at(pool), "--name", "no such name"]);
         page["branches"].as_array().unwrap().iter().all(|branch| branch["complete"] == true)

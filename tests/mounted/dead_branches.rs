@@ -14,11 +14,11 @@ use fsstack_lab::{self as lab, MiB, Skip, mounts, needs};
 
 const EIO: Option<i32> = Some(5);
 
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
+pub(crate) fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-fn listed(path: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn listed(path: &Path) -> io::Result<Vec<String>> {
     let names: io::Result<Vec<_>> =
         fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
     names.map(|mut names| {

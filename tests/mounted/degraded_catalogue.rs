@@ -1,40 +1,18 @@
 //! `degraded=catalogue`: names of a branch that is out of reach are shown from the catalogue, and nothing else is done with them.
 
 use std::fs::{self, Metadata};
-use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::Pool;
 use fsstack_lab::{self as lab, MiB, needs};
 
-use crate::command::{at, json, output_of, refused};
+use crate::catalogue::until_complete;
+use crate::command::{at, output_of, refused};
+use crate::dead_branches::{errno, listed};
+use crate::hung_branches::until;
 
 const EIO: Option<i32> = Some(5);
-
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|error| error.raw_os_error())
-}
-
-fn listed(path: &Path) -> io::Result<Vec<String>> {
-    let names: io::Result<Vec<_>> =
-        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
-    names.map(|mut names| {
-        names.sort();
-        names
-    })
-}
-
-/// Waits until `done`, with a generous limit.
-#[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// `a`, a disk that can be taken away, and `b`, a plain directory. The catalogue is complete.
 fn pool(options: &[&str]) -> Pool {
@@ -55,10 +33,7 @@ fn pool(options: &[&str]) -> Pool {
     }
     symlink("nowhere", a.join("link")).unwrap();
     pool.remount();
-    until("a complete catalogue", || {
-        let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
-        page["branches"].as_array().unwrap().iter().all(|branch| branch["complete"] == true)
-    });
+    until_complete(&pool);
     pool
 }
 

@@ -32,7 +32,7 @@ impl OfflineTable {
                 if same.name != object.name {
                     return false;
                 }
-                // Other branches may be out of reach by now.
+                // The set of branches out of reach may have changed.
                 *same = object;
                 *lookups = lookups.saturating_add(1);
                 true

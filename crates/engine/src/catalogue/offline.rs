@@ -135,7 +135,7 @@ impl Union {
     /// The next name of `listing` that only branches out of reach have in `dir`. `error` is the end of the listing without them.
     ///
     /// # Errors
-    /// `error` if that is not all: the catalogue of one of them is incomplete, or a branch that was passed over answers by now.
+    /// `error` if names are missing: the catalogue of a branch is incomplete, or a branch that was skipped answers again.
     pub(crate) fn next_offline(
         &self,
         pool: &Pool,
@@ -150,7 +150,7 @@ impl Union {
         if let Some(read) = listing.behind.after(listing.position()) {
             return Ok(Some(read.clone()));
         }
-        // One that was passed over, or never asked for this directory, answers by now.
+        // A branch that was skipped, or never asked for this directory, answers again.
         let is_left_out = |branch: &Arc<Member>| {
             branch.is_open() && (listing.behind.has_skipped(branch.ix) || dir.is_unsure_of(branch.ix))
         };
@@ -165,7 +165,7 @@ impl Union {
         for (name, id, row) in listed {
             let Ok(name) = CString::new(name) else { continue };
             let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) else { continue };
-            // What reachable branches have was listed.
+            // Names on reachable branches were listed before.
             if is_private(pool, dir, &name)
                 || !is_offline(dir.id.ino) && self.tree.find(pool, dir, &name).is_ok()
             {

@@ -2,7 +2,7 @@
 //!
 //! A listing reads the copies of a directory one after the other. A file that moves meanwhile from a copy still to come into
 //! one that was read would be missed, and the other way round shown twice. So a move informs the listings of the file's
-//! directory first ([`Union::listings_follow`]). Whether one has shown the name already is found out by its place: it has,
+//! directory first ([`Files::listings_follow`]). Whether one has shown the name already is found out by its place: it has,
 //! if the name does not come any more in the copy that the file leaves. From then on the name is followed: it is shown where
 //! it is come across first, and at the end if it never is. Names shown at the end have cookies of their own, valid in that
 //! handle; for another one nothing comes after them.

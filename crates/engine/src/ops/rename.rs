@@ -339,7 +339,7 @@ impl Tree {
         if let Err(half) = done
             && !half.done
         {
-            // Of several copies of the target some may be gone.
+            // Some copies of the target may be gone.
             if let Some((target, _)) = replaced
                 && let Ok(Found::Dir(_, copies)) = self.find(pool, to.dir, to.name)
             {
