@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::script::{files_held, sh};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn pool() -> Pool {
     lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount()

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::script::{files_held, sh};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_helper_returns_when_the_mount_answers() {

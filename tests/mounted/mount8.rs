@@ -103,7 +103,7 @@ fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     let daemon = daemon::server_of(pool.path()).unwrap();
     workers_become(daemon.pid, WorkerSchedule::Idle);
     mount.undo().unwrap();
-    daemon.wait(Duration::from_secs(10)).unwrap();
+    daemon.wait(Duration::from_secs(60)).unwrap();
 }
 
 /// A file system that takes no writes until this drops.

@@ -22,7 +22,7 @@ pub const BALLAST: &str = ".lab-ballast";
 const SPARE_MEMORY: MiB = MiB(1024);
 
 /// Longest wait for a busy branch to become unused.
-const BUSY: Duration = Duration::from_secs(10);
+const BUSY: Duration = Duration::from_secs(60);
 
 /// File system of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

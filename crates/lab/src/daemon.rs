@@ -70,11 +70,33 @@ impl Process {
         let began = Instant::now();
         while self.lives() {
             if limit < began.elapsed() {
-                bail!("process {} did not end within {limit:?}", self.pid);
+                bail!(
+                    "process {} did not end within {limit:?}; its threads are in {}",
+                    self.pid,
+                    self.waits()
+                );
             }
             sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+
+    /// State of each thread and the kernel's functions it is in, for the report of a failed wait.
+    fn waits(self) -> String {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let one = |thread: PathBuf| {
+            let stack = text(thread.join("stack"));
+            let calls = stack.lines().filter_map(|line| line.split_whitespace().last()).take(6);
+            let status = text(thread.join("status"));
+            let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("gone");
+            format!(
+                "{}: {state}: {}",
+                text(thread.join("comm")).trim(),
+                calls.collect::<Vec<_>>().join(" < ")
+            )
+        };
+        threads.map(|thread| one(thread.path())).collect::<Vec<_>>().join("; ")
     }
 
     /// Sends a signal, if it still lives.
@@ -88,7 +110,7 @@ impl Process {
     /// Ends it at once, as a crash would.
     pub fn kill(self) -> Result<()> {
         self.signal(Signal::KILL)?;
-        self.wait(Duration::from_secs(10))
+        self.wait(Duration::from_secs(100))
     }
 
     /// Open file descriptors, for tests that look for leaks.

@@ -346,7 +346,7 @@ pub(crate) fn end_zfs(home: &Path) -> Result<()> {
     // Without the export the next import must be forced, which it is.
     let _busy = command("zpool").args(["export", &zpool_name(home)]).output();
     daemon.signal(Signal::TERM)?;
-    if daemon.wait(Duration::from_secs(10)).is_err() {
+    if daemon.wait(Duration::from_secs(60)).is_err() {
         daemon.kill()?;
     }
     Ok(())
@@ -370,7 +370,7 @@ pub(crate) fn detach(image: &Path) -> Result<()> {
     let began = Instant::now();
     while let Some(device) = device_of(image)? {
         command("losetup").args(["-d", &device]).run()?;
-        ensure!(began.elapsed() < Duration::from_secs(10), "{device} stays busy");
+        ensure!(began.elapsed() < Duration::from_secs(60), "{device} stays busy");
         sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -380,7 +380,7 @@ fn eventually<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
     let began = Instant::now();
     loop {
         match ask() {
-            Err(_) if began.elapsed() < Duration::from_secs(10) => sleep(Duration::from_millis(50)),
+            Err(_) if began.elapsed() < Duration::from_secs(60) => sleep(Duration::from_millis(50)),
             settled => return settled,
         }
     }

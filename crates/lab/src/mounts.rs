@@ -103,7 +103,7 @@ pub fn abort(minor: u32) -> Result<()> {
 fn politely(target: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
-        match umount(target, &[], Duration::from_secs(10)) {
+        match umount(target, &[], Duration::from_secs(30)) {
             Err(_) if began.elapsed() < Duration::from_secs(2) => sleep(Duration::from_millis(50)),
             settled => return settled,
         }

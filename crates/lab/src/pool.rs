@@ -17,7 +17,7 @@ use crate::watchdog::Watchdog;
 use crate::{MiB, mounts, must, test_bed};
 
 /// How long a daemon may take to end after its mount is gone.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Floor of a branch unless the test sets one.
 const LAB_FLOOR: &str = "minfreespace=4M";

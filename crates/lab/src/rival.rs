@@ -82,6 +82,6 @@ impl Rival {
     /// Unmounts it and waits for its daemon's end.
     pub fn unmount(self) -> Result<()> {
         self.mount.undo()?;
-        self.daemon.wait(Duration::from_secs(10))
+        self.daemon.wait(Duration::from_secs(60))
     }
 }

@@ -16,6 +16,7 @@ use std::num::NonZeroU64;
 impl Served {
     pub(super) fn obey_job(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let one = |view: JobView| Jobs { jobs: vec![self.tell_job(&view)] };
+        let answer = |view: Result<JobView, BadJob>| view.map(one).map_err(|error| refused("", &error));
         match request {
             JobRequest::Drain { branch, to, hidden, rate, verify, window, make_way, dry_run } => {
                 let from = self.known(branch)?.ix;
@@ -40,14 +41,14 @@ impl Served {
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
                 let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner, window };
-                self.union.start_balance(order).map(one).map_err(|error| refused("", &error))
+                answer(self.union.start_balance(order))
             }
             JobRequest::Rules { dir, rate, verify, window, make_way, dry_run } => {
                 let manner =
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
                 let order = RulesOrder { dir: dir_of(dir), manner, window };
-                self.union.start_rules(order).map(one).map_err(|error| refused("", &error))
+                answer(self.union.start_rules(order))
             }
             JobRequest::Consolidate { dir, to, rate, verify, window, make_way, dry_run } => {
                 let to = to.as_deref().map(|to| self.known(to).map(|to| to.ix)).transpose()?;
@@ -55,18 +56,11 @@ impl Served {
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
                 let order = ConsolidateOrder { dir: dir_of(dir), to, manner, window };
-                self.union.start_consolidate(order).map(one).map_err(|error| refused("", &error))
+                answer(self.union.start_consolidate(order))
             }
-            JobRequest::PlanTier { tier } => {
-                let tier = self.tier_of(tier)?;
-                self.union.plan_tier(tier).map(one).map_err(|error| refused("", &error))
-            }
-            JobRequest::Pause { job } => {
-                self.union.pause_job(*job, true).map(one).map_err(|error| refused("", &error))
-            }
-            JobRequest::Resume { job } => {
-                self.union.pause_job(*job, false).map(one).map_err(|error| refused("", &error))
-            }
+            JobRequest::PlanTier { tier } => answer(self.union.plan_tier(self.tier_of(tier)?)),
+            JobRequest::Pause { job } => answer(self.union.pause_job(*job, true)),
+            JobRequest::Resume { job } => answer(self.union.pause_job(*job, false)),
             JobRequest::Show { job: None } => Ok(Jobs { jobs: self.tell_jobs() }),
             JobRequest::Show { job: Some(job) } => {
                 let found = self.union.jobs().into_iter().find(|view| view.id == *job);
@@ -74,9 +68,7 @@ impl Served {
                 let plan = self.tell_plan(&view);
                 Ok(Jobs { jobs: vec![JobStatus { plan, ..self.tell_job(&view) }] })
             }
-            JobRequest::Cancel { job } => {
-                self.union.cancel_job(*job).map(one).map_err(|error| refused("", &error))
-            }
+            JobRequest::Cancel { job } => answer(self.union.cancel_job(*job)),
         }
     }
 
