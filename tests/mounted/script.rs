@@ -93,6 +93,14 @@ pub(crate) fn files_held(pool: &Pool) -> usize {
     held.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()).filter(leads_in).count()
 }
 
+/// Whether any process has the file open.
+pub(crate) fn is_open(path: &Path) -> bool {
+    let descriptors =
+        |process: PathBuf| std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    processes.flat_map(descriptors).any(|one| std::fs::read_link(one.path()).is_ok_and(|leads| leads == path))
+}
+
 fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
     command("bash").args(["-euo", "pipefail", "-c", script]).dir(dir).limit(SCRIPT_LIMIT)
 }

@@ -265,8 +265,7 @@ fn a_branch_with_cross_mounts_is_entered_where_another_file_system_is_mounted() 
 #[test]
 fn a_branch_that_hangs_does_not_hang_the_check() {
     needs!(mounting());
-    let pool = described().option("branch-timeout=100").no_others().unmounted();
-    let mut pool = pool;
+    let mut pool = described().option("branch-timeout=100").no_others().unmounted();
     for name in ["a", "b"] {
         let root = pool.branch(name).path().to_owned();
         for dir in ["first", "later"] {
@@ -282,13 +281,6 @@ fn a_branch_that_hangs_does_not_hang_the_check() {
         answer["findings"].as_array().unwrap().iter().map(|one| one["text"].as_str().unwrap()).collect();
     assert!(texts.iter().any(|text| text.contains(&a) && text.contains("hangs")), "{answer:#}");
     assert_eq!(answer["next"], Value::Null, "the other branches were checked to the end: {answer:#}");
-}
-
-/// Whether any process has the file open.
-fn is_open(path: &Path) -> bool {
-    let descriptors = |process: PathBuf| fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
-    processes.flat_map(descriptors).any(|one| fs::read_link(one.path()).is_ok_and(|leads| leads == path))
 }
 
 #[test]
@@ -312,14 +304,12 @@ fn a_branch_that_hangs_during_the_check_is_left_out_and_the_check_goes_on() {
     let running = std::thread::spawn(move || {
         command("sh").args(["-c", &scenario]).limit(Duration::from_secs(100)).output().unwrap()
     });
-    // It has printed /1 by then, and asks nothing more about it.
-    until("the large file is read", || is_open(&b.join("2")));
-    assert!(fs::read_to_string(&printed).unwrap().contains("/1"));
+    // By then all is asked about /1, and printed.
+    until("the large file is read", || crate::script::is_open(&b.join("2")));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     assert_eq!(running.join().unwrap().code, 1);
-    let text = fs::read_to_string(&printed).unwrap();
     drop(frozen);
-    let answer = checked("check", &text);
+    let answer = checked("check", &fs::read_to_string(&printed).unwrap());
     let found: Vec<_> = ends(&answer).into_iter().map(|(kind, path, _)| (kind, path)).collect();
     assert_eq!(found, [("differs", "/1"), ("not-checked", "/2")], "{answer:#}");
     assert_eq!(answer["next"], Value::Null, "{answer:#}");
@@ -384,9 +374,8 @@ fn fix_stops_when_the_branches_change_while_it_runs() {
     let running = std::thread::spawn(move || {
         command("sh").args(["-c", &scenario]).limit(Duration::from_secs(100)).output().unwrap()
     });
-    // It has printed /1 by then, and asks nothing more about it.
-    until("the large file is read", || is_open(&b.join("2")));
-    assert!(fs::read_to_string(&printed).unwrap().contains("/1"));
+    // By then all is asked about /1, and printed.
+    until("the large file is read", || crate::script::is_open(&b.join("2")));
     let pid = fs::read_to_string(&number).unwrap().trim().parse().unwrap();
     let stopped = FrozenDaemon::new(Process::of(pid).unwrap());
     assert!(b.join("2").exists(), "it was stopped too late");
