@@ -22,6 +22,9 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     assert!(fs::metadata(pool.at("clash")).unwrap().is_dir());
     let full = fs::write(pool.at("new"), "x").unwrap_err();
     assert_eq!(full.raw_os_error(), Some(28), "{full}");
+    for n in 0..200 {
+        assert!(fs::write(pool.at(&format!("more-{n}")), "x").is_err());
+    }
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
     assert!(said.lines().any(|line| line.contains("hidden") && line.contains("clash")), "{said}");
@@ -29,6 +32,8 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     let reasons =
         |line: &str| line.contains("branches/a: full, or under its floor; ") && line.contains("branches/c: ");
     assert!(refused.any(reasons), "one line has each branch's reason: {said}");
+    // A line a minute.
+    assert!(refused.count() < 100, "a program that tries again does not fill the log: {said}");
 }
 
 /// Consequences of the options are only in the log: a script that mounts prints nothing.

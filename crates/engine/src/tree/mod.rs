@@ -8,6 +8,7 @@ pub(crate) mod parallel_lookup;
 pub(crate) mod pin;
 pub(crate) mod place;
 pub(crate) mod placement;
+mod refused_creates;
 pub(crate) mod resolve;
 pub(crate) mod rights;
 pub(crate) mod skeleton;
@@ -24,6 +25,7 @@ use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use clashes::Clashes;
 use parallel_lookup::ParallelLookup;
+use refused_creates::RefusedCreates;
 use tree_lock::TreeLock;
 
 use crate::inode::Inode;
@@ -49,6 +51,7 @@ pub(crate) struct Tree {
     pub(crate) unlike: Clashes,
     /// Directories and branches that cannot be given them.
     pub(crate) unfit: Clashes,
+    refused_creates: RefusedCreates,
     pub(crate) parallel_lookup: ParallelLookup,
     /// Numbers of objects that are not where their number says.
     pub(crate) index: Index,
@@ -76,6 +79,7 @@ impl Tree {
             clashes: Clashes::default(),
             unlike: Clashes::default(),
             unfit: Clashes::default(),
+            refused_creates: RefusedCreates::default(),
             parallel_lookup: ParallelLookup::default(),
             index,
             relocations: AtomicU64::new(0),

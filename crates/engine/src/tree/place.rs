@@ -78,7 +78,7 @@ impl Tree {
                 }
             }
         }
-        Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| no_branch(pool, &refused)))
+        Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| self.refused_creates.log(pool, &refused)))
     }
 
     /// Order in which `placement` tries the branches for something in `parent`. Branches that `fits` refuses are
@@ -173,15 +173,6 @@ fn surely_made_nothing(pool: &Pool, at: BranchIx, error: OpError) -> bool {
         OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => false,
     };
     unasked || !branch.is_remote()
-}
-
-/// The most telling reason, and one log line with each branch's own.
-fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
-    let verdict = fsstack_pool::verdict(refused);
-    let reasons: Vec<String> =
-        refused.iter().map(|(at, why)| format!("{}: {why}", pool.branch(*at).path.display())).collect();
-    tracing::warn!(reasons = %reasons.join("; "), "create refused: no branch can take a new file");
-    OpError::NoBranch(verdict)
 }
 
 /// Enough chance for spreading files: not for secrets.

@@ -1,0 +1,95 @@
+//! Refused creates in the log. A program that tries again and again would fill it, so equal refusals are one line a minute.
+
+use std::time::Duration;
+
+use fsstack_branch::error::OpError;
+use fsstack_pool::{BranchIx, Rejection};
+use fsstack_sync::Mutex;
+use fsstack_sync::time::Instant;
+
+use crate::pool::Pool;
+
+/// Time between two lines with the same reasons.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+
+/// Sets of reasons that are remembered; the one whose line is the oldest gives way.
+const SETS: usize = 16;
+
+/// Refusals of late, by their reasons.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedCreates(Mutex<Vec<RefusedAlike>>);
+
+#[derive(Debug)]
+struct RefusedAlike {
+    reasons: Vec<(BranchIx, Rejection)>,
+    logged: Instant,
+    /// Number of them since then.
+    since: u64,
+}
+
+impl RefusedCreates {
+    /// The most telling reason, which the program gets. The log has each branch's own.
+    pub(super) fn log(&self, pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
+        if let Some(unlogged) = self.count(refused, Instant::now()) {
+            let reason =
+                |(at, why): &(BranchIx, Rejection)| format!("{}: {why}", pool.branch(*at).path.display());
+            let reasons = refused.iter().map(reason).collect::<Vec<_>>().join("; ");
+            let unlogged = (unlogged > 0).then_some(unlogged);
+            tracing::warn!(%reasons, unlogged, "create refused: no branch can take a new file");
+        }
+        OpError::NoBranch(fsstack_pool::verdict(refused))
+    }
+
+    /// Counts a refusal. Some if it has to be logged: with the number of equal ones since the last line, which have none.
+    fn count(&self, reasons: &[(BranchIx, Rejection)], now: Instant) -> Option<u64> {
+        let mut all = self.0.lock();
+        if let Some(known) = all.iter_mut().find(|known| known.reasons == reasons) {
+            if now.saturating_duration_since(known.logged) < BETWEEN_LINES {
+                known.since += 1;
+                return None;
+            }
+            known.logged = now;
+            return Some(std::mem::take(&mut known.since));
+        }
+        if all.len() >= SETS
+            && let Some((oldest, _)) = all.iter().enumerate().min_by_key(|(_, known)| known.logged)
+        {
+            all.swap_remove(oldest);
+        }
+        all.push(RefusedAlike { reasons: reasons.to_vec(), logged: now, since: 0 });
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_refusals_are_one_line_a_minute_with_their_count() {
+        let refusals = RefusedCreates::default();
+        let began = Instant::now();
+        let full = [(BranchIx(0), Rejection::TooFull), (BranchIx(1), Rejection::TooFull)];
+        let other = [(BranchIx(0), Rejection::TooFull), (BranchIx(1), Rejection::ReadOnly)];
+        assert_eq!(refusals.count(&full, began), Some(0));
+        assert_eq!(refusals.count(&full, began), None);
+        assert_eq!(refusals.count(&other, began), Some(0), "other reasons have a line of their own");
+        assert_eq!(refusals.count(&full, began + BETWEEN_LINES / 2), None);
+        assert_eq!(refusals.count(&full, began + BETWEEN_LINES), Some(2));
+        assert_eq!(refusals.count(&full, began + BETWEEN_LINES), None);
+    }
+
+    #[test]
+    fn few_sets_are_remembered() {
+        let refusals = RefusedCreates::default();
+        let began = Instant::now();
+        let set = |n: u64| [(BranchIx(u16::try_from(n).unwrap()), Rejection::TooFull)];
+        for n in 0..=SETS as u64 {
+            assert_eq!(refusals.count(&set(n), began + Duration::from_millis(n)), Some(0));
+        }
+        assert_eq!(refusals.0.lock().len(), SETS);
+        let later = began + Duration::from_secs(1);
+        assert_eq!(refusals.count(&set(0), later), Some(0), "the oldest gave way");
+        assert_eq!(refusals.count(&set(SETS as u64), later), None);
+    }
+}
