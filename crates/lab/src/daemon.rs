@@ -39,8 +39,10 @@ impl Process {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in parentheses may hold anything: count from the last one.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        // A zombie serves nobody; where nothing reaps orphans it would stay for ever.
-        let alive = !matches!(*fields.first()?, "Z" | "X");
+        // A zombie serves nobody; where nothing reaps orphans it would stay for ever. While other threads of it end, its sockets
+        // are open, and take connections that nobody answers.
+        let threads: u32 = fields.get(17)?.parse().ok()?;
+        let alive = !matches!(*fields.first()?, "Z" | "X") || threads > 1;
         Some(Self { pid, started: fields.get(19)?.parse().ok()? }).filter(|_| alive)
     }
 
