@@ -10,7 +10,7 @@ use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 use crate::command as operator;
 use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
 use crate::schedules::is_worker;
-use crate::script::{log_with, sh};
+use crate::script::{log_with, python, sh, ways};
 
 /// Number of the daemon's worker threads: `fuse-0`, `ring-1` ...
 fn worker_threads(pool: &Pool) -> usize {
@@ -347,4 +347,25 @@ fn a_pool_whose_rings_cannot_all_be_made_answers_or_is_not_mounted() {
         }
     }
     assert!(short > 0, "no number of descriptors was one too few");
+}
+
+/// The kernel closes files in the middle of execve(2), and writes their dirty pages: a daemon that looked in proc(5) where such a program
+/// runs waited for the end of execve(2), and that for the daemon.
+#[test]
+fn a_program_is_executed_while_many_changed_files_are_open() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let pool = lab::pool().tmp_branch("a").option("locks=branch");
+        let pool = way.iter().fold(pool, |pool, option| pool.option(option)).mount();
+        let work = "
+import fcntl, os
+files = [open(f'file-{n}', 'wb', buffering=0) for n in range(200)]
+for file in files:
+    file.write(b'x' * 1000)
+    fcntl.lockf(file, fcntl.LOCK_EX)
+os.execvp('echo', ['echo', 'executed'])
+";
+        assert_eq!(python(pool.path(), work), "executed", "{way:?}");
+        assert_eq!(pool.read("file-199"), [b'x'; 1000], "{way:?}");
+    }
 }

@@ -24,7 +24,7 @@ use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::ending::{Closer, Ending};
 use super::gate::{Gate, LockWait, Pauser};
 use super::once;
-use super::readers::{Readers, Waits, may_take_long};
+use super::readers::{Readers, Waits, may_come_from_execve, may_take_long};
 use super::repeatable::is_repeatable;
 use super::request_at_hand::RequestAtHand;
 use super::scheduling::{self, QueueScheduling, Scheduling, StarvationGuard};
@@ -241,10 +241,12 @@ impl DevShared {
         if matches!(&request.op, Operation::Setlkw(lk) if lk.lock.kind != UNLOCK) {
             return self.answer_later(device, request.header.unique, message.to_vec());
         }
-        if !may_take_long(&request.op) {
+        if may_take_long(&request.op) {
+            if self.readers.has_single_reader() {
+                self.readers.all_read();
+            }
+        } else if !may_come_from_execve(&request.op) {
             self.readers.seen(at_hand.number(), request.header.pid, self.waits());
-        } else if self.readers.has_single_reader() {
-            self.readers.all_read();
         }
         if self.adapter.may_hang() {
             let _never = self.run_watched(device.as_fd(), at_hand, (&request, message), outgoing);

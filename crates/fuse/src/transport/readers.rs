@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-use fsstack_wire::Operation;
+use fsstack_wire::{Operation, abi};
 use parking_lot::{Condvar, Mutex};
 
 /// Requests of one task in a row after which it is served by one thread, and between two looks at its CPU: it is moved
@@ -238,6 +238,17 @@ impl TaskStat {
         let after = line.iter().rposition(|byte| *byte == b')').map_or(line.len(), |at| at + 1);
         let field = line[after..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).nth(36);
         Ok(field.and_then(|cpu| std::str::from_utf8(cpu).ok()?.parse().ok()))
+    }
+}
+
+/// Requests that the kernel makes for a task that is inside execve(2), where it closes files: unlocks, and what dirty pages owe. Until
+/// execve(2) is over proc(5) keeps readers of the task's stat waiting, so a look at it would wait for the answer of the request at hand.
+/// (FLUSH is among those that take long.)
+pub(super) fn may_come_from_execve(op: &Operation<'_>) -> bool {
+    match op {
+        Operation::Setlk(_) | Operation::Setattr(_) => true,
+        Operation::Write { write_flags, .. } => write_flags & abi::WRITE_CACHE != 0,
+        _ => false,
     }
 }
 
