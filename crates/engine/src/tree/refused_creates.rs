@@ -41,7 +41,10 @@ impl RefusedCreates {
     }
 
     /// Counts a refusal. Some if it has to be logged: with the number of equal ones since the last line, which have none.
-    fn count(&self, reasons: &[(BranchIx, Rejection)], now: Instant) -> Option<u64> {
+    fn count(&self, refused: &[(BranchIx, Rejection)], now: Instant) -> Option<u64> {
+        // They are in the order in which the branches were tried, which may be another at each create.
+        let mut reasons = refused.to_vec();
+        reasons.sort_unstable();
         let mut all = self.0.lock();
         if let Some(known) = all.iter_mut().find(|known| known.reasons == reasons) {
             if now.saturating_duration_since(known.logged) < BETWEEN_LINES {
@@ -56,7 +59,7 @@ impl RefusedCreates {
         {
             all.swap_remove(oldest);
         }
-        all.push(RefusedAlike { reasons: reasons.to_vec(), logged: now, since: 0 });
+        all.push(RefusedAlike { reasons, logged: now, since: 0 });
         Some(0)
     }
 }
@@ -77,6 +80,18 @@ mod tests {
         assert_eq!(refusals.count(&full, began + BETWEEN_LINES / 2), None);
         assert_eq!(refusals.count(&full, began + BETWEEN_LINES), Some(2));
         assert_eq!(refusals.count(&full, began + BETWEEN_LINES), None);
+    }
+
+    #[test]
+    fn branches_in_another_order_are_the_same_refusal() {
+        let refusals = RefusedCreates::default();
+        let began = Instant::now();
+        let mut refused: Vec<_> = (0..20).map(|at| (BranchIx(at), Rejection::TooFull)).collect();
+        assert_eq!(refusals.count(&refused, began), Some(0));
+        for _ in 1..refused.len() {
+            refused.rotate_left(1);
+            assert_eq!(refusals.count(&refused, began), None);
+        }
     }
 
     #[test]
