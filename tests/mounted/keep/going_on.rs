@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, MiB, needs};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{crash, crash_and_serve, daemon, pool};
-use crate::command::{at, branch, json, output_of};
+use crate::command::{at, binary, branch, json, output_of};
 use crate::hung_branches::until;
 use crate::open_files::{go_on, names, read_write, work_goes_on};
 use crate::script::{python, sh, ways};
@@ -18,6 +18,38 @@ fn open_files_go_on_in_every_write_path() {
     needs!(mounting());
     for way in ways() {
         go_on(&pool(way), way, crash);
+    }
+}
+
+/// The kernel writes dirty pages of a file before it drops the file's pages, and no signal ends its wait. A daemon that dropped pages at
+/// its start, and was killed then, waited for its own answer, and its keeper for its end.
+#[test]
+fn a_daemon_that_is_killed_at_its_start_leaves_dirty_pages_to_the_next() {
+    needs!(mounting());
+    let pool = pool(&["write-path=stacked", "page-cache=writeback"]);
+    let names: Vec<String> = (0..200).map(|n| format!("file-{n}")).collect();
+    let files: Vec<File> = names.iter().map(|name| File::create_new(pool.at(name)).unwrap()).collect();
+    for file in &files {
+        file.write_all_at(&[b'x'; 65536], 0).unwrap();
+    }
+    crash(&pool);
+    let next = daemon(&pool);
+    std::thread::scope(|scope| {
+        // Its control socket is served once it has begun.
+        let answered = scope.spawn(|| lab::shell::command(binary()).args(["status", &at(&pool)]).output());
+        let drops_pages = || {
+            fs::read_to_string(format!("/proc/{}/stack", next.pid))
+                .is_ok_and(|stack| stack.contains("fuse_reverse_inval_inode"))
+        };
+        while !drops_pages() && !answered.is_finished() {
+            std::thread::yield_now();
+        }
+        next.kill().unwrap();
+        answered.join().unwrap().unwrap();
+    });
+    for (name, file) in names.iter().zip(&files) {
+        file.sync_all().unwrap();
+        assert_eq!(pool.read(name), [b'x'; 65536], "{name}");
     }
 }
 

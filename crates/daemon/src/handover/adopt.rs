@@ -205,8 +205,7 @@ impl TakenOver {
     /// One line: why it cannot be served.
     pub(crate) fn revive(state: &PassedState, inherited: Inherited, kept: Arc<Kept>) -> Result<Self, String> {
         let taken = Self::of(state, inherited, None, Some((kept, Before::Died)))?;
-        // Names are looked up again: so their objects are known by them.
-        taken.attended.served.union.invalidate_all();
+        taken.look_again();
         taken.tell_what_is_lost();
         Ok(taken)
     }
@@ -228,9 +227,19 @@ impl TakenOver {
         let taken = Self::of(state, inherited, because, Some((kept, Before::HandedOver)))?;
         let paused = handover::since_boot().saturating_sub(state.paused_at);
         taken.attended.served.is_taken_over(paused);
-        taken.attended.served.union.invalidate_all();
+        taken.look_again();
         taken.tell_what_is_lost();
         Ok(taken)
+    }
+
+    /// Has names looked up again: so their objects are known by them.
+    fn look_again(&self) {
+        let union = &self.attended.served.union;
+        match self.settings.options.out_of_band {
+            // Nobody watched the branches meanwhile.
+            OutOfBand::Watch => union.invalidate_all(),
+            OutOfBand::Timeout | OutOfBand::Never => union.invalidate_names(),
+        }
     }
 
     fn of(

@@ -173,16 +173,13 @@ impl Union {
 
     /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
-        self.tree.forget_hints();
-        let Some(invalidator) = self.invalidator.get() else { return };
-        let expired = invalidator.all_names();
-        for inode in self.tree.inodes.all() {
-            inode.invalidate();
-            for name in inode.names().iter().filter(|_| !expired) {
-                invalidator.name(name.parent.id.ino, &name.name);
-            }
-            invalidator.data(inode.id.ino);
-        }
+        invalidate(self, |_| true);
+    }
+
+    /// Invalidates all but the cached data of files. The kernel writes dirty data before it drops it, and no signal ends its wait: a
+    /// daemon that is killed in it would wait for an answer that only the next one gives, which starts once it has ended.
+    pub fn invalidate_names(&self) {
+        invalidate(self, Inode::is_dir);
     }
 
     /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
@@ -195,6 +192,24 @@ impl Union {
         self.catalogue_anew(branch.ix);
         if let Some(watch) = self.branch_watch.get() {
             watch.returned(branch);
+        }
+    }
+}
+
+/// Invalidates locations, names and attributes, and the cached data of what `drops_data` chooses.
+fn invalidate(union: &Union, drops_data: impl Fn(&Inode) -> bool) {
+    union.tree.forget_hints();
+    let Some(invalidator) = union.invalidator.get() else { return };
+    let expired = invalidator.all_names();
+    for inode in union.tree.inodes.all() {
+        inode.invalidate();
+        for name in inode.names().iter().filter(|_| !expired) {
+            invalidator.name(name.parent.id.ino, &name.name);
+        }
+        if drops_data(&inode) {
+            invalidator.data(inode.id.ino);
+        } else {
+            invalidator.attributes(inode.id.ino);
         }
     }
 }
