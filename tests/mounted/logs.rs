@@ -23,7 +23,7 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     let full = fs::write(pool.at("new"), "x").unwrap_err();
     assert_eq!(full.raw_os_error(), Some(28), "{full}");
     for n in 0..200 {
-        assert!(fs::write(pool.at(&format!("more-{n}")), "x").is_err());
+        assert!(fs::write(pool.at(format!("more-{n}")), "x").is_err());
     }
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();

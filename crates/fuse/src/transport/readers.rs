@@ -243,7 +243,7 @@ impl TaskStat {
 
 /// Requests that the kernel makes for a task that is inside execve(2), where it closes files: unlocks, and what dirty pages owe. Until
 /// execve(2) is over proc(5) keeps readers of the task's stat waiting, so a look at it would wait for the answer of the request at hand.
-/// (FLUSH is among those that take long.)
+/// FLUSH is not here: it may take long, and none of those is counted.
 pub(super) fn may_come_from_execve(op: &Operation<'_>) -> bool {
     match op {
         Operation::Setlk(_) | Operation::Setattr(_) => true,
