@@ -165,8 +165,15 @@ fn highest(samples: &[&Sample], of: Value) -> f64 {
     samples.iter().map(|sample| of(sample)).fold(0.0, f64::max)
 }
 
+/// An operation on `path` that was tried.
+struct Attempt {
+    operation: &'static str,
+    path: PathBuf,
+    result: io::Result<()>,
+}
+
 /// An operation at `root`, chosen by a random number.
-type Step = fn(&Path, &mut Random) -> io::Result<()>;
+type Step = fn(&Path, &mut Random) -> Attempt;
 
 struct Caller {
     root: PathBuf,
@@ -176,12 +183,13 @@ struct Caller {
 impl Caller {
     fn work(mut self, step: Step, over: &AtomicBool, done: &AtomicU64) -> Result<()> {
         while !over.load(Relaxed) {
-            match step(&self.root, &mut self.random) {
+            let Attempt { operation, path, result } = step(&self.root, &mut self.random);
+            match result {
                 Ok(()) => {}
                 Err(error) if is_expected(&error) => {}
                 Err(error) => {
                     over.store(true, Relaxed);
-                    return Err(error.into());
+                    return Err(error).with_context(|| format!("{operation} {}", path.display()));
                 }
             }
             done.fetch_add(1, Relaxed);
@@ -226,42 +234,65 @@ fn prepare(root: &Path) -> Result<()> {
 }
 
 /// One operation on one of a few names shared by all callers.
-fn race(root: &Path, random: &mut Random) -> io::Result<()> {
+fn race(root: &Path, random: &mut Random) -> Attempt {
     let mut any = || root.join(format!("d{}/n{}", random.below(RACED_DIRS), random.below(RACED_NAMES)));
     let (one, other) = (any(), any());
-    match random.below(13) {
-        0 | 1 => fs::write(&one, vec![1; random.below(20_000) as usize]),
-        2 => fs::create_dir(&one),
-        3 => fs::rename(&one, &other),
-        4 => fs::hard_link(&one, &other),
-        5 => symlink(&other, &one),
-        6 => fs::remove_file(&one),
-        7 => fs::remove_dir(&one).or_else(|_| fs::remove_dir_all(&one)),
-        8 => fs::set_permissions(&one, fs::Permissions::from_mode(0o600 | random.below(0o100))),
-        9 => setxattr(&one, "user.endurance", b"value", XattrFlags::empty()).map_err(io::Error::from),
-        10 => fs::read_dir(root.join(format!("d{}", random.below(RACED_DIRS))))?
-            .try_for_each(|entry| entry?.metadata().map(drop)),
-        11 => fs::read(&one).map(drop),
-        _ => fs::write(one.join("inside"), "x"),
-    }
+    let (operation, result) = match random.below(13) {
+        0 | 1 => ("write", fs::write(&one, vec![1; random.below(20_000) as usize])),
+        2 => ("mkdir", fs::create_dir(&one)),
+        3 => ("rename", fs::rename(&one, &other)),
+        4 => ("link", fs::hard_link(&one, &other)),
+        5 => ("symlink", symlink(&other, &one)),
+        6 => ("unlink", fs::remove_file(&one)),
+        7 => ("remove", fs::remove_dir(&one).or_else(|_| fs::remove_dir_all(&one))),
+        8 => ("chmod", fs::set_permissions(&one, fs::Permissions::from_mode(0o600 | random.below(0o100)))),
+        9 => {
+            let set = setxattr(&one, "user.endurance", b"value", XattrFlags::empty());
+            ("setxattr", set.map_err(io::Error::from))
+        }
+        10 => {
+            let dir = root.join(format!("d{}", random.below(RACED_DIRS)));
+            let listed =
+                fs::read_dir(dir).and_then(|mut dir| dir.try_for_each(|entry| entry?.metadata().map(drop)));
+            ("list directories beside", listed)
+        }
+        11 => ("read", fs::read(&one).map(drop)),
+        _ => ("write inside", fs::write(one.join("inside"), "x")),
+    };
+    Attempt { operation, path: one, result }
 }
 
 /// One change of a random part of one of a few files.
-fn stress(root: &Path, random: &mut Random) -> io::Result<()> {
+fn stress(root: &Path, random: &mut Random) -> Attempt {
     let path = root.join(format!("files/f{}", random.below(STRESSED_FILES)));
     let append = random.below(8) == 0;
     let mut options = OpenOptions::new();
-    let file: File = options.read(true).write(!append).append(append).create(true).open(&path)?;
+    let file: File = match options.read(true).write(!append).append(append).create(true).open(&path) {
+        Ok(file) => file,
+        Err(error) => return Attempt { operation: "open", path, result: Err(error) },
+    };
     let (from, length) = (random.below(STRESSED_BYTES), random.below(STRESSED_BYTES / 8) + 1);
-    match random.below(8) {
-        0 => file.set_len(from.into()),
-        1 => fallocate(&file, FallocateFlags::KEEP_SIZE, from.into(), length.into()).map_err(io::Error::from),
-        2 => file.sync_data(),
-        3 => fs::remove_file(&path),
-        4 | 5 => file.read_at(&mut vec![0; length as usize], from.into()).map(drop),
-        _ if file.metadata()?.len() > u64::from(2 * STRESSED_BYTES) => file.set_len(0),
-        _ => file.write_at(&vec![7; length as usize], from.into()).map(drop),
-    }
+    let (operation, result) = match random.below(8) {
+        0 => ("truncate", file.set_len(from.into())),
+        1 => {
+            let done = fallocate(&file, FallocateFlags::KEEP_SIZE, from.into(), length.into());
+            ("fallocate", done.map_err(io::Error::from))
+        }
+        2 => ("fdatasync", file.sync_data()),
+        3 => ("unlink", fs::remove_file(&path)),
+        4 | 5 => ("read", file.read_at(&mut vec![0; length as usize], from.into()).map(drop)),
+        _ => {
+            let changed = file.metadata().and_then(|now| {
+                if now.len() > u64::from(2 * STRESSED_BYTES) {
+                    file.set_len(0)
+                } else {
+                    file.write_at(&vec![7; length as usize], from.into()).map(drop)
+                }
+            });
+            ("write", changed)
+        }
+    };
+    Attempt { operation, path, result }
 }
 
 fn dbench_missing() -> Option<String> {
