@@ -34,6 +34,7 @@ mod outside;
 mod passthrough_kernel;
 mod pin;
 mod readdir;
+mod removed;
 mod rename;
 mod rename_dir;
 mod reserve;

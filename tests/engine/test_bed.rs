@@ -16,6 +16,7 @@ use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::Settings;
 use fsstack_engine::{Caller, Pool, Result, TableCounts, Union};
+use fsstack_identity::number::hash_name;
 use fsstack_lab::needs::Skip;
 use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
@@ -124,6 +125,15 @@ impl TestBed {
         change(&mut self.specs);
         let pool = Pool::open(&self.specs, self.settings.clone()).unwrap();
         self.union = Union::new(pool, Arc::new(NoBackings));
+    }
+
+    /// Evicts `name`, which is in the root, from the location cache.
+    pub(crate) fn push_out(&self, name: &str) {
+        // The cache is direct-mapped: a name in the same slot evicts it.
+        let slot = |name: &str| hash_name(Ino::ROOT, name.as_bytes()) % (1 << 17);
+        let rival = (0_u64..).map(|n| format!("rival{n}")).find(|rival| slot(rival) == slot(name)).unwrap();
+        self.put(0, &rival, "");
+        self.find(&rival).unwrap();
     }
 
     /// The kernel forgets everything: the tables must be empty.

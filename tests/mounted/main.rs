@@ -60,6 +60,7 @@ mod privileges;
 mod real_programs;
 mod refusals;
 mod relocate;
+mod removed_objects;
 mod schedules;
 mod script;
 mod set_id;

@@ -222,8 +222,10 @@ impl Tree {
     /// Inode that the kernel knows under the name of `end`, which `holders` have. The cache entry may have been evicted; the
     /// object's own numbers are still known then.
     pub(crate) fn known_as(&self, pool: &Pool, end: End<'_>, holders: &DirStats) -> Option<Arc<Inode>> {
-        if holders.first().is_none_or(|(_, stat)| !stat.is_dir()) {
-            return self.known_or_found(pool, end.dir, end.name);
+        match holders.first() {
+            None => return self.known(end.dir, end.name),
+            Some((_, stat)) if !stat.is_dir() => return self.known_or_found(pool, end.dir, end.name),
+            Some(_) => {}
         }
         self.known(end.dir, end.name).or_else(|| {
             let copies: DirStats = holders.iter().filter(|(_, stat)| stat.is_dir()).copied().collect();
@@ -311,7 +313,9 @@ impl Tree {
             self.check_empty(pool, to.dir, to.name, *at)?;
         }
         let known = self.known_as(pool, from, &sources);
-        let replaced = self.known(to.dir, to.name).map(|replaced| {
+        let replaced = self.known_as(pool, to, &targets);
+        let object = replaced.as_ref().and_then(|replaced| self.object_of(pool, replaced));
+        let replaced = replaced.map(|replaced| {
             let removal = self.removal(pool, &replaced, (to.dir, to.name));
             (replaced, removal)
         });
@@ -346,6 +350,9 @@ impl Tree {
                 target.update_copies(&copies);
             }
             return Err(half.error);
+        }
+        if let Some(((replaced, _), object)) = replaced.as_ref().zip(object) {
+            replaced.keep_unlinked(object);
         }
         self.moved(pool, known, from, to, first, replaced);
         Ok(())

@@ -19,6 +19,7 @@ use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::changes::names::End;
 use crate::handles::removed::NameRemoval;
 use crate::inode::Inode;
 use crate::kept::slots;
@@ -48,7 +49,13 @@ impl Union {
                 self.tree.check_empty(&pool, &parent, name, *at)?;
             }
         }
-        let known = self.tree.known(&parent, name);
+        let known = match self.tree.known(&parent, name) {
+            None => {
+                let holders = self.tree.find_all(&pool, &parent, name, None)?;
+                self.tree.known_as(&pool, End { dir: &parent, name }, &holders)
+            }
+            known => known,
+        };
         let object = known.as_ref().and_then(|inode| self.tree.object_of(&pool, inode));
         let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         slots::acts(0);
@@ -103,8 +110,8 @@ impl Union {
 }
 
 impl Tree {
-    /// The object of a directory that is about to be removed, if it can be kept.
-    fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
+    /// The object of a directory that is about to be removed or replaced, if it can be kept.
+    pub(crate) fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
         let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
         self.dirfd(pool, dir, at).ok()
     }

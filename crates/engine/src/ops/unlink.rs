@@ -15,13 +15,14 @@ use smallvec::SmallVec;
 
 use crate::inode::Inode;
 use crate::kept::slots;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::Tree;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
-/// Blocks of 512 bytes that a removed object may keep for the milliseconds until the kernel forgets it.
+/// Blocks of 512 bytes that a removed object may keep until the kernel forgets it, also where space is short.
 const SMALL: u64 = 128;
 
 impl Union {
@@ -85,6 +86,17 @@ impl Union {
     }
 }
 
+/// Whether the space of `removed` may come back to the `branch` milliseconds after it lost its name. Where space is short that of a
+/// large object is wanted at once.
+fn may_wait_for_space(pool: &Pool, branch: &Member, removed: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = branch.ask(|| sys::at::stat_fd(removed)) else { return false };
+    stat.blocks <= SMALL
+        || branch.space().is_ok_and(|space| {
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+            space.available > floor.saturating_add(pool.settings.passthrough_headroom)
+        })
+}
+
 impl Tree {
     /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
     /// again meanwhile.
@@ -103,10 +115,9 @@ impl Tree {
         });
         // With page-cache=writeback the kernel sends times of removed files too, and takes ESTALE for a failed write.
         let writes_back = pool.settings.page_cache == PageCache::WriteBack;
-        // An object that cannot be held is removed all the same. So is a large one: its space is wanted back at once.
+        // An object that cannot be held is removed all the same.
         if let Ok(fd) = held
-            && (writes_back
-                || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
+            && (writes_back || may_wait_for_space(pool, branch, fd.as_fd()))
         {
             inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
         }

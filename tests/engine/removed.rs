@@ -1,0 +1,69 @@
+//! A removed object stays until the kernel forgets it: whoever has it by a descriptor of its path, or as working
+//! directory, sees it as on any file system, and its number is not used again meanwhile.
+
+use fsstack_engine::settings::Settings;
+use fsstack_pool::{BranchMode, Ino};
+use fsstack_sys::Errno;
+
+use crate::test_bed::{TestBed, settings};
+
+/// More than a removed file keeps where space is short.
+const LARGE: usize = 1 << 20;
+
+fn is_there(pool: &TestBed, ino: Ino) {
+    pool.getattr(ino).expect("the kernel has not forgotten it");
+    pool.forget(ino);
+}
+
+#[test]
+fn a_directory_that_a_directory_replaces_stays() {
+    for pushed_out in [false, true] {
+        let pool = TestBed::new(2);
+        let old = pool.mkdir("old").unwrap();
+        pool.mkdir("new").unwrap();
+        if pushed_out {
+            pool.push_out("old");
+        }
+        pool.rename("new", "old").unwrap();
+        is_there(&pool, old);
+    }
+}
+
+#[test]
+fn a_directory_that_is_removed_stays() {
+    for pushed_out in [false, true] {
+        let pool = TestBed::new(2);
+        let dir = pool.mkdir("dir").unwrap();
+        if pushed_out {
+            pool.push_out("dir");
+        }
+        pool.rmdir("dir").unwrap();
+        is_there(&pool, dir);
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_or_replaced_stays() {
+    for (size, replaced) in [(0, false), (0, true), (LARGE, false), (LARGE, true)] {
+        let pool = TestBed::new(2);
+        let film = pool.write("film", &"x".repeat(size));
+        pool.write("new", "new");
+        if replaced {
+            pool.rename("new", "film").unwrap();
+        } else {
+            pool.unlink("film").unwrap();
+        }
+        assert_eq!(pool.getattr(film).unwrap().stat.nlink, 0);
+        pool.forget(film);
+    }
+}
+
+#[test]
+fn a_large_file_gives_its_space_back_at_once_where_there_is_little() {
+    let short = Settings { passthrough_headroom: u64::MAX / 2, ..settings() };
+    let pool = TestBed::with(&[BranchMode::ReadWrite], short);
+    let film = pool.write("film", &"x".repeat(LARGE));
+    pool.unlink("film").unwrap();
+    assert_eq!(pool.getattr(film).unwrap_err(), Errno::STALE);
+    pool.forget(film);
+}
