@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, endurance, jobs, listings, many, metadata, nfs, programs, relocate, trees};
+use crate::{
+    control, copy, data, endurance, jobs, listings, many, metadata, nfs, programs, relocate, trees, upgrade,
+};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,7 @@ pub(crate) enum Part {
     Endurance,
     Standstill,
     Waiting,
+    Upgrade,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -66,6 +69,7 @@ const PARTS: &[(&str, Part)] = &[
     ("endurance", Part::Endurance),
     ("standstill", Part::Standstill),
     ("waiting", Part::Waiting),
+    ("upgrade", Part::Upgrade),
 ];
 
 /// Duration of a run.
@@ -241,6 +245,15 @@ impl Arguments {
             lasts: Duration::from_secs(lasts),
             every: Duration::from_millis(every_ms),
         }
+    }
+
+    /// Numbers of files that are open while the daemon is replaced.
+    pub(crate) fn upgraded(&self) -> upgrade::UpgradeAmount {
+        let open: &[usize] = match self.pace {
+            Pace::Quick => &[0, 1_000],
+            Pace::Full => &[0, 1_000, 10_000, 100_000],
+        };
+        upgrade::UpgradeAmount { metadata: self.metadata(), open }
     }
 
     /// Rounds and files of a drain.

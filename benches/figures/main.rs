@@ -35,6 +35,7 @@ mod standstill;
 mod startup;
 mod test_bed;
 mod trees;
+mod upgrade;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -79,6 +80,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Jobs, |_, asked, tables| jobs::run(asked.drained(), tables)),
     (Part::Rules, |test_bed, asked, tables| rules::run(test_bed, asked.metadata(), tables)),
     (Part::Catalogue, |test_bed, asked, tables| catalogue::run(test_bed, asked.metadata(), tables)),
+    (Part::Upgrade, |test_bed, asked, tables| upgrade::run(test_bed, asked.upgraded(), tables)),
     (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
     (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),
     (Part::Many, |_, asked, tables| many::run(asked.many(), tables)),

@@ -120,6 +120,20 @@ fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
 }
 
 #[test]
+fn a_create_that_no_branch_has_quota_for_says_so() {
+    let scenario = scenario::named("create");
+    let (_, calls) = fault::count(|| (scenario.act)(&scenario.test_bed().engine));
+    let mut refused = 0;
+    for nth in 1..=calls {
+        let test_bed = scenario.test_bed();
+        let (result, failed) = fault::cut_off(nth, Errno::DQUOT, || (scenario.act)(&test_bed.engine));
+        assert_ne!(result, Err(Errno::NOSPC), "call {nth}: {failed:?}");
+        refused += usize::from((failed, result) == (Some(Call::Open), Err(Errno::DQUOT)));
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn branches_go_out_of_reach_at_every_call() {
     SCENARIOS.iter().for_each(every_call_is_the_last);
 }

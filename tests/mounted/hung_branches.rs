@@ -48,10 +48,15 @@ impl Drop for FrozenDaemon {
 }
 
 #[track_caller]
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(Duration::from_secs(60), what, done);
+}
+
+#[track_caller]
+pub(crate) fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        assert!(began.elapsed() < limit, "{what}: waited in vain");
         sleep(Duration::from_millis(20));
     }
 }

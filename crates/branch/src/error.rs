@@ -52,6 +52,7 @@ impl OpError {
                 Rejection::Unfit => Errno::OPNOTSUPP,
                 Rejection::Unreachable => Errno::IO,
                 Rejection::TooFull | Rejection::Excluded => Errno::NOSPC,
+                Rejection::OverQuota => Errno::DQUOT,
                 Rejection::ReadOnly => Errno::ROFS,
             },
             Self::Refused(errno) => errno,

@@ -203,7 +203,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
         // Half of what may be open is for directories, half for files.
         // Each keeps a directory of its branch in the kernel's memory.
         listing_entries: LISTING_ENTRIES,
-        dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512).min(1 << 18),
+        dir_fds: usize::try_from(fsstack_sys::thread::nofile_limit() / 2).unwrap_or(512).min(1 << 18),
         ..settings.options.engine.clone()
     }
 }

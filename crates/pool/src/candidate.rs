@@ -48,6 +48,8 @@ pub enum Rejection {
     Unreachable,
     /// It is under its floor (ENOSPC).
     TooFull,
+    /// The caller's quota on it is used up (EDQUOT).
+    OverQuota,
     /// Nothing may be created on it (EROFS).
     ReadOnly,
 }
@@ -60,6 +62,7 @@ impl fmt::Display for Rejection {
             Self::Unfit => "cannot hold the ACL or keep the inode flags of the directory",
             Self::Unreachable => "cannot be reached",
             Self::TooFull => "full, or under its floor",
+            Self::OverQuota => "the user's quota is used up",
             Self::ReadOnly => "read-only",
         })
     }
@@ -109,7 +112,11 @@ pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> 
     fmt::from_fn(move |out| {
         write!(out, "{}: ", Printable::path(path))?;
         match why {
-            Rejection::PathMissing | Rejection::Excluded | Rejection::Unfit | Rejection::Unreachable => {
+            Rejection::PathMissing
+            | Rejection::Excluded
+            | Rejection::Unfit
+            | Rejection::Unreachable
+            | Rejection::OverQuota => {
                 write!(out, "{why}")
             }
             Rejection::TooFull => explain_full(candidate, out),
@@ -165,6 +172,7 @@ mod tests {
         check(&[PathMissing, Unfit, ReadOnly], Unfit);
         check(&[Unfit, Unreachable, ReadOnly], Unreachable);
         check(&[Unreachable, TooFull], TooFull);
+        check(&[OverQuota, TooFull, ReadOnly], OverQuota);
         check(&[ReadOnly, PathMissing], PathMissing);
     }
 

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::fs::Timespec;
@@ -202,8 +202,9 @@ pub fn descriptors() -> io::Result<Vec<RawFd>> {
 /// # Errors
 /// It is not open.
 pub fn stat_of(number: RawFd) -> io::Result<rustix::fs::Stat> {
-    let copy = crate::handover::copy_of(number)?;
-    Ok(rustix::fs::fstat(&copy)?)
+    check_number(number)?;
+    // SAFETY: asked for attributes only; a number that is not open is answered by EBADF.
+    Ok(rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(number) })?)
 }
 
 /// Flags that the descriptor `number` was opened with.
@@ -211,7 +212,14 @@ pub fn stat_of(number: RawFd) -> io::Result<rustix::fs::Stat> {
 /// # Errors
 /// It is not open.
 pub fn flags_of(number: RawFd) -> io::Result<rustix::fs::OFlags> {
-    Ok(rustix::fs::fcntl_getfl(crate::handover::copy_of(number)?)?)
+    check_number(number)?;
+    // SAFETY: asked for its flags only; a number that is not open is answered by EBADF.
+    Ok(rustix::fs::fcntl_getfl(unsafe { BorrowedFd::borrow_raw(number) })?)
+}
+
+/// A negative number is no descriptor's.
+fn check_number(number: RawFd) -> io::Result<()> {
+    if number < 0 { Err(Errno::BADF.into()) } else { Ok(()) }
 }
 
 /// This program, to be run again: also where another one was installed in its place.

@@ -193,7 +193,24 @@ pub fn raise_nofile_limit() -> u64 {
         // If this is refused, the limit stays, and is returned.
         let _ = setrlimit(Resource::Nofile, raised);
     }
+    nofile_limit()
+}
+
+/// The limit of open files of this process.
+pub fn nofile_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Lowers the limit of open files of this process by `count`, at most by half of it: they are left to another process with the same table
+/// of descriptors, whose limit stays.
+///
+/// # Errors
+/// Error of the system call.
+pub fn leave_descriptors(count: u64) -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let Some(now) = limit.current else { return Ok(()) };
+    let lowered = Rlimit { current: Some(now.saturating_sub(count).max(now / 2)), maximum: limit.maximum };
+    Ok(setrlimit(Resource::Nofile, lowered)?)
 }
 
 /// Names the calling thread, truncated to 15 bytes.

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use fsstack_lab::{self as lab, MiB, needs};
 
 use super::drain::job;
 use super::*;
-use crate::hung_branches::until;
+use crate::hung_branches::{until, until_within};
 use crate::relocate::{assert_clean, mib};
 use crate::script::sh;
 
@@ -223,6 +224,37 @@ fn a_tier_outlives_the_mount_and_the_daemon_and_makes_way() {
 pub(crate) fn later() -> String {
     let hours = sh(std::path::Path::new("/"), "echo $(date -d '2 hours' +%H):00-$(date -d '3 hours' +%H):59");
     hours.trim().to_owned()
+}
+
+/// A window that is open now and closes within two minutes, by the clock of the machine.
+fn until_soon() -> String {
+    let minutes = sh(std::path::Path::new("/"), "echo $(date +%H:%M)-$(date -d '75 seconds' +%H:%M)");
+    minutes.trim().to_owned()
+}
+
+/// Small files move together, and together they take longer than the window.
+#[test]
+fn small_files_that_are_under_way_stay_when_the_window_closes() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    for n in 0..128 {
+        pool.write(n.to_string(), &[7; 256 << 10]);
+    }
+    let at = at(&pool);
+    let drain = ["branch", "drain", &at, &branch(&pool, "a"), "--rate", "16K", "--window", &until_soon()];
+    std::thread::scope(|scope| {
+        let drained = scope.spawn(|| command(binary()).args(drain).limit(Duration::from_secs(400)).output());
+        until("files are under way", || job(&pool)["state"] == "moving");
+        until_within(Duration::from_secs(300), "the drain is parked", || job(&pool)["state"] == "parked");
+        let parked = job(&pool);
+        output_of(&["job", "cancel", &at, &parked["id"].to_string()]);
+        drained.join().unwrap().unwrap();
+    });
+    for n in 0..128 {
+        assert_eq!(pool.holders(n.to_string()).len(), 1);
+        assert_eq!(pool.read(n.to_string()), [7; 256 << 10]);
+    }
+    assert_clean(&pool);
 }
 
 #[test]

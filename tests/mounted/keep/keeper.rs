@@ -1,8 +1,10 @@
 //! The keeper: what it does when daemons die one after another, and what without it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_sys::Errno;
 use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
@@ -115,4 +117,45 @@ fn restart_auto_keeps_where_that_is_possible() {
     crash_and_serve(&kept);
     assert_eq!(kept.read("file"), b"words");
     assert_eq!(restart(&mount("ring")), "off");
+}
+
+/// Keeper and daemon have one table of descriptors, and the keeper needs some of its own before it can close any.
+#[test]
+fn a_daemon_that_has_opened_all_that_it_may_is_started_again() {
+    needs!(mounting(), program("prlimit"), program("setpriv"));
+    let helper = lab::daemon::helper().unwrap();
+    let scripts = tempfile::tempdir().unwrap();
+    let script = scripts.path().join("limited");
+    // Root without this right may not raise its limits.
+    let run = format!(
+        "#!/bin/sh\nexec prlimit --nofile=300:300 setpriv --bounding-set -sys_resource '{}' \"$@\"\n",
+        helper.display()
+    );
+    fs::write(&script, run).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    for write_path in ["stacked", "passthrough"] {
+        let pool = lab::pool().tmp_branch("a").option("transport=dev").option("restart=keep");
+        let pool = pool.option(&format!("write-path={write_path}")).helper(&script).mount();
+        let mut files = Vec::new();
+        let refused = loop {
+            assert!(files.len() < 1000, "nothing was refused");
+            let opened = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(pool.at(files.len().to_string()));
+            match opened {
+                Ok(file) => files.push(file),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.raw_os_error(), Some(Errno::NFILE.raw_os_error()), "{refused}");
+        crash_and_serve(&pool);
+        for (n, file) in files.iter().enumerate() {
+            file.write_all_at(n.to_string().as_bytes(), 0).unwrap();
+        }
+        for n in 0..files.len() {
+            assert_eq!(pool.read(n.to_string()), n.to_string().as_bytes(), "{write_path}");
+        }
+    }
 }

@@ -26,6 +26,7 @@ use fsstack_pool::settings::Restart;
 use fsstack_sys::handover::{self, become_file};
 use fsstack_sys::keeper::{self, Ended, fork_with_same_descriptors};
 use fsstack_sys::process::Fork;
+use fsstack_sys::thread::leave_descriptors;
 
 use crate::handover::{Passing, plain_arguments};
 use crate::launch::LaunchError;
@@ -67,6 +68,9 @@ enum SharedWord {
     FailureLength = 16,
     Failure = 17,
 }
+
+/// Descriptors that the keeper may open and the daemon may not: it needs a few before it can close those of the dead daemon.
+const OF_THE_KEEPER: u64 = 32;
 
 /// Bytes of [`SharedWord::Failure`].
 const FAILURE_BYTES: usize = 240;
@@ -262,6 +266,9 @@ impl Served {
     pub(crate) fn start_keeping(self: &Arc<Self>) {
         let Some(kept) = self.union.kept().cloned() else { return };
         self.note_state();
+        if let Err(error) = leave_descriptors(OF_THE_KEEPER) {
+            tracing::warn!(%error, "restart=keep: no descriptors are left to the keeper; if all are in use when the daemon dies, the pool ends");
+        }
         serves(&kept);
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.

@@ -107,6 +107,7 @@ fn wish(file: WantedFile) -> Result<Wanted, CopyAnswer> {
 fn told(error: OpError) -> CopyError {
     let text = match error {
         OpError::NoBranch(Rejection::TooFull) => "every branch is under its floor".to_owned(),
+        OpError::NoBranch(Rejection::OverQuota) => "the owner's quota is used up on every branch".to_owned(),
         OpError::NoBranch(Rejection::ReadOnly) => "no branch may be written".to_owned(),
         OpError::NoBranch(Rejection::PathMissing) => {
             "the policy keeps to branches that have the directory".to_owned()

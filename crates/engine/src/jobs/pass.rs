@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
+use smallvec::SmallVec;
 
 use super::Jobs;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
@@ -142,17 +143,10 @@ impl<'a> Pass<'a> {
     ) {
         let (jobs, job) = (self.jobs, self.job);
         let is_held_up = job.is_held_up();
-        // Work since the job last stood aside.
         let since = Cell::new(Instant::now());
-        let branches = || std::iter::once(&from).chain(targets.iter());
-        let meanwhile = |departure: &Departure| {
-            job.keeps_to_window(departure);
-            let worked = since.get().elapsed();
-            if worked >= ASIDE_EVERY {
-                jobs.stand_aside(job, branches(), worked, |still| departure.hold_copy(still));
-                since.set(Instant::now());
-            }
-        };
+        let branches: SmallVec<[BranchIx; 4]> =
+            std::iter::once(from).chain(targets.iter().copied()).collect();
+        let meanwhile = |departure: &Departure| self.gives_way(departure, &branches, &since);
         let how = (&targets, job.work.manner(), file.names.clone());
         let tell = |departure: &Arc<Departure>| job.moves(departure);
         let moved = match (is_away, is_held_up) {
@@ -181,7 +175,18 @@ impl<'a> Pass<'a> {
             }
         }
         if !is_away && !is_held_up {
-            jobs.stand_aside(job, branches(), since.get().elapsed(), |_| {});
+            jobs.stand_aside(job, branches.iter(), since.get().elapsed(), |_| {});
+        }
+    }
+
+    /// A move is under way: it is called off when the job's window closes, and stands still while the job is to stand aside. `since` is
+    /// when the job last did.
+    fn gives_way(&self, departure: &Departure, branches: &[BranchIx], since: &Cell<Instant>) {
+        self.job.keeps_to_window(departure);
+        let worked = since.get().elapsed();
+        if worked >= ASIDE_EVERY {
+            self.jobs.stand_aside(self.job, branches.iter(), worked, |still| departure.hold_copy(still));
+            since.set(Instant::now());
         }
     }
 
@@ -201,11 +206,14 @@ impl<'a> Pass<'a> {
             let (ats, of_it): (Vec<usize>, Vec<_>) = held.iter().enumerate().filter(is_in).unzip();
             let files =
                 of_it.into_iter().map(|(open, leaving)| (open, &leaving.file.names, &leaving.targets));
-            let (manner, began) = (job.work.manner(), Instant::now());
-            let away = self.jobs.moves.move_batch_held(files, from, manner, |departure| job.moves(departure));
             let targets: HashSet<BranchIx> =
                 ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
-            self.jobs.stand_aside(job, std::iter::once(&from).chain(&targets), began.elapsed(), |_| {});
+            let branches: Vec<BranchIx> = std::iter::once(from).chain(targets).collect();
+            let since = Cell::new(Instant::now());
+            let tell = |departure: &Arc<Departure>| job.moves(departure);
+            let meanwhile = |departure: &Departure| self.gives_way(departure, &branches, &since);
+            let away = self.jobs.moves.move_batch_held(files, from, job.work.manner(), tell, meanwhile);
+            self.jobs.stand_aside(job, branches.iter(), since.get().elapsed(), |_| {});
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);
         }
         moved

@@ -259,7 +259,7 @@ impl Moves {
         let mount_root = to.acquire()?;
         let made = to.ask(|| to.stat_fd(fd.as_fd()))?;
         let how = order.cause.how(&pool.settings.relocation);
-        let goes_on = || order.departure.goes_on() && batch.departure.goes_on();
+        let goes_on = || order.departure.goes_on() && batch.departure.goes_on_copying();
         let shared = {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {

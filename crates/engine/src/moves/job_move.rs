@@ -176,6 +176,7 @@ impl Moves {
         from: BranchIx,
         manner: Manner,
         tell: impl FnOnce(&Arc<Departure>),
+        meanwhile: impl Fn(&Departure),
     ) -> Vec<bool> {
         let (mut moves, mut jobs) = (Vec::new(), Vec::new());
         for (held, names, targets) in held {
@@ -192,7 +193,7 @@ impl Moves {
         let batch = OrderedBatch { moves, departure: Arc::new(Departure::ordered()), from };
         if batch.moves.len() >= batch::FEWEST {
             tell(&batch.departure);
-            self.have_batch_moved(batch);
+            self.have_batch_moved(batch, meanwhile);
         }
         let has_moved = |job: Arc<JobMove>| matches!(*job.result.lock(), Some(Ok(())));
         jobs.into_iter().map(|job| job.is_some_and(has_moved)).collect()

@@ -199,8 +199,9 @@ impl Moves {
         self.carry_out_one(&order);
     }
 
-    /// Has a mover carry out a batch, and waits for its end; without a host for movers the calling thread does.
-    pub(crate) fn have_batch_moved(&self, batch: OrderedBatch) {
+    /// Has a mover carry out a batch, and waits for its end; `meanwhile` is done now and then. Without a host for movers the calling
+    /// thread moves the files.
+    pub(crate) fn have_batch_moved(&self, batch: OrderedBatch, meanwhile: impl Fn(&Departure)) {
         let (departure, from) = (batch.departure.clone(), batch.from);
         if self.hosted().is_none() {
             return self.carry_out(&Errand::Batch(batch));
@@ -214,7 +215,10 @@ impl Moves {
             lane.queue.push_back(Arc::new(Errand::Batch(batch)));
         }
         self.start_movers(from);
-        departure.wait(|| self.start_movers(from));
+        departure.wait(|| {
+            self.start_movers(from);
+            meanwhile(&departure);
+        });
     }
 
     /// Starts as many movers as there may be for those who wait to leave `full`.

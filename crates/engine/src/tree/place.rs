@@ -51,8 +51,7 @@ impl Tree {
             match make(*at) {
                 Err(error) if error.is_about_the_branch() => {
                     pool.branch(*at).distrust_space();
-                    let full = error.errno() != sys::Errno::ROFS;
-                    refused.push((*at, if full { Rejection::TooFull } else { Rejection::ReadOnly }));
+                    refused.push((*at, rejection(error)));
                 }
                 // The directory, or one above it, may not be added to (`chattr +i`, `+a`), which branches that have it say
                 // for themselves.
@@ -160,6 +159,15 @@ fn ancestor_branches(dir: &Arc<Inode>) -> Vec<BranchSet> {
         above = parent;
     }
     all
+}
+
+/// The reason of a branch that cannot take more.
+fn rejection(error: OpError) -> Rejection {
+    match error.errno() {
+        sys::Errno::ROFS => Rejection::ReadOnly,
+        sys::Errno::DQUOT => Rejection::OverQuota,
+        _ => Rejection::TooFull,
+    }
 }
 
 /// Whether the branch `at`, which answered with a fault, has surely made nothing: it was not asked, nobody was there to
