@@ -247,6 +247,7 @@ fn small_files_that_are_under_way_stay_when_the_window_closes() {
         until("files are under way", || job(&pool)["state"] == "moving");
         until_within(Duration::from_secs(300), "the drain is parked", || job(&pool)["state"] == "parked");
         let parked = job(&pool);
+        assert!(parked["moved_files"].as_u64() > Some(0), "what was copied has moved: {parked}");
         output_of(&["job", "cancel", &at, &parked["id"].to_string()]);
         drained.join().unwrap().unwrap();
     });

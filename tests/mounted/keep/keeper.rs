@@ -8,7 +8,7 @@ use fsstack_sys::Errno;
 use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
-use crate::command::{at, json};
+use crate::command::{at, json, output_of};
 use crate::hung_branches::until;
 use crate::script::sh;
 
@@ -136,6 +136,8 @@ fn a_daemon_that_has_opened_all_that_it_may_is_started_again() {
     for write_path in ["stacked", "passthrough"] {
         let pool = lab::pool().tmp_branch("a").option("transport=dev").option("restart=keep");
         let pool = pool.option(&format!("write-path={write_path}")).helper(&script).mount();
+        // The number of open directories is as at the mount.
+        output_of(&["set", &at(&pool), "entry-timeout=5"]);
         let mut files = Vec::new();
         let refused = loop {
             assert!(files.len() < 1000, "nothing was refused");

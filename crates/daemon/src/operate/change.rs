@@ -16,6 +16,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
 };
+use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_pool::settings::{Degraded, PageCache, Words as _, WritePath};
 use fsstack_pool::{Printable, RuleDir, suggestion};
 use fsstack_sys::whole_file;
@@ -158,7 +159,9 @@ impl Served {
 
     pub(super) fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
         let engine = engine_settings(settings);
-        self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
+        // As at the mount: with a keeper the daemon has lowered its limit since.
+        let change = |now: &mut EngineSettings| *now = EngineSettings { dir_fds: now.dir_fds, ..engine };
+        self.union.change(change).map_err(|error| Refusal::usage(error.to_string()))?;
         self.union.watch_tiers();
         self.adapter.set_timeouts(timeouts(&settings.options));
         if self.level.get() != settings.options.log.level {

@@ -43,6 +43,8 @@ struct DepartureState {
     stage: DepartureStage,
     /// The copy is to stand still, unless somebody besides its job waits for the move.
     is_held: bool,
+    /// Of a batch: no copy of a further file begins.
+    is_short: bool,
     waiters: u32,
     mover: Option<ThreadInCalls>,
 }
@@ -59,8 +61,13 @@ impl Departure {
     }
 
     fn new(yields: bool) -> Self {
-        let state =
-            DepartureState { stage: DepartureStage::Copying, is_held: false, waiters: 0, mover: None };
+        let state = DepartureState {
+            stage: DepartureStage::Copying,
+            is_held: false,
+            is_short: false,
+            waiters: 0,
+            mover: None,
+        };
         Self { yields, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -81,6 +88,16 @@ impl Departure {
     /// Whether the copy is still wanted.
     pub(crate) fn goes_on(&self) -> bool {
         self.state.lock().stage == DepartureStage::Copying
+    }
+
+    /// Has a batch end with the files whose copies have begun.
+    pub(crate) fn cut_short(&self) {
+        self.state.lock().is_short = true;
+    }
+
+    /// Whether a batch ends with the files whose copies have begun.
+    pub(crate) fn is_short(&self) -> bool {
+        self.state.lock().is_short
     }
 
     /// Has the copy stand still, or go on. A thread that waits to change the file has it go on all the same.

@@ -42,6 +42,11 @@ impl Budget {
         self.open() < self.limit
     }
 
+    /// Whether one more may be open, and as many as there are now besides.
+    pub fn has_much_room(&self) -> bool {
+        2 * self.open() < self.limit
+    }
+
     /// Counts `fd`.
     pub fn count(&self, fd: MountedFd) -> DirFd {
         DirFd::counted(fd, self.open.clone())

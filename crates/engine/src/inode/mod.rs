@@ -281,6 +281,11 @@ impl Inode {
         self.state.lock().unlinked_fd = Some(fd);
     }
 
+    /// Gives the object up, whose space is wanted.
+    pub(crate) fn drop_unlinked(&self) {
+        self.state.lock().unlinked_fd = None;
+    }
+
     /// The object itself, if a name of it was removed.
     pub(crate) fn unlinked_fd(&self) -> Option<Arc<DirFd>> {
         self.state.lock().unlinked_fd.clone()
@@ -299,16 +304,23 @@ impl Inode {
 
     /// The file was moved to `branch`.
     pub(crate) fn moved_to(&self, branch: BranchIx) {
-        if let Location::File(file) = &mut self.state.lock().location {
+        let mut state = self.state.lock();
+        if let Location::File(file) = &mut state.location {
             file.branch = branch;
             file.moves = file.moves.wrapping_add(1);
+            // It is of the object on the branch before.
+            state.unlinked_fd = None;
         }
     }
 
     /// The file was found on `branch` by this thread's lookup: the object that it opens there is the file.
     pub(crate) fn found_on(&self, branch: BranchIx) {
-        if let Location::File(file) = &mut self.state.lock().location {
+        let mut state = self.state.lock();
+        if let Location::File(file) = &mut state.location
+            && file.branch != branch
+        {
             file.branch = branch;
+            state.unlinked_fd = None;
         }
     }
 

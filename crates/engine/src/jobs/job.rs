@@ -149,6 +149,13 @@ impl Job {
         }
     }
 
+    /// Has a batch end with the files that are copied when the window closes.
+    pub(super) fn keeps_batch_to_window(&self, departure: &Departure) {
+        if self.is_outside(&self.progress.lock()) {
+            departure.cut_short();
+        }
+    }
+
     /// Whether its window is closed. What a drain counts, and what moves nothing, needs none.
     fn is_outside(&self, progress: &Progress) -> bool {
         let needs_none = self.work.manner().dry_run

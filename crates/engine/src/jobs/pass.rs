@@ -146,7 +146,10 @@ impl<'a> Pass<'a> {
         let since = Cell::new(Instant::now());
         let branches: SmallVec<[BranchIx; 4]> =
             std::iter::once(from).chain(targets.iter().copied()).collect();
-        let meanwhile = |departure: &Departure| self.gives_way(departure, &branches, &since);
+        let meanwhile = |departure: &Departure| {
+            job.keeps_to_window(departure);
+            self.gives_way(departure, &branches, &since);
+        };
         let how = (&targets, job.work.manner(), file.names.clone());
         let tell = |departure: &Arc<Departure>| job.moves(departure);
         let moved = match (is_away, is_held_up) {
@@ -179,10 +182,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A move is under way: it is called off when the job's window closes, and stands still while the job is to stand aside. `since` is
-    /// when the job last did.
+    /// A move is under way: it stands still while the job is to stand aside. `since` is when the job last did.
     fn gives_way(&self, departure: &Departure, branches: &[BranchIx], since: &Cell<Instant>) {
-        self.job.keeps_to_window(departure);
         let worked = since.get().elapsed();
         if worked >= ASIDE_EVERY {
             self.jobs.stand_aside(self.job, branches.iter(), worked, |still| departure.hold_copy(still));
@@ -211,7 +212,10 @@ impl<'a> Pass<'a> {
             let branches: Vec<BranchIx> = std::iter::once(from).chain(targets).collect();
             let since = Cell::new(Instant::now());
             let tell = |departure: &Arc<Departure>| job.moves(departure);
-            let meanwhile = |departure: &Departure| self.gives_way(departure, &branches, &since);
+            let meanwhile = |departure: &Departure| {
+                job.keeps_batch_to_window(departure);
+                self.gives_way(departure, &branches, &since);
+            };
             let away = self.jobs.moves.move_batch_held(files, from, job.work.manner(), tell, meanwhile);
             self.jobs.stand_aside(job, branches.iter(), since.get().elapsed(), |_| {});
             ats.into_iter().zip(away).for_each(|(at, away)| moved[at] = away);

@@ -212,6 +212,9 @@ impl Moves {
             if !batch.departure.goes_on() {
                 return Err(Errno::INTR.into());
             }
+            if batch.departure.is_short() {
+                break;
+            }
             match self.copy_for_batch(pool, (batch, to), source, moving) {
                 Ok(copied) => copies.push(copied),
                 Err(error) => tracing::debug!(%error, "a file is left out of a batch"),
@@ -219,7 +222,8 @@ impl Moves {
         }
         let row = |copied: &Copied<'_>| (copied.id(), copied.natural, birth(&copied.made));
         let rows: Vec<(Identity, Ino, u32)> = copies.iter().map(row).collect();
-        if copies.len() < FEWEST {
+        let fewest = if batch.departure.is_short() { 1 } else { FEWEST };
+        if copies.len() < fewest {
             return Err(Errno::AGAIN.into());
         }
         let noted = self.tree.index.note_files(to, &rows);

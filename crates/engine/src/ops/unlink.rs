@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::{self as sys, Errno, SysError};
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use smallvec::SmallVec;
 
 use crate::inode::Inode;
@@ -86,14 +86,14 @@ impl Union {
     }
 }
 
-/// Whether the space of `removed` may come back to the `branch` milliseconds after it lost its name. Where space is short that of a
-/// large object is wanted at once.
-fn may_wait_for_space(pool: &Pool, branch: &Member, removed: BorrowedFd<'_>) -> bool {
-    let Ok(stat) = branch.ask(|| sys::at::stat_fd(removed)) else { return false };
-    stat.blocks <= SMALL
+/// Whether `removed` may keep its space for the milliseconds until the kernel forgets it. Where that may be short, a large object's is
+/// wanted at once.
+fn may_keep_space(pool: &Pool, branch: &Member, removed: &Stat) -> bool {
+    removed.blocks <= SMALL
         || branch.space().is_ok_and(|space| {
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
-            space.available > floor.saturating_add(pool.settings.passthrough_headroom)
+            let wanted = floor.saturating_add(pool.settings.passthrough_headroom);
+            space.available > wanted.saturating_add(removed.blocks.saturating_mul(512))
         })
 }
 
@@ -101,23 +101,30 @@ impl Tree {
     /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
     /// again meanwhile.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
-        if inode.unlinked_fd().is_some() || !self.unlinked_inodes.has_room() {
-            return;
-        }
         let Some(at) = inode.branch() else { return };
         let branch = pool.branch(at);
-        if branch.renames_what_is_held() {
+        let stat = |fd: BorrowedFd<'_>| branch.ask(|| sys::at::stat_fd(fd));
+        // With page-cache=writeback the kernel sends times of removed files too, and takes ESTALE for a failed write.
+        let writes_back = pool.settings.page_cache == PageCache::WriteBack;
+        let may_keep_space = |stat: &Stat| writes_back || may_keep_space(pool, branch, stat);
+        if let Some(held) = inode.unlinked_fd() {
+            if !stat(held.as_fd()).is_ok_and(|stat| may_keep_space(&stat)) {
+                inode.drop_unlinked();
+            }
+            return;
+        }
+        if !self.unlinked_inodes.has_room() || branch.renames_what_is_held() {
             return;
         }
         let held = self.dirfd(pool, parent, at).and_then(|dir| {
             let opened = branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts));
             opened.map(|fd| dir.opened(fd))
         });
-        // With page-cache=writeback the kernel sends times of removed files too, and takes ESTALE for a failed write.
-        let writes_back = pool.settings.page_cache == PageCache::WriteBack;
-        // An object that cannot be held is removed all the same.
+        // An object that cannot be held is removed all the same. The kernel may know one that has other names for long.
         if let Ok(fd) = held
-            && (writes_back || may_wait_for_space(pool, branch, fd.as_fd()))
+            && let Ok(stat) = stat(fd.as_fd())
+            && (stat.nlink <= 1 || self.unlinked_inodes.has_much_room())
+            && may_keep_space(&stat)
         {
             inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
         }
