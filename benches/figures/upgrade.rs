@@ -47,10 +47,15 @@ pub(crate) fn run(test_bed: &TestBed, amount: UpgradeAmount, tables: &mut Vec<Ta
 }
 
 fn pauses(test_bed: &TestBed, amount: UpgradeAmount) -> Result<Table> {
-    fsstack_sys::thread::raise_nofile_limit();
+    let limit = usize::try_from(fsstack_sys::thread::raise_nofile_limit()).unwrap_or(usize::MAX);
+    let (able, unable): (Vec<usize>, Vec<usize>) =
+        amount.open.iter().partition(|open| **open + 2048 <= limit);
     let title = "Milliseconds of the longest call during a handover, by open files";
     let mut table = Table::new(title, Sense::LessIsBetter);
     table.notes.push("one thread asks for names that are not there, without pause; `fsstack upgrade`, or kill -9 of the daemon".into());
+    if !unable.is_empty() {
+        table.notes.push(format!("without {unable:?}: {limit} descriptors may be open here"));
+    }
     // Missing names are asked for each time.
     let contenders = [
         Contender::new(PLAIN, Server::Fsstack, &[OWN]),
@@ -59,7 +64,7 @@ fn pauses(test_bed: &TestBed, amount: UpgradeAmount) -> Result<Table> {
     for contender in &contenders {
         let at = test_bed.stand(contender, 2)?;
         let mut files = Vec::new();
-        for open in amount.open {
+        for open in &able {
             open_more(at.path(), *open, &mut files)?;
             for _ in 0..amount.metadata.rounds {
                 let pause = longest_call(at.path(), || upgrade(&at))?;
