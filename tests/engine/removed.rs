@@ -1,5 +1,5 @@
-//! A removed object stays until the kernel forgets it: whoever has it by a descriptor of its path, or as working
-//! directory, sees it as on any file system, and its number is not used again meanwhile.
+//! A removed object stays until the kernel forgets it: programs that have it by O_PATH, or as working directory, see it as on
+//! any file system, and its number is not used again meanwhile.
 
 use fsstack_engine::settings::Settings;
 use fsstack_pool::{BranchMode, Ino};

@@ -39,7 +39,7 @@ for n in range(100, 150):
     python(pool.path(), work);
 }
 
-/// What is held of a file whose other name stays is the object on the branch that the file has left.
+/// The object of a removed name is held where the file was; another name has moved.
 #[test]
 fn nothing_is_held_on_a_branch_that_a_file_has_left() {
     needs!(mounting(), loops());

@@ -43,7 +43,7 @@ struct DepartureState {
     stage: DepartureStage,
     /// The copy is to stand still, unless somebody besides its job waits for the move.
     is_held: bool,
-    /// Of a batch: no copy of a further file begins.
+    /// No copy of a further file of the batch begins.
     is_short: bool,
     waiters: u32,
     mover: Option<ThreadInCalls>,
