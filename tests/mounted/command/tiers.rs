@@ -226,9 +226,9 @@ pub(crate) fn later() -> String {
     hours.trim().to_owned()
 }
 
-/// A window that is open now and closes within two minutes, by the clock of the machine.
+/// A window that is open now and closes in one to two minutes, by the clock of the machine.
 fn until_soon() -> String {
-    let minutes = sh(std::path::Path::new("/"), "echo $(date +%H:%M)-$(date -d '75 seconds' +%H:%M)");
+    let minutes = sh(std::path::Path::new("/"), "echo $(date +%H:%M)-$(date -d '120 seconds' +%H:%M)");
     minutes.trim().to_owned()
 }
 

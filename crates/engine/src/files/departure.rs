@@ -90,9 +90,14 @@ impl Departure {
         self.state.lock().stage == DepartureStage::Copying
     }
 
-    /// Has a batch end with the files whose copies have begun.
+    /// Has a batch end with the files whose copies have begun. One that no mover has begun is called off.
     pub(crate) fn cut_short(&self) {
-        self.state.lock().is_short = true;
+        let mut state = self.state.lock();
+        state.is_short = true;
+        if state.mover.is_none() && state.stage == DepartureStage::Copying {
+            state.stage = DepartureStage::Over(DepartureOutcome::TryAgain);
+            self.changed.notify_all();
+        }
     }
 
     /// Whether a batch ends with the files whose copies have begun.
@@ -222,6 +227,18 @@ mod tests {
         called_off.call_off(DepartureOutcome::TryAgain);
         assert!(!called_off.goes_on_copying());
         assert!(held(2).goes_on_copying(), "a writer waits for a copy that stands still");
+    }
+
+    #[test]
+    fn a_batch_that_is_cut_short_ends_at_once_if_it_waits_and_goes_on_with_what_has_begun() {
+        let waits = Departure::ordered();
+        waits.cut_short();
+        assert_eq!(waits.wait(|| ()), DepartureOutcome::TryAgain);
+        assert!(!waits.begin());
+        let begun = Departure::ordered();
+        assert!(begun.begin() && !begun.is_short());
+        begun.cut_short();
+        assert!(begun.is_short() && begun.goes_on_copying() && begun.name());
     }
 
     #[test]

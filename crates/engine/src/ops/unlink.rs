@@ -106,7 +106,9 @@ impl Tree {
         let stat = |fd: BorrowedFd<'_>| branch.ask(|| sys::at::stat_fd(fd));
         // With page-cache=writeback the kernel sends times of removed files too, and takes ESTALE for a failed write.
         let writes_back = pool.settings.page_cache == PageCache::WriteBack;
-        let may_keep_space = |stat: &Stat| writes_back || may_keep_space(pool, branch, stat);
+        // An object with other names keeps its space anyway.
+        let may_keep_space =
+            |stat: &Stat| writes_back || stat.nlink > 1 || may_keep_space(pool, branch, stat);
         if let Some(held) = inode.unlinked_fd() {
             if !stat(held.as_fd()).is_ok_and(|stat| may_keep_space(&stat)) {
                 inode.drop_unlinked();
