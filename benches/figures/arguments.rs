@@ -249,11 +249,12 @@ impl Arguments {
 
     /// Numbers of files that are open while the daemon is replaced.
     pub(crate) fn upgraded(&self) -> upgrade::UpgradeAmount {
-        let open: &[usize] = match self.pace {
-            Pace::Quick => &[0, 1_000],
-            Pace::Full => &[0, 1_000, 10_000, 100_000],
+        // Two deaths in all need no pause: three within a minute end the pool.
+        let (open, kills): (&[usize], _) = match self.pace {
+            Pace::Quick => (&[0, 1_000], 1),
+            Pace::Full => (&[0, 1_000, 10_000, 100_000], self.rounds()),
         };
-        upgrade::UpgradeAmount { metadata: self.metadata(), open }
+        upgrade::UpgradeAmount { metadata: self.metadata(), open, kills }
     }
 
     /// Rounds and files of a drain.

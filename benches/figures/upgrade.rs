@@ -28,6 +28,8 @@ pub(crate) struct UpgradeAmount {
     pub(crate) metadata: metadata::MetadataAmount,
     /// Numbers of open files.
     pub(crate) open: &'static [usize],
+    /// Deaths of the daemon for each of them.
+    pub(crate) kills: usize,
 }
 
 pub(crate) fn run(test_bed: &TestBed, amount: UpgradeAmount, tables: &mut Vec<Table>) -> Result<()> {
@@ -56,42 +58,45 @@ fn pauses(test_bed: &TestBed, amount: UpgradeAmount) -> Result<Table> {
     if !unable.is_empty() {
         table.notes.push(format!("without {unable:?}: {limit} descriptors may be open here"));
     }
-    // Missing names are asked for each time.
+    // Without caches: each name that is not there is a request.
     let contenders = [
         Contender::new(PLAIN, Server::Fsstack, &[OWN]),
         Contender::new(KEPT, Server::Fsstack, &[OWN, &["restart=keep"]]),
     ];
-    for contender in &contenders {
+    let mut deaths = Vec::new();
+    for (contender, column) in contenders.iter().zip(["upgrade", "upgrade, kept"]) {
         let at = test_bed.stand(contender, 2)?;
         let mut files = Vec::new();
         for open in &able {
             open_more(at.path(), *open, &mut files)?;
+            let row = open.to_string();
             for _ in 0..amount.metadata.rounds {
-                let pause = longest_call(at.path(), || upgrade(&at))?;
-                table.put(
-                    &open.to_string(),
-                    if contender.name == KEPT { "upgrade, kept" } else { "upgrade" },
-                    ms(pause),
-                );
-                if contender.name == KEPT {
-                    let pause = longest_call(at.path(), || kill(&at))?;
-                    table.put(&open.to_string(), "kill -9, kept", ms(pause));
-                    // Three deaths in a minute end the pool.
-                    thread::sleep(Duration::from_secs(31));
-                }
+                table.put(&row, column, ms(longest_call(at.path(), || upgrade(&at))?));
+            }
+            let kills = if contender.name == KEPT { amount.kills } else { 0 };
+            for _ in 0..kills {
+                wait_for_a_death(&mut deaths);
+                table.put(&row, "kill -9, kept", ms(longest_call(at.path(), || kill(&at))?));
             }
         }
-        let column = if contender.name == KEPT { "upgrade, kept" } else { "upgrade" };
         drop(files);
-        for handovers in ["first", "last"] {
+        for handovers in ["ten", "twenty"] {
             (0..HANDOVERS).try_for_each(|_| upgrade(&at))?;
             let resident = serving(&at)?.resident()?;
-            let row = format!("MiB resident after ten handovers without open files, {handovers}");
+            let row = format!("MiB resident after {handovers} handovers without open files");
             table.put(&row, column, (resident >> 10) as f64 / 1024.0);
         }
         at.fall()?;
     }
     Ok(table)
+}
+
+/// Waits until one more death is not the third within a minute, which ends the pool.
+fn wait_for_a_death(deaths: &mut Vec<Instant>) {
+    if let Some(last_but_one) = deaths.len().checked_sub(2).map(|at| deaths[at]) {
+        thread::sleep(Duration::from_secs(61).saturating_sub(last_but_one.elapsed()));
+    }
+    deaths.push(Instant::now());
 }
 
 fn ms(time: Duration) -> f64 {

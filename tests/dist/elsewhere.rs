@@ -141,9 +141,9 @@ fn the_container_image_shows_the_demo() {
     podman().arg("load").arg("--input").arg(file(&dist, ".oci.tar")).run().unwrap();
     let name = format!("localhost/fsstack:{}", env!("CARGO_PKG_VERSION"));
     let run = podman().args(["run", "--rm", "--privileged", "--network=none"]);
-    // runc knows no container without a control group.
+    // runc refuses a container without a control group.
     let run = if which("runc").is_some() { run } else { run.arg("--cgroups=disabled") };
-    // What podman wants for a container is more than every root user may set.
+    // podman's default limits are higher than root may set in some containers and virtual machines.
     let run = run.args(["--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096"]);
     let shown = run.arg(&name).run();
     let removed = podman().args(["rmi", "--force", &name]).run();

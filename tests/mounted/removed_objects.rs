@@ -9,7 +9,7 @@ use crate::command::{at, branch, output_of};
 use crate::script::python;
 
 #[test]
-fn removed_and_replaced_objects_stay_for_who_has_them_by_path_only() {
+fn removed_and_replaced_objects_stay_for_programs_that_hold_them_by_o_path() {
     needs!(mounting(), loops(), program("python3"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
     let pool = pool.option("minfreespace=1M").option("passthrough-headroom=1M").mount();

@@ -114,7 +114,7 @@ fn extra_threads_at_the_device_start_for_calls_stuck_in_a_branch_and_end_again()
     assert!(base < worker_threads(&pool));
     drop(frozen);
     assert!(callers.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
-    // On a machine with other work it is long before each of them had a processor to leave.
+    // They run under SCHED_IDLE: beside other work it takes long until each of them gets a CPU and ends.
     until_within(Duration::from_secs(300), "the helpers have gone", || {
         assert!(fs::metadata(pool.at("here")).is_ok());
         worker_threads(&pool) == base

@@ -203,7 +203,7 @@ pub fn descriptors() -> io::Result<Vec<RawFd>> {
 /// It is not open.
 pub fn stat_of(number: RawFd) -> io::Result<rustix::fs::Stat> {
     check_number(number)?;
-    // SAFETY: asked for attributes only; a number that is not open is answered by EBADF.
+    // SAFETY: not negative, and used for this call only; a number that is not open is answered by EBADF.
     Ok(rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(number) })?)
 }
 
@@ -213,11 +213,11 @@ pub fn stat_of(number: RawFd) -> io::Result<rustix::fs::Stat> {
 /// It is not open.
 pub fn flags_of(number: RawFd) -> io::Result<rustix::fs::OFlags> {
     check_number(number)?;
-    // SAFETY: asked for its flags only; a number that is not open is answered by EBADF.
+    // SAFETY: not negative, and used for this call only; a number that is not open is answered by EBADF.
     Ok(rustix::fs::fcntl_getfl(unsafe { BorrowedFd::borrow_raw(number) })?)
 }
 
-/// A negative number is no descriptor's.
+/// Refuses negative numbers, which `BorrowedFd` must not have.
 fn check_number(number: RawFd) -> io::Result<()> {
     if number < 0 { Err(Errno::BADF.into()) } else { Ok(()) }
 }

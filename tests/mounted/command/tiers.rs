@@ -234,7 +234,7 @@ fn until_soon() -> String {
 
 /// Small files move together, and together they take longer than the window.
 #[test]
-fn small_files_that_are_under_way_stay_when_the_window_closes() {
+fn small_files_that_move_together_stop_with_the_window() {
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
     for n in 0..128 {

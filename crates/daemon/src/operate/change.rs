@@ -159,7 +159,7 @@ impl Served {
 
     pub(super) fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
         let engine = engine_settings(settings);
-        // As at the mount: with a keeper the daemon has lowered its limit since.
+        // Fixed at the mount. The limit that it came from may be lower now: `restart=keep` leaves descriptors to the keeper.
         let change = |now: &mut EngineSettings| *now = EngineSettings { dir_fds: now.dir_fds, ..engine };
         self.union.change(change).map_err(|error| Refusal::usage(error.to_string()))?;
         self.union.watch_tiers();

@@ -42,8 +42,8 @@ impl Budget {
         self.open() < self.limit
     }
 
-    /// Whether one more may be open, and as many as there are now besides.
-    pub fn has_much_room(&self) -> bool {
+    /// Whether less than half of the budget is used.
+    pub fn is_half_free(&self) -> bool {
         2 * self.open() < self.limit
     }
 

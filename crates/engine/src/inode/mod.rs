@@ -292,7 +292,7 @@ impl Inode {
         if let Location::File(file) = &mut state.location {
             file.branch = branch;
             file.moves = file.moves.wrapping_add(1);
-            // It is of the object on the branch before.
+            // The object on the former branch is not the file any more.
             state.unlinked_fd = None;
         }
     }

@@ -86,8 +86,8 @@ impl Union {
     }
 }
 
-/// Whether `removed` may keep its space for the milliseconds until the kernel forgets it. Where that may be short, a large object's is
-/// wanted at once.
+/// Whether `removed` may keep its space for the milliseconds until the kernel forgets it: always if it is small, else if the `branch`
+/// has so much free space that nobody misses it.
 fn may_keep_space(pool: &Pool, branch: &Member, removed: &Stat) -> bool {
     removed.blocks <= SMALL
         || branch.space().is_ok_and(|space| {
@@ -122,10 +122,11 @@ impl Tree {
             let opened = branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts));
             opened.map(|fd| dir.opened(fd))
         });
-        // An object that cannot be held is removed all the same. The kernel may know one that has other names for long.
+        // An object that cannot be held is removed all the same. One with other names may stay in the kernel's cache for hours, so such
+        // objects get half of the budget only.
         if let Ok(fd) = held
             && let Ok(stat) = stat(fd.as_fd())
-            && (stat.nlink <= 1 || self.unlinked_inodes.has_much_room())
+            && (stat.nlink <= 1 || self.unlinked_inodes.is_half_free())
             && may_keep_space(&stat)
         {
             inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
