@@ -9,7 +9,9 @@ use fsstack_pool::Ino;
 
 use crate::engine::{Engine, settings};
 use crate::kill;
-use crate::scenario::{DRAIN, DRAIN_FILES, DRAIN_LINKS, FILES, LINKED, LINKS};
+use crate::scenario::{
+    DRAIN, DRAIN_FILES, DRAIN_LINKED_FILES, DRAIN_LINKS, FILES, LINKED_FILES, LINKS, Scenario,
+};
 
 /// More calls than the process makes.
 const MOST: u64 = 20_000;
@@ -58,17 +60,19 @@ fn a_link_and_a_fifo_are_on_one_branch_wherever_a_drain_is_killed() {
     assert!(both > 0, "the process was never killed between the two names");
 }
 
-/// State of the file with several names, as a mount of `names` of the branches leaves it.
-fn links(pool: &Pool, names: &[&str], number: Ino) -> Result<(), String> {
-    let paths: Vec<_> = names.iter().map(|name| pool.branch(name).path()).collect();
-    let engine = Engine::over(paths.iter().copied(), settings("ff"));
-    for name in LINKS {
-        let path = Path::new(name);
-        let entry = engine.find(path).map_err(|error| format!("{name}: {error}"))?;
-        if (entry.ino, entry.attr.stat.nlink) != (number, 3) {
-            return Err(format!("{name}: {} with {} links, was {number}", entry.ino, entry.attr.stat.nlink));
+/// State of the files with these names, as a mount of all branches leaves it.
+fn links(pool: &Pool, files: &[&[&str]], numbers: &[Ino]) -> Result<(), String> {
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    let engine = Engine::over(paths.into_iter(), settings("ff"));
+    let all =
+        files.iter().zip(numbers).flat_map(|(names, ino)| names.iter().map(move |name| (names, name, ino)));
+    for (names, name, number) in all {
+        let entry = engine.find(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
+        let links = entry.attr.stat.nlink;
+        if (entry.ino, links as usize) != (*number, names.len()) {
+            return Err(format!("{name}: {} with {links} links, was {number}", entry.ino));
         }
-        if engine.read(path).unwrap() != LINKED.as_bytes() {
+        if engine.read(Path::new(name)).unwrap() != names[0].as_bytes() {
             return Err(format!("{name}: another content"));
         }
     }
@@ -78,16 +82,18 @@ fn links(pool: &Pool, names: &[&str], number: Ino) -> Result<(), String> {
         let [holder] = holders.as_slice() else { return Err(format!("{name} is on {holders:?}")) };
         Ok((holder.to_string(), pool.branch(holder).path().join(name).metadata().unwrap().ino()))
     };
-    let all: Vec<_> = LINKS.iter().map(|name| on(name)).collect::<Result<_, _>>()?;
-    if all.iter().any(|other| *other != all[0]) {
-        return Err(format!("several files: {all:?}"));
+    for names in files {
+        let all: Vec<_> = names.iter().map(|name| on(name)).collect::<Result<_, _>>()?;
+        if all.iter().any(|other| *other != all[0]) {
+            return Err(format!("several files: {all:?}"));
+        }
     }
     let left = pool.holders(".fsstack.moving");
     if left.is_empty() { Ok(()) } else { Err(format!("a hidden folder is left on {left:?}")) }
 }
 
 /// With `first` only those branches are mounted after the kill; then all.
-fn killed_with_links(first: &[&str]) {
+fn killed_with_links(scenario: &Scenario, files: &[&[&str]], first: &[&str]) {
     needs!(root());
     let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
     let pool = pool.unmounted();
@@ -96,52 +102,72 @@ fn killed_with_links(first: &[&str]) {
         for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
-        DRAIN_LINKS.prepare(&paths);
+        scenario.prepare(&paths);
         let engine = Engine::over(paths.into_iter(), settings("ff"));
-        engine.find(Path::new(LINKS[0])).unwrap().ino
+        files.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect::<Vec<Ino>>()
     };
-    let number = reset();
-    let (mounting, calls) = kill::child(&DRAIN_LINKS, &paths, None).unwrap();
-    assert!(pool.holders(LINKS[0]) != ["a"], "the job did not empty the branch");
-    assert_eq!(links(&pool, &["a", "b", "c"], number), Ok(()), "after {calls} calls");
-    let (mut wrong, mut both) = (Vec::new(), 0);
+    let numbers = reset();
+    let (mounting, calls) = kill::child(scenario, &paths, None).unwrap();
+    assert!(pool.holders(files[0][0]) != ["a"], "the job did not empty the branch");
+    assert_eq!(links(&pool, files, &numbers), Ok(()), "after {calls} calls");
+    let linked = || files.iter().filter(|names| names.len() > 1);
+    let (mut wrong, mut together) = (Vec::new(), 0);
     for nth in mounting + 1.. {
         assert!(nth < MOST, "the process does not end");
-        let number = reset();
-        if kill::child(&DRAIN_LINKS, &paths, Some(nth)).is_some() {
+        let numbers = reset();
+        if kill::child(scenario, &paths, Some(nth)).is_some() {
             break;
         }
-        both += usize::from(LINKS.iter().any(|path| pool.holders(path).len() > 1));
+        // Files that move by themselves are settled one after another.
+        together += usize::from(linked().all(|names| names.iter().any(|path| pool.holders(path).len() > 1)));
         if !first.is_empty() {
             let paths = first.iter().map(|name| pool.branch(name).path());
             let engine = Engine::over(paths, settings("ff"));
-            let seen = LINKS.map(|name| engine.find(Path::new(name)).map(|entry| entry.attr.stat.nlink));
-            // All names are there, or none; of those that the target shows.
-            if !first.contains(&"a") && seen.iter().any(|links| *links != seen[0]) {
-                wrong.push(format!("killed at {nth}: without the source {seen:?}"));
+            let links = |name: &&str| engine.find(Path::new(name)).map(|entry| entry.attr.stat.nlink);
+            for names in linked() {
+                let seen: Vec<_> = names.iter().map(links).collect();
+                // All names are there, or none; of those that the target shows.
+                if !first.contains(&"a") && seen.iter().any(|links| *links != seen[0]) {
+                    wrong.push(format!("killed at {nth}: without the source {seen:?}"));
+                }
             }
         }
-        if let Err(why) = links(&pool, &["a", "b", "c"], number) {
+        if let Err(why) = links(&pool, files, &numbers) {
             wrong.push(format!("killed at {nth}: {why}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(both > 0, "the process was never killed between the names");
+    assert!(together > 0, "the process was never killed between the names");
 }
 
 #[test]
 fn a_file_with_several_links_is_one_wherever_a_drain_is_killed() {
-    killed_with_links(&[]);
+    killed_with_links(&DRAIN_LINKS, LINKS, &[]);
 }
 
 #[test]
 fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_left() {
-    killed_with_links(&["b", "c"]);
+    killed_with_links(&DRAIN_LINKS, LINKS, &["b", "c"]);
 }
 
 #[test]
 fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_goes_to() {
-    killed_with_links(&["a"]);
+    killed_with_links(&DRAIN_LINKS, LINKS, &["a"]);
+}
+
+#[test]
+fn linked_files_of_a_batch_are_whole_wherever_it_is_killed() {
+    killed_with_links(&DRAIN_LINKED_FILES, LINKED_FILES, &[]);
+}
+
+#[test]
+fn linked_files_of_a_batch_are_whole_after_a_mount_without_the_branch_that_they_left() {
+    killed_with_links(&DRAIN_LINKED_FILES, LINKED_FILES, &["b", "c"]);
+}
+
+#[test]
+fn linked_files_of_a_batch_are_whole_after_a_mount_without_the_branch_that_they_go_to() {
+    killed_with_links(&DRAIN_LINKED_FILES, LINKED_FILES, &["a"]);
 }
 
 /// The numbers of the files, as a mount of all branches shows them, if each is whole and on one branch.

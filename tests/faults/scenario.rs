@@ -109,7 +109,15 @@ impl Scenario {
 pub(crate) fn named(name: &str) -> &'static Scenario {
     SCENARIOS
         .iter()
-        .chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN, &DRAIN_LINKS, &DRAIN_FILES, &DRAIN_HIDDEN])
+        .chain([
+            &MOVE,
+            &MOVE_WITH_ROOM,
+            &DRAIN,
+            &DRAIN_LINKS,
+            &DRAIN_LINKED_FILES,
+            &DRAIN_FILES,
+            &DRAIN_HIDDEN,
+        ])
         .find(|scenario| scenario.name == name)
         .unwrap()
 }
@@ -162,23 +170,39 @@ pub(crate) static DRAIN: Scenario = Scenario {
     leaves: Leaves::Nothing,
 };
 
-/// The names of [`DRAIN_LINKS`], in two directories.
-pub(crate) const LINKS: [&str; 3] = ["d/one", "d/two", "e/three"];
-pub(crate) const LINKED: &str = "linked";
+/// The names of each file of [`DRAIN_LINKS`], in two directories. Its content is the first one.
+pub(crate) const LINKS: &[&[&str]] = &[&["d/one", "d/two", "e/three"]];
 
 /// The first branch is emptied of a file with several hard links.
 pub(crate) static DRAIN_LINKS: Scenario = Scenario {
     name: "drain links",
-    prepare: |branches| {
-        put(branches[0], LINKS[0], LINKED);
-        put_dir(branches[0], "e");
-        for name in &LINKS[1..] {
-            fs::hard_link(branches[0].join(LINKS[0]), branches[0].join(name)).unwrap();
-        }
-    },
+    prepare: |branches| put_linked(branches, LINKS),
     act: drain,
     leaves: Leaves::Nothing,
 };
+
+/// Like [`LINKS`], of [`DRAIN_LINKED_FILES`]. They move as one batch, with a file of one name in whichever directory is listed last.
+pub(crate) const LINKED_FILES: &[&[&str]] =
+    &[&["d/one", "d/two", "e/three"], &["e/four", "d/five"], &["d/alone"], &["e/alone"]];
+
+/// The first branch is emptied of small files, some of which have several hard links.
+pub(crate) static DRAIN_LINKED_FILES: Scenario = Scenario {
+    name: "drain linked files",
+    prepare: |branches| put_linked(branches, LINKED_FILES),
+    act: drain,
+    leaves: Leaves::Nothing,
+};
+
+fn put_linked(branches: &[&Path; 3], files: &[&[&str]]) {
+    put_dir(branches[0], "d");
+    put_dir(branches[0], "e");
+    for names in files {
+        put(branches[0], names[0], names[0]);
+        for name in &names[1..] {
+            fs::hard_link(branches[0].join(names[0]), branches[0].join(name)).unwrap();
+        }
+    }
+}
 
 /// The files of [`DRAIN_FILES`], which move as one batch. Each has its path as content.
 pub(crate) const FILES: [&str; 3] = ["d/one", "d/two", "d/three"];

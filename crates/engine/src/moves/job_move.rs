@@ -180,7 +180,7 @@ impl Moves {
     ) -> Vec<bool> {
         let (mut moves, mut jobs) = (Vec::new(), Vec::new());
         for (held, names, targets) in held {
-            let fits = moves.len() < batch::MOST && held.inode.kind == Kind::File && names.len() == 1;
+            let fits = moves.len() < batch::MOST && held.inode.kind == Kind::File;
             let departure = if fits { held.file.leave_in_batch(from) } else { None };
             jobs.push(departure.map(|departure| {
                 let (targets, names) = (targets.clone(), names.clone());

@@ -2,6 +2,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod batch;
+pub(crate) mod batch_exchange;
 pub(crate) mod clone_metadata;
 pub(crate) mod directories;
 pub(crate) mod hidden;

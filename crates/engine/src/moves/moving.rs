@@ -11,6 +11,7 @@ use std::sync::Arc;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Stat, Time};
 use smallvec::SmallVec;
 
@@ -52,6 +53,16 @@ impl<'a> Move<'a> {
     /// It has several hard links, which move together.
     pub(crate) fn is_group(&self) -> bool {
         self.names.len() > 1
+    }
+
+    /// Its names are those of the copy on the branch `to` from now on.
+    pub(crate) fn has_moved(&self, to: BranchIx) {
+        self.inode.moved_to(to);
+        if self.is_group() {
+            // Lookups meanwhile saw fewer links, and took the other names for gone.
+            let note = |name: &InodeName| self.inode.note_name(&name.parent, &name.name, self.stat.nlink);
+            self.names.iter().for_each(note);
+        }
     }
 
     /// The first of its names.

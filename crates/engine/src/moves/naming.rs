@@ -94,12 +94,7 @@ impl Moves {
         self.tree.catalogue_names(pool, [moving.from.ix, new.to.ix], moving.names.iter());
         let old = named?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
-        moving.inode.moved_to(new.to.ix);
-        if moving.is_group() {
-            // Lookups meanwhile saw fewer links, and took the other names for gone.
-            let note = |name: &InodeName| moving.inode.note_name(&name.parent, &name.name, moving.stat.nlink);
-            moving.names.iter().for_each(note);
-        }
+        moving.has_moved(new.to.ix);
         Ok(old)
     }
 }

@@ -16,14 +16,68 @@ use std::os::fd::{AsFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::is_branch_fault;
 use fsstack_sys::file::sync_dir;
-use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use fsstack_sys::{self as sys, Call, Errno, Stat, SysError};
 
 use crate::pool::Pool;
-use crate::recovery::intent::{GROUP, SettledMove, settle_file, there, twin_of, used_on};
-use crate::recovery::record;
+use crate::recovery::intent::{SettledMove, settle_file, there, twin_of, used_on};
+use crate::recovery::record::{self, RecordKind};
 use crate::recovery::recover::own_folder;
 use crate::recovery::settle::{Occasion, walk};
-use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch, parse_batch};
+use crate::recovery::told::{
+    self, Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch, parse_batch,
+};
+
+/// Place of a file's intent on both branches: a record, or a part of the record of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct IntentAt<'a> {
+    record: &'a CStr,
+    /// The file's number in the batch.
+    number: Option<u32>,
+}
+
+impl<'a> IntentAt<'a> {
+    /// The record `record` is for this file alone.
+    pub(crate) fn of_one(record: &'a CStr) -> Self {
+        Self { record, number: None }
+    }
+
+    /// The intent in the body of its record.
+    fn of<'b>(&self, body: &'b mut [u8]) -> Option<&'b mut [u8]> {
+        match self.number {
+            None => Some(body),
+            Some(number) => told::intent_in_batch(body, number),
+        }
+    }
+
+    /// The record on the branch `on`. None: it has none.
+    fn record(&self, on: &Branch) -> Result<Option<(&'static RecordKind, Vec<u8>)>, SysError> {
+        let missing = |error: &SysError| error.errno == Errno::NOENT;
+        let folder = match own_folder(on) {
+            Err(error) if missing(&error) => None,
+            folder => folder?,
+        };
+        match folder.map(|folder| record::peek(on, folder.as_fd(), self.record)) {
+            Some(Err(error)) if missing(&error) => Ok(None),
+            body => Ok(body.transpose()?.flatten()),
+        }
+    }
+
+    /// The decision of the branch `on`. None: it has no intent.
+    fn decision(&self, on: &Branch) -> Result<Option<Decided>, SysError> {
+        let Some((_, mut body)) = self.record(on)? else { return Ok(None) };
+        Ok(self.of(&mut body).and_then(|intent| Told::parse(intent)).map(|told| told.decided))
+    }
+
+    /// The branch says from now on which copy is the file.
+    fn decide(&self, on: &Branch, decided: Decided) -> Result<(), SysError> {
+        let gone = SysError { call: Call::Open, errno: Errno::NOENT };
+        let folder = own_folder(on)?.ok_or(gone)?;
+        let (kind, mut body) = self.record(on)?.ok_or(gone)?;
+        let intent = self.of(&mut body).ok_or(gone)?;
+        *intent.first_mut().ok_or(gone)? = decided as u8;
+        record::replace(on, folder.as_fd(), self.record, kind, &body)
+    }
+}
 
 /// A name of a copy, and its attributes there.
 type NamedCopy = ((OwnedFd, CString), Stat);
@@ -50,7 +104,12 @@ pub(crate) fn settle_batch(
             twin.iter().find(|(other, _)| other == number).and_then(|(_, intent)| Told::parse(intent));
         let taken_back = pool.taken_back.has(&known_as);
         let decided = (of_twin.map(|twin| twin.decided), taken_back);
-        match settle_file(pool, on, (&told, intent), decided, occasion) {
+        let at = IntentAt { record: name, number: Some(*number) };
+        let settled = match told.path.contains(&SEPARATOR) {
+            true => settle(pool, on, (at, taken_back), (&told, intent), occasion),
+            false => settle_file(pool, on, (&told, intent), decided, occasion),
+        };
+        match settled {
             Ok(SettledMove::Whole) => pool.taken_back.remove(&known_as),
             Ok(SettledMove::Later(decided)) => {
                 left.push((*number, decided.unwrap_or_else(|| intent.to_vec())));
@@ -58,7 +117,9 @@ pub(crate) fn settle_batch(
             Err(error) if is_branch_fault(error.errno) => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, branch = %on.path.display(), "interrupted move: one file of several cannot be settled; the next mount tries again");
-                left.push((*number, intent.to_vec()));
+                // It may have been decided.
+                let now = at.record(on)?.and_then(|(_, mut body)| at.of(&mut body).map(|now| now.to_vec()));
+                left.push((*number, now.unwrap_or_else(|| intent.to_vec())));
             }
         }
     }
@@ -69,32 +130,33 @@ pub(crate) fn settle_batch(
     Ok(SettledMove::Later((now != record).then_some(now)))
 }
 
-/// Removes the names of one of the copies. `name` is the intent's on the branch `on`, `told` its content.
+/// Removes the names of one of the copies. `told` is the content of the intent `at`, as the branch `on` has it; `is_taken_back`: this
+/// daemon left the file where it was.
 pub(crate) fn settle(
     pool: &Pool,
     on: &Branch,
-    name: &CStr,
+    (at, is_taken_back): (IntentAt<'_>, bool),
     (told, record): (&Told<'_>, &[u8]),
     occasion: Occasion<'_>,
 ) -> Result<SettledMove, SysError> {
-    let at = |id: u16| {
+    let member = |id: u16| {
         pool.branches.iter().find(|branch| branch.id.get() == id).map(|member| -> &Branch { member })
     };
     let (from, to) = match on.id.get() == told.to {
-        true => (at(told.from), Some(on)),
-        false => (Some(on), at(told.to)),
+        true => (member(told.from), Some(on)),
+        false => (Some(on), member(told.to)),
     };
     let Some(to) = to else {
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == told.to);
         return settle_alone(on, told, record, lacks);
     };
     // Without it nothing was begun, or it is over.
-    let Some(on_to) = decision(to, name)? else { return Ok(SettledMove::Whole) };
-    let on_from = from.map_or(Ok(None), |from| decision(from, name))?;
-    let taken_back = on_from == Some(Decided::Old) || pool.taken_back.has(name);
+    let Some(on_to) = at.decision(to)? else { return Ok(SettledMove::Whole) };
+    let on_from = from.map_or(Ok(None), |from| at.decision(from))?;
+    let taken_back = on_from == Some(Decided::Old) || is_taken_back;
     let new = names_of(to, told.new, told)?;
     if on_to != Decided::New {
-        return take_back(to, name, told, (record, on_to), new);
+        return take_back(to, at, told, on_to, new);
     }
     let Some(from) = from else { return Ok(SettledMove::Later(None)) };
     let old = names_of(from, told.old, told)?;
@@ -115,12 +177,12 @@ pub(crate) fn settle(
     if finishes && used != Some(from.ix) {
         if on_from.is_some_and(|decided| decided != Decided::New) {
             // Killed with some of them gone, a mount without the target must not show the others.
-            decide(from, name, record, Decided::New)?;
+            at.decide(from, Decided::New)?;
         }
         return finish(from, old);
     }
     if takes_back && used != Some(to.ix) {
-        return take_back(to, name, told, (record, on_to), new);
+        return take_back(to, at, told, on_to, new);
     }
     let (from, to) = (from.path.display(), to.path.display());
     tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
@@ -139,14 +201,6 @@ fn settle_alone(from: &Branch, told: &Told<'_>, record: &[u8], lacks: bool) -> R
         }
         Decided::New | Decided::Not | Decided::Old => Ok(SettledMove::Later(None)),
     }
-}
-
-/// The intent `name` on the branch says from now on which copy is the file.
-fn decide(on: &Branch, name: &CStr, record: &[u8], decided: Decided) -> Result<(), SysError> {
-    let Some(folder) = own_folder(on)? else { return Ok(()) };
-    let mut record = record.to_vec();
-    record[0] = decided as u8;
-    record::replace(on, folder.as_fd(), name, &GROUP, &record)
 }
 
 /// The old names go.
@@ -171,9 +225,9 @@ fn is_unchanged(told: &Told<'_>, old: &[NamedCopy]) -> bool {
 /// The new names go, unless the copy was written to.
 fn take_back(
     to: &Branch,
-    name: &CStr,
+    at: IntentAt<'_>,
     told: &Told<'_>,
-    (record, on_to): (&[u8], Decided),
+    on_to: Decided,
     new: Vec<NamedCopy>,
 ) -> Result<SettledMove, SysError> {
     if !is_as_made(told, &new) {
@@ -183,7 +237,7 @@ fn take_back(
     }
     if on_to == Decided::New {
         // Killed with some of them gone, the next mount must not remove the old ones.
-        decide(to, name, record, Decided::Old)?;
+        at.decide(to, Decided::Old)?;
     }
     let any = !new.is_empty();
     remove(new)?;
@@ -195,20 +249,6 @@ fn take_back(
 
 fn is_as_made(told: &Told<'_>, new: &[NamedCopy]) -> bool {
     new.iter().all(|(_, stat)| told.new.is_written_as(stat))
-}
-
-/// The intent on `on`. None: it has none.
-fn decision(on: &Branch, name: &CStr) -> Result<Option<Decided>, SysError> {
-    let missing = |error: &SysError| error.errno == Errno::NOENT;
-    let folder = match own_folder(on) {
-        Err(error) if missing(&error) => None,
-        folder => folder?,
-    };
-    let body = match folder.map(|folder| record::peek(on, folder.as_fd(), name)) {
-        Some(Err(error)) if missing(&error) => None,
-        body => body.transpose()?.flatten(),
-    };
-    Ok(body.and_then(|(_, body)| Told::parse(&body).map(|told| told.decided)))
 }
 
 fn paths<'a>(told: &Told<'a>) -> impl Iterator<Item = &'a [u8]> {

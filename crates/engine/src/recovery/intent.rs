@@ -30,7 +30,7 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::member::staged::fresh_name;
 use crate::pool::Pool;
-use crate::recovery::group;
+use crate::recovery::group::{self, IntentAt};
 use crate::recovery::record::{self, RecordKind, Successor, Written};
 use crate::recovery::recover::own_folder;
 use crate::recovery::root_attribute;
@@ -44,6 +44,9 @@ pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
 pub(crate) const GROUP: RecordKind = RecordKind { suffix: SORT.suffix, format: 5 };
 /// Those of several files (`batch.rs`).
 pub(crate) const BATCH: RecordKind = RecordKind { suffix: SORT.suffix, format: 6 };
+/// Those of several files, some of which have several hard links.
+pub(crate) const LINKED_BATCH: RecordKind = RecordKind { suffix: SORT.suffix, format: 7 };
+
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
     pub(crate) from: &'a Branch,
@@ -202,6 +205,11 @@ impl Noted<'_> {
     }
 }
 
+/// Whether records of that kind are about several files.
+pub(crate) fn is_of_several(kind: &RecordKind) -> bool {
+    [&BATCH, &LINKED_BATCH].contains(&kind)
+}
+
 /// How far an intent could be settled.
 pub(crate) enum SettledMove {
     Whole,
@@ -219,7 +227,8 @@ pub(crate) fn settle(
 ) -> Result<SettledMove, SysError> {
     let Some(reported) = Told::parse(record) else { return Ok(SettledMove::Whole) };
     if reported.path.contains(&SEPARATOR) {
-        return group::settle(pool, on, name, (&reported, record), occasion);
+        let at = IntentAt::of_one(name);
+        return group::settle(pool, on, (at, pool.taken_back.has(name)), (&reported, record), occasion);
     }
     let twin = twin_of(pool, on, name, &reported)?;
     let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));

@@ -39,7 +39,8 @@ pub(crate) struct RecordKind {
     pub(crate) format: u16,
 }
 
-const SORTS: [&RecordKind; 4] = [&intent::SORT, &intent::GROUP, &intent::BATCH, &journal::SORT];
+const SORTS: [&RecordKind; 5] =
+    [&intent::SORT, &intent::GROUP, &intent::BATCH, &intent::LINKED_BATCH, &journal::SORT];
 
 /// A record that is on a branch, and in use by this process.
 #[must_use = "it is acted on by the next mount unless it is done with"]
@@ -262,6 +263,14 @@ impl Written {
         Ok(())
     }
 
+    /// Removes what was prepared to take its place, and is not needed.
+    pub(crate) fn discard(&self, on: &Branch, successor: Successor) {
+        match on.ask(|| open_folder(on)) {
+            Ok(folder) => successor.discard(folder.as_fd()),
+            Err(error) => tracing::debug!(%error, "a part of a record is left for the next mount"),
+        }
+    }
+
     pub(crate) fn name(&self) -> &CStr {
         &self.name
     }
@@ -369,7 +378,7 @@ mod tests {
     fn kinds_of_one_suffix_are_told_apart_by_their_format() {
         let later = RecordKind { suffix: c".move", format: 9 };
         for (sort, known) in
-            [(&intent::SORT, true), (&intent::GROUP, true), (&intent::BATCH, true), (&later, false)]
+            [(&intent::SORT, true), (&intent::GROUP, true), (&intent::LINKED_BATCH, true), (&later, false)]
         {
             let record = sort.encode(b"names").unwrap();
             let (found, parsed) = RecordKind::parse_as(c"1.move", &record).unwrap();

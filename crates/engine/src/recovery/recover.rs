@@ -233,7 +233,7 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
         Ok(Some((sort, body))) => {
             if *sort == journal::SORT {
                 about(&body, away)
-            } else if *sort == intent::BATCH {
+            } else if intent::is_of_several(sort) {
                 told::is_batch_about(&body, away)
             } else {
                 told::is_about(&body, away)
@@ -395,7 +395,7 @@ fn clear_record(
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     if *sort != journal::SORT {
-        let settle = if *sort == intent::BATCH { group::settle_batch } else { intent::settle };
+        let settle = if intent::is_of_several(sort) { group::settle_batch } else { intent::settle };
         match settle(pool, branch, name, body, occasion)? {
             intent::SettledMove::Whole => {
                 pool.taken_back.remove(name);

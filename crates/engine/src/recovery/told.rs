@@ -137,6 +137,15 @@ pub(crate) fn parse_batch(mut record: &[u8]) -> Option<Vec<(u32, &[u8])>> {
     Some(entries)
 }
 
+/// The intent of the file `number` in the record of a batch.
+pub(crate) fn intent_in_batch(record: &mut [u8], number: u32) -> Option<&mut [u8]> {
+    let entries = parse_batch(record)?;
+    let at = entries.iter().position(|(other, _)| *other == number)?;
+    let before: usize = entries[..at].iter().map(|(_, intent)| 8 + intent.len()).sum();
+    let len = entries[at].1.len();
+    record.get_mut(before + 8..before + 8 + len)
+}
+
 /// Name for one file of the batch `record`, for what is known of it besides the record.
 pub(crate) fn name_in_batch(record: &CStr, number: u32) -> CString {
     let mut name = format!("{number}.").into_bytes();
@@ -162,5 +171,12 @@ mod tests {
         for len in 0..record.len() {
             assert_eq!(parse_batch(&record[..len]).is_some(), ends.contains(&len), "cut at {len}");
         }
+        let mut changed = record.clone();
+        for (number, intent) in entries {
+            assert_eq!(intent_in_batch(&mut changed, number).unwrap(), intent);
+        }
+        assert_eq!(intent_in_batch(&mut changed, 1), None);
+        intent_in_batch(&mut changed, 2).unwrap()[0] = b'T';
+        assert_eq!(parse_batch(&changed).unwrap()[2], (2, &b"The third"[..]));
     }
 }
