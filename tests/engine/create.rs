@@ -37,6 +37,30 @@ fn a_skeleton_is_made_where_the_parent_is_missing() {
 }
 
 #[test]
+fn a_branch_with_another_object_in_place_of_the_parent_is_passed_over() {
+    let pool = TestBed::with(&[NoCreate, ReadWrite, ReadWrite], settings());
+    pool.put_dir(0, "d/below");
+    pool.put_dir(0, "e");
+    pool.put(1, "d", "a file");
+    std::os::unix::fs::symlink("/etc", pool.on(1, "e")).unwrap();
+    pool.put(1, "other", "x");
+    for path in ["d/film", "d/below/film", "e/film"] {
+        pool.write(path, "x");
+        assert_eq!(pool.holders(path), [2]);
+    }
+    pool.mkdir("e/dir").unwrap();
+    for dir in ["d", "e"] {
+        assert_eq!(pool.rename("other", &format!("{dir}/other")), Err(Errno::XDEV));
+        assert_eq!(pool.link("other", &format!("{dir}/other")).unwrap_err(), Errno::XDEV);
+    }
+    // No other branch is left for it.
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
+    pool.put_dir(0, "d");
+    pool.put(1, "d", "a file");
+    assert_eq!(pool.create("d/film").unwrap_err(), Errno::NOTDIR);
+}
+
+#[test]
 fn the_most_specific_reason_is_reported() {
     let full = Settings { floor: Floor::Bytes(u64::MAX), ..settings() };
     for (modes, settings, want) in [

@@ -257,3 +257,23 @@ fn a_set_uid_bit_and_a_strangers_first_open_never_meet() {
     }
     union.destroy();
 }
+
+#[test]
+fn a_truncation_by_name_to_the_present_size_keeps_the_times() {
+    let pool = TestBed::new(1);
+    let ino = pool.write("film", "text");
+    let past = SetTime::At(Time { sec: 1_000_000_000, nsec: 0 });
+    let mtime = |size, handle| {
+        pool.setattr(ino, Change { mtime: Some(past), ..Change::default() }).unwrap();
+        let change = Change { size: Some(size), ..Change::default() };
+        pool.union.setattr(ino, handle, change, Caller::DAEMON).unwrap();
+        pool.stat("film").stat.mtime.sec
+    };
+    assert_eq!(mtime(4, None), 1_000_000_000);
+    assert!(mtime(5, None) > 1_000_000_000);
+    let open = pool.open(ino, OFlags::RDWR).unwrap();
+    assert_eq!(mtime(5, None), 1_000_000_000);
+    assert!(mtime(5, Some(open.handle)) > 1_000_000_000, "ftruncate(2)");
+    assert_eq!(pool.read("film").unwrap(), "text\0");
+    pool.close(open);
+}

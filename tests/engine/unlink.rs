@@ -2,6 +2,7 @@
 
 use fsstack_engine::ops::WriteTerms;
 use fsstack_lab::needs;
+use fsstack_lab::shell::command;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
@@ -119,4 +120,47 @@ fn an_open_file_outlives_its_directory() {
     pool.rmdir("d").unwrap();
     assert_eq!(pool.read_handle(file), "x");
     assert_eq!(pool.getattr(file.ino).unwrap().stat.size, 1);
+}
+
+#[test]
+fn a_removal_that_is_refused_removes_no_copy() {
+    needs!(root());
+    let pool = TestBed::new(3);
+    for at in 1..3 {
+        for path in ["d/film", "fixed/film", "gone/film", "over/film", "dirs/sub/film"] {
+            pool.put(at, path, if at == 1 { "shown" } else { "hidden" });
+        }
+        std::fs::remove_file(pool.on(at, "dirs/sub/film")).unwrap();
+    }
+    pool.put(0, "over/new", "new");
+    pool.put_dir(0, "d");
+    // The shown object, its directory, a hidden object, the target of a rename, a directory.
+    let fixed = [(1, "d/film"), (1, "fixed"), (2, "gone/film"), (1, "over/film"), (1, "dirs/sub")];
+    let chattr = |how: &str| {
+        for (at, path) in fixed {
+            command("chattr").arg(how).arg(pool.on(at, path)).run().unwrap();
+        }
+    };
+    chattr("+i");
+    let before = pool.snapshot();
+    let refused = [
+        ("unlink", pool.unlink("d/film")),
+        ("rename", pool.rename("d/film", "d/other")),
+        ("unlink in a fixed directory", pool.unlink("fixed/film")),
+        ("unlink of a fixed hidden file", pool.unlink("gone/film")),
+        ("rename over", pool.rename("over/new", "over/film")),
+        ("rmdir", pool.rmdir("dirs/sub")),
+    ];
+    let after = pool.snapshot();
+    chattr("-i");
+    for (how, answer) in refused {
+        assert_eq!(answer, Err(Errno::PERM), "{how}");
+    }
+    assert_eq!(after, before);
+    assert_eq!(pool.holders("dirs/sub"), [1, 2]);
+    pool.rename("over/new", "over/film").unwrap();
+    assert_eq!(pool.holders("over/film"), [0]);
+    pool.unlink("d/film").unwrap();
+    pool.rmdir("dirs/sub").unwrap();
+    assert!(pool.holders("d/film").is_empty() && pool.holders("dirs/sub").is_empty());
 }

@@ -75,7 +75,7 @@ fn a_program_runs_from_the_pool() {
 
 #[test]
 fn stores_into_a_map_are_no_hole() {
-    needs!(mounting(), program("python3"));
+    needs!(mounting(), program("python3"), program("tar"));
     for way in ways() {
         // A volume treats it as a hole without a pool too, and so does a pool that uses passthrough, as with `auto`.
         if lab::test_bed::is_gluster() && !way.contains(&"write-path=stacked") {
@@ -94,6 +94,8 @@ assert os.lseek(other, 0, os.SEEK_DATA) <= 500000, 'taken for a hole'
 assert os.lseek(other, 500000, os.SEEK_HOLE) > 500005, 'a hole where data is'
 subprocess.run(['cp', 'file', 'copy'], check=True)
 assert open('copy', 'rb').read()[500000:500005] == b'hello', 'not copied'
+archive = subprocess.run('tar -cSf - file | tar -xOf -', shell=True, check=True, capture_output=True)
+assert archive.stdout[500000:500005] == b'hello', 'not archived'
 late = os.open('late', os.O_RDWR | os.O_CREAT)
 os.write(late, b'x' * 65536)
 assert os.lseek(late, 0, os.SEEK_DATA) == 0 and os.lseek(late, 0, os.SEEK_HOLE) == 65536

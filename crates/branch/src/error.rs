@@ -49,6 +49,7 @@ impl OpError {
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {
                 Rejection::PathMissing => Errno::NOENT,
+                Rejection::Obstructed => Errno::NOTDIR,
                 Rejection::Unfit => Errno::OPNOTSUPP,
                 Rejection::Unreachable => Errno::IO,
                 Rejection::TooFull | Rejection::Excluded => Errno::NOSPC,
@@ -80,9 +81,17 @@ impl OpError {
         }
     }
 
+    /// True if the branch has an object of another kind in place of a directory that it is given.
+    pub fn is_obstructed(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => matches!(sys.errno, Errno::NOTDIR | Errno::LOOP),
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
     /// Maps the error of copying a parent directory to a branch: there the name cannot be made, elsewhere it could.
     pub fn of_a_new_parent(self) -> Self {
-        if self.is_unfit() { Self::Refused(Errno::XDEV) } else { self }
+        if self.is_unfit() || self.is_obstructed() { Self::Refused(Errno::XDEV) } else { self }
     }
 
     /// True if an fsync or close reported lost data.

@@ -42,6 +42,8 @@ pub enum Rejection {
     PathMissing,
     /// A strict placement rule does not name it (ENOSPC).
     Excluded,
+    /// It has an object of another kind in place of the parent directory, or of one above (ENOTDIR).
+    Obstructed,
     /// It cannot hold the parent's ACL, or keep what its inode flags promise (EOPNOTSUPP).
     Unfit,
     /// It does not answer (EIO).
@@ -59,6 +61,7 @@ impl fmt::Display for Rejection {
         out.write_str(match self {
             Self::PathMissing => "does not hold the parent directory",
             Self::Excluded => "not named by the strict placement rule for the directory",
+            Self::Obstructed => "has an object of another kind in place of the directory, or of one above",
             Self::Unfit => "cannot hold the ACL or keep the inode flags of the directory",
             Self::Unreachable => "cannot be reached",
             Self::TooFull => "full, or under its floor",
@@ -114,6 +117,7 @@ pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> 
         match why {
             Rejection::PathMissing
             | Rejection::Excluded
+            | Rejection::Obstructed
             | Rejection::Unfit
             | Rejection::Unreachable
             | Rejection::OverQuota => {
@@ -169,7 +173,8 @@ mod tests {
         check(&[PathMissing, PathMissing], PathMissing);
         check(&[ReadOnly, ReadOnly], ReadOnly);
         check(&[ReadOnly, TooFull, PathMissing], TooFull);
-        check(&[PathMissing, Unfit, ReadOnly], Unfit);
+        check(&[PathMissing, Obstructed, ReadOnly], Obstructed);
+        check(&[Obstructed, Unfit, ReadOnly], Unfit);
         check(&[Unfit, Unreachable, ReadOnly], Unreachable);
         check(&[Unreachable, TooFull], TooFull);
         check(&[OverQuota, TooFull, ReadOnly], OverQuota);

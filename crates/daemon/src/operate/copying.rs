@@ -112,6 +112,9 @@ fn told(error: OpError) -> CopyError {
         OpError::NoBranch(Rejection::PathMissing) => {
             "the policy keeps to branches that have the directory".to_owned()
         }
+        OpError::NoBranch(Rejection::Obstructed) => {
+            "every branch with room has an object of another kind in place of the directory".to_owned()
+        }
         OpError::NoBranch(Rejection::Unfit) => {
             "no branch can hold the directory's ACL or keep its inode flags".to_owned()
         }

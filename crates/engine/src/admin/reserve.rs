@@ -111,7 +111,7 @@ impl Union {
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
                 && let Err(error) = self.tree.skeleton(pool, parent, *at)
-                && error.is_unfit()
+                && (error.is_unfit() || error.is_obstructed())
             {
                 last = Some(error);
                 continue;

@@ -132,6 +132,9 @@ impl Tree {
             match self.skeleton(pool, dir, at) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.errno() == Errno::PERM => why = "it is append-only or immutable",
+                Err(error) if error.is_obstructed() => {
+                    why = "the other branches have objects of another kind in its place";
+                }
                 Err(error) if error.is_unfit() => why = "no other branch can hold its attributes",
                 Err(error) => why = job_move::in_words(error),
             }

@@ -139,6 +139,7 @@ impl Union {
         if self.tree.same_object(pool, from, at, &targets)? {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
+        check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))?;
         let from_fd = self.tree.dirfd(pool, from.dir, at)?;
         let to_fd = self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
         self.tree.sync_renamed(pool, (to.dir, to.name), &[at]);
@@ -162,6 +163,28 @@ impl Union {
         self.tree.moved(pool, known, from, to, at, replaced.zip(removal));
         Ok(())
     }
+}
+
+/// Checks that a rename of the file `from` on the branch `at` is not refused after hidden files were removed for it: those of its
+/// name, `hidden`, and all but the first of `targets`, which have the new one.
+///
+/// # Errors
+/// EPERM if one, or a directory with one, is immutable or append-only.
+fn check_replaceable(
+    tree: &Tree,
+    pool: &Pool,
+    (from, at): (End<'_>, BranchIx),
+    to: End<'_>,
+    (hidden, targets): (&DirStats, &DirStats),
+) -> Result<()> {
+    let replaces_hidden = targets.iter().skip(1).any(|(other, _)| *other != at);
+    if hidden.is_empty() && !replaces_hidden {
+        return Ok(());
+    }
+    let mut sources = hidden.clone();
+    sources.push((at, tree.stat_in(pool, from.dir, at, from.name)?));
+    tree.check_not_fixed(pool, from.dir, &sources)?;
+    tree.check_not_fixed(pool, to.dir, targets)
 }
 
 impl Tree {

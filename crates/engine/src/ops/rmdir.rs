@@ -48,6 +48,11 @@ impl Union {
             for at in &branches {
                 self.tree.check_empty(&pool, &parent, name, *at)?;
             }
+            let mut holders = self.tree.find_all(&pool, &parent, name, None)?;
+            holders.retain(|(_, stat)| stat.is_dir());
+            if holders.len() > 1 {
+                self.tree.check_not_fixed(&pool, &parent, &holders)?;
+            }
         }
         let known = match self.tree.known(&parent, name) {
             None => {

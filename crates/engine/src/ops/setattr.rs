@@ -104,7 +104,9 @@ impl Union {
             {
                 file.check_fixed(false)?;
             }
-            self.truncate(&pool, &inode, &pin, size)?;
+            // On remote branches another client may have changed the size since it was last asked for.
+            let by_name = handle.is_none() && inode.branch().is_some_and(|at| !pool.branch(at).is_remote());
+            self.truncate(&pool, &inode, &pin, (size, by_name))?;
         }
         // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
@@ -124,16 +126,27 @@ impl Union {
         Ok(Attr { ino, validity: inode.validity(), stat })
     }
 
-    fn truncate(&self, pool: &Pool, inode: &Arc<Inode>, pin: &Pin, size: u64) -> Result<()> {
+    /// Sets the file's size. `by_name`: as truncate(2) does, which changes nothing where the size is this one already, on XFS and ext4.
+    fn truncate(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        pin: &Pin,
+        (size, by_name): (u64, bool),
+    ) -> Result<()> {
+        let truncate = |fd: BorrowedFd<'_>| match by_name && sys::at::stat_fd(fd)?.size == size {
+            true => Ok(()),
+            false => sys::file::truncate(fd, size),
+        };
         match pin {
             Pin::Open(file) => {
                 file.make_writable()?;
-                let cut = || file.change(CallKind::Long, |fd| sys::file::truncate(fd, size));
+                let cut = || file.change(CallKind::Long, truncate);
                 self.with_room(inode, file, size, cut)
             }
             Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => pin.ask_long(pool, |fd| {
                 let fd = pool.branch(*at).past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))?;
-                sys::file::truncate(fd.as_fd(), size)
+                truncate(fd.as_fd())
             }),
         }
     }

@@ -19,6 +19,7 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::Tree;
+use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
@@ -52,11 +53,12 @@ impl Union {
         }
         let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         let shown = known.as_ref().and_then(|inode| inode.branch());
+        let mut reported = OpError::MISSING;
+        let copies = self.tree.removable(&pool, &parent, name, shown, &mut reported)?;
         slots::acts(0);
         let mut removed = false;
         let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
-        let mut reported = OpError::MISSING;
-        for at in parent.copies().into_iter().rev() {
+        for at in copies.into_iter().rev() {
             // Each branch is a journal of its own: after a power cut hidden copies could be back, and show. So their
             // removal is synced before the shown copy goes.
             if shown.is_none_or(|shown| shown == at) {
@@ -147,6 +149,61 @@ impl Tree {
                 Ok(_) => return Err(branch.said(SysError { call: sys::Call::Unlink, errno: Errno::ROFS })),
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Branches to remove `name` from, in order: the one that shows it, `shown`, and those that have a hidden file of that name. If there
+    /// are several, all can be removed. `reported`: EISDIR if one has a directory there, which is not removed.
+    ///
+    /// # Errors
+    /// EPERM if a copy, or a directory with one, is immutable or append-only; the error of a branch that cannot be asked.
+    fn removable(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        shown: Option<BranchIx>,
+        reported: &mut OpError,
+    ) -> Result<SmallVec<[BranchIx; 2]>> {
+        let copies = parent.copies();
+        if copies.len() == 1 {
+            return Ok(copies.into_iter().collect());
+        }
+        let mut holders = DirStats::new();
+        for at in copies.iter().copied().filter(|at| Some(*at) != shown) {
+            match self.stat_in(pool, parent, at, name) {
+                Ok(stat) if stat.is_dir() => *reported = Errno::ISDIR.into(),
+                Ok(stat) => holders.push((at, stat)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(at) = shown.filter(|_| !holders.is_empty()) {
+            match self.stat_in(pool, parent, at, name) {
+                Ok(stat) => holders.push((at, stat)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if holders.len() > 1 {
+            self.check_not_fixed(pool, parent, &holders)?;
+        }
+        let has = |at: &BranchIx| Some(*at) == shown || holders.iter().any(|(holder, _)| holder == at);
+        Ok(copies.into_iter().filter(has).collect())
+    }
+
+    /// Checks that the objects of one name in `parent`, on the branches of `holders`, may be removed: of several none is, or all are.
+    ///
+    /// # Errors
+    /// EPERM if one, or a directory with one, is immutable or append-only.
+    pub(crate) fn check_not_fixed(&self, pool: &Pool, parent: &Arc<Inode>, holders: &DirStats) -> Result<()> {
+        for (at, stat) in holders {
+            let (branch, dir) = (pool.branch(*at), self.dirfd(pool, parent, *at)?);
+            let above = branch.ask(|| sys::at::stat_fd(dir.as_fd()))?;
+            if [stat, &above].into_iter().any(|stat| stat.is_immutable() || stat.is_append_only()) {
+                return Err(branch.said(SysError { call: sys::Call::Unlink, errno: Errno::PERM }));
             }
         }
         Ok(())

@@ -56,6 +56,7 @@ impl Tree {
                 // The directory, or one above it, may not be added to (`chattr +i`, `+a`), which branches that have it say
                 // for themselves.
                 Err(error) if lacked && error.is_unfit() => refused.push((*at, Rejection::Unfit)),
+                Err(error) if lacked && error.is_obstructed() => refused.push((*at, Rejection::Obstructed)),
                 Err(error) if lacked && error.errno() == sys::Errno::PERM => fixed = Some(error),
                 // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
                 // and its answer was lost: there would be two of them.

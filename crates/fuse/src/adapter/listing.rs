@@ -5,7 +5,7 @@ use fsstack_engine::ops::Sink;
 use fsstack_pool::{Handle, Ino};
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
-use super::narrowed::Modes;
+use super::narrowed::ShownAttrs;
 use super::{Adapter, Served, Timeouts, errno};
 use crate::convert;
 
@@ -18,10 +18,10 @@ impl Adapter {
         plus: bool,
         answer: &mut Answer<'_>,
     ) -> Served {
-        let (union, timeouts, modes) = (&self.union, &self.timeouts(), self.modes());
+        let (union, timeouts, shown) = (&self.union, &self.timeouts(), self.shown_attrs());
         answer
             .dirents(size, |writer| {
-                let mut rows = Rows { writer, timeouts, modes, plus, closed: false };
+                let mut rows = Rows { writer, timeouts, shown, plus, closed: false };
                 union.readdir(Handle(fh), cookie, plus.then_some(timeouts.fresh()), &mut rows)
             })
             .map_err(errno)
@@ -54,7 +54,7 @@ impl Adapter {
 struct Rows<'a, 'w, 'b> {
     writer: &'w mut wire::DirentWriter<'b>,
     timeouts: &'a Timeouts,
-    modes: Modes<'a>,
+    shown: ShownAttrs<'a>,
     plus: bool,
     closed: bool,
 }
@@ -68,7 +68,7 @@ impl Sink for Rows<'_, '_, '_> {
     fn put(&mut self, listed: &Listed<'_>, entry: Option<&Entry>) {
         let name = listed.name.to_bytes();
         let written = if self.plus {
-            let entry = entry.map(|entry| convert::entry(&self.modes.entry(*entry), self.timeouts));
+            let entry = entry.map(|entry| convert::entry(&self.shown.entry(*entry), self.timeouts));
             self.writer.plus(entry.as_ref(), listed.ino.0, listed.cookie, listed.dtype, name)
         } else {
             self.writer.plain(listed.ino.0, listed.cookie, listed.dtype, name)

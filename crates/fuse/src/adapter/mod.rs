@@ -33,7 +33,7 @@ pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
 use crate::transport::interrupts::Interrupts;
-use narrowed::Modes;
+use narrowed::ShownAttrs;
 pub use timeouts::Timeouts;
 
 /// Action of a transport after the adapter has handled a request.
@@ -302,12 +302,12 @@ impl Adapter {
     }
 
     fn getattr(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
-        let attr = self.modes().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
+        let attr = self.shown_attrs().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
         full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
     }
 
     fn statx(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
-        let attr = self.modes().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
+        let attr = self.shown_attrs().attr(self.union.getattr(ino, fh.map(Handle)).map_err(errno)?);
         full(answer.statx(&convert::statx(&attr), self.attr_valid(&attr)))
     }
 
@@ -325,18 +325,18 @@ impl Adapter {
         let ino = Ino(request.header.nodeid);
         let attr =
             self.union.setattr(ino, change.fh.map(Handle), wanted, self.caller(request, 0)).map_err(errno)?;
-        let attr = self.modes().attr(attr);
+        let attr = self.shown_attrs().attr(attr);
         full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
     }
 
-    /// Returns the maker of the modes in replies.
-    fn modes(&self) -> Modes<'_> {
-        Modes::new(&self.union, self.xattrs)
+    /// Returns the maker of the attributes in replies.
+    fn shown_attrs(&self) -> ShownAttrs<'_> {
+        ShownAttrs::new(&self.union, self.xattrs)
     }
 
     /// Converts an entry for a reply.
     fn entry(&self, entry: &Entry) -> wire::Entry {
-        convert::entry(&self.modes().entry(*entry), &self.timeouts())
+        convert::entry(&self.shown_attrs().entry(*entry), &self.timeouts())
     }
 
     fn attr_valid(&self, attr: &Attr) -> Duration {

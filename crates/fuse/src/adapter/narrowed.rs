@@ -1,11 +1,15 @@
-//! Modes of a pool without extended attributes (`xattr=off`).
+//! Attributes that the kernel is sent in place of the branch's.
 //!
-//! The kernel then knows no ACL and decides by the mode alone, whose group bits are an ACL's mask: it would let in users that
+//! With `page-cache=on` and `writeback` bytes that a program has stored may be in the kernel alone. A file that has none on its branch
+//! has no blocks there, and programs that archive sparse files (GNU tar, `-S`) read nothing of it: it is shown with a block.
+//!
+//! In a pool without extended attributes (`xattr=off`) the kernel knows no ACL and decides by the mode alone, whose group bits are an ACL's mask: it would let in users that
 //! an ACL keeps out. So an object with an ACL is shown with a mode that grants each user no more than the ACL does. The mode
 //! may grant less.
 
 use fsstack_engine::Union;
 use fsstack_engine::answer::{Attr, Entry};
+use fsstack_engine::settings::PageCache;
 use fsstack_pool::settings::Xattrs;
 
 /// Kind of object among a mode's bits, and a symbolic link.
@@ -14,23 +18,27 @@ const SYMLINK: u32 = 0o120_000;
 /// Bits of group and others, which an ACL is about.
 const NOT_OWNER: u32 = 0o077;
 
-/// Makes the modes that the kernel is sent.
+/// Makes the attributes that the kernel is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Modes<'a> {
+pub(super) struct ShownAttrs<'a> {
     union: &'a Union,
     xattrs: Xattrs,
 }
 
-impl<'a> Modes<'a> {
+impl<'a> ShownAttrs<'a> {
     pub(super) fn new(union: &'a Union, xattrs: Xattrs) -> Self {
         Self { union, xattrs }
     }
 
-    /// Returns `attr` with the mode to be shown.
+    /// Returns `attr` with the mode and the number of blocks to be shown.
     pub(super) fn attr(self, mut attr: Attr) -> Attr {
         let mode = attr.stat.mode;
         if self.xattrs == Xattrs::Off && mode & NOT_OWNER != 0 && mode & KIND != SYMLINK {
             attr.stat.mode = self.narrowed(&attr);
+        }
+        let may_lack_bytes = attr.stat.blocks == 0 && attr.stat.size > 0 && attr.stat.is_file();
+        if may_lack_bytes && self.union.pool().settings.page_cache != PageCache::Off {
+            attr.stat.blocks = 1;
         }
         attr
     }
