@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "fsstack", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(
-    after_help = "POOL is a mount point, a name as `fsstack list` shows it, or the beginning of one.\n\
+    after_help = "POOL is a mount point, a name as `fsstack list` shows it, or the beginning of such a name.\n\
 Pools are mounted by mount(8): mount -t fsstack /branch1:/branch2 /mount/point\n\
 Exit status: 0 done, 1 refused in the current state, 2 usage error, 3 not found, 4 daemon not running, 5 permission denied."
 )]

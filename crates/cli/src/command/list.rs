@@ -2,8 +2,8 @@
 
 use super::show::{self, Style};
 use super::table::{Side, Table};
-use super::{Failed, pool};
-use fsstack_control::api::{ListedPool, PoolList};
+use super::{Failed, dead, pool};
+use fsstack_control::api::{DeadPool, ListedPool, PoolList};
 use fsstack_pool::Printable;
 
 pub(crate) fn run(style: Style) -> Result<(), Failed> {
@@ -15,7 +15,13 @@ pub(crate) fn run(style: Style) -> Result<(), Failed> {
         branches: pool.entry.branches.iter().map(|b| Printable::path(&b.path()).to_string()).collect(),
         socket: pool.socket.exists().then(|| Printable::path(&pool.socket).to_string()),
     };
-    let list = PoolList { pools: pools.live.iter().map(listed).collect(), cleaned_up: pools.swept };
+    let dead = dead::mounts(&pools.live, |_| true);
+    let dead = dead.iter().map(|mount| DeadPool { mount_point: mount.shown(), error: mount.reason() });
+    let list = PoolList {
+        pools: pools.live.iter().map(listed).collect(),
+        dead: dead.collect(),
+        cleaned_up: pools.swept,
+    };
     show::answer(style, &list, human)
 }
 
@@ -31,6 +37,7 @@ fn human(list: &PoolList) -> String {
     }
     let cleaned =
         list.cleaned_up.iter().map(|id| format!("{id}: its daemon is dead; what it left was cleaned up\n"));
+    let dead = list.dead.iter().map(|mount| format!("{}: {}\n", mount.mount_point, mount.error));
     let text = if list.pools.is_empty() { "no pool is mounted\n".to_owned() } else { table.text() };
-    text + &cleaned.collect::<String>()
+    text + &dead.chain(cleaned).collect::<String>()
 }

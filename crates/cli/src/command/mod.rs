@@ -9,6 +9,7 @@ mod branch;
 mod catalogue;
 mod check;
 mod copy;
+mod dead;
 mod doctor;
 mod explain;
 mod failure;

@@ -1,6 +1,7 @@
-//! Finds the pool that the user names: by mount point, name, or the beginning of either.
+//! Finds the pool that the user names: by its mount point, its name, or the beginning of its name.
 
 use super::Failed;
+use super::dead::{self, DeadMount};
 use fsstack_control::Client;
 use fsstack_control::registry::{self, RegistryEntry};
 use fsstack_pool::Printable;
@@ -62,30 +63,45 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     if let Some(pool) = live.iter().rfind(|pool| place.as_ref() == Some(&pool.entry.mount_point())) {
         return Ok(pool.clone());
     }
-    // An unset variable in a script names no pool.
-    let names_none = word.is_empty() || word == "/";
-    let begins = |pool: &&Pool| {
-        let mount_point = pool.entry.mount_point();
-        let named = pool.entry.id.starts_with(word)
-            || mount_point.as_os_str().as_encoded_bytes().starts_with(word.as_bytes());
-        named && !names_none
-    };
-    let shown = Printable(word.as_bytes());
-    match live.iter().filter(begins).collect::<Vec<_>>().as_slice() {
-        [pool] => return Ok((*pool).clone()),
-        [] => {}
-        several => {
-            let names: Vec<String> = several.iter().map(|pool| pool.entry.id.clone()).collect();
-            return Err(Failed::Usage(format!("{shown}: begins the names of {}", names.join(", "))));
-        }
+    // Before the beginnings of names: a dead pool's whole name may begin that of a live one.
+    let typed = std::path::absolute(word).unwrap_or_else(|_| PathBuf::from(word));
+    let place = place.unwrap_or(typed);
+    let is_word = |at: &Path| at == place || registry::pool_id(at) == word;
+    if let Some(mount) = dead::mounts(&live, is_word).pop() {
+        return Err(is_dead(word, &mount));
     }
-    let dead = place.unwrap_or_else(|| PathBuf::from(word));
-    if swept.iter().any(|id| id == word || *id == registry::pool_id(&dead)) {
+    if swept.iter().any(|id| id == word || *id == registry::pool_id(&place)) {
         return Err(Failed::Dead(format!(
-            "{shown}: its daemon is dead; what it left in /run was cleaned up; take the dead mount off with umount, and mount it again"
+            "{}: its daemon is dead; what it left in /run was cleaned up; mount it again",
+            Printable(word.as_bytes())
         )));
     }
-    Err(unknown(word, &live))
+    begun_by(word, &live)
+}
+
+/// Finds the only pool whose name begins with `word`. A path is matched as a whole only, and an empty word, as of an unset variable in
+/// a script, names no pool.
+fn begun_by(word: &str, live: &[Pool]) -> Result<Pool, Failed> {
+    if word.is_empty() || word.contains('/') {
+        return Err(unknown(word, live));
+    }
+    let begun: Vec<&Pool> = live.iter().filter(|pool| pool.entry.id.starts_with(word)).collect();
+    let dead = dead::mounts(live, |at| registry::pool_id(at).starts_with(word));
+    match (begun.as_slice(), dead.as_slice()) {
+        ([pool], []) => Ok((*pool).clone()),
+        ([], [mount]) => Err(is_dead(word, mount)),
+        ([], []) => Err(unknown(word, live)),
+        _ => {
+            let names = begun.iter().map(|pool| pool.entry.id.clone()).chain(dead.iter().map(DeadMount::id));
+            let names: Vec<String> = names.collect();
+            let shown = Printable(word.as_bytes());
+            Err(Failed::Usage(format!("{shown}: begins the names of {}", names.join(", "))))
+        }
+    }
+}
+
+fn is_dead(word: &str, mount: &DeadMount) -> Failed {
+    Failed::Dead(format!("{}: {}", Printable(word.as_bytes()), mount.reason()))
 }
 
 fn unknown(word: &str, live: &[Pool]) -> Failed {
@@ -100,8 +116,8 @@ fn unknown(word: &str, live: &[Pool]) -> Failed {
 
 /// The pool that holds `path`, and the path from the pool's root. The last name need not exist.
 pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
-    let full = absolute(path)?;
     let Pools { live, .. } = all();
+    let full = absolute(path).map_err(|failed| in_dead_mount(path, path, &live).unwrap_or(failed))?;
     let holds = |pool: &&Pool| full.starts_with(pool.entry.mount_point());
     let found = live.iter().filter(holds).max_by_key(|pool| pool.entry.mount_point().as_os_str().len());
     match found {
@@ -109,11 +125,25 @@ pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
             let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(&full);
             Ok((pool.clone(), inside.as_os_str().as_encoded_bytes().to_vec()))
         }
-        None => Err(Failed::Missing(format!(
-            "{}: not in a pool; `fsstack list` shows the pools",
-            Printable::path(path)
-        ))),
+        None => Err(in_dead_mount(path, &full, &live).unwrap_or_else(|| {
+            Failed::Missing(format!(
+                "{}: not in a pool; `fsstack list` shows the pools",
+                Printable::path(path)
+            ))
+        })),
     }
+}
+
+/// Returns the failure for a path in a mount without a daemon; `full` is as much of it as could be resolved.
+fn in_dead_mount(path: &Path, full: &Path, live: &[Pool]) -> Option<Failed> {
+    let full = std::path::absolute(full).ok()?;
+    let mount = dead::mounts(live, |at| full.starts_with(at)).pop()?;
+    Some(Failed::Dead(format!(
+        "{}: in the pool {}: {}",
+        Printable::path(path),
+        mount.shown(),
+        mount.reason()
+    )))
 }
 
 /// Resolves symbolic links in the path's directory, but not in its last component.

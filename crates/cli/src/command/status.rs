@@ -4,29 +4,47 @@ use super::rule::misplaced;
 use super::show::{self, Style};
 use super::table::{Side, Table, age, latency, size};
 use super::tier::percent;
-use super::{Failed, pool};
+use super::{Failed, dead, pool};
 use fsstack_control::api::{Descriptors, SilentPool, Status, StatusList};
 use std::fmt::Write as _;
 
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
-    let mut list = StatusList { pools: Vec::new(), silent: Vec::new() };
-    match word {
-        Some(word) => list.pools.push(pool::find(word)?.client().status()?),
-        None => pool::all().live.iter().for_each(|pool| match pool.client().status() {
-            Ok(status) => list.pools.push(status),
-            Err(error) => list.silent.push(SilentPool {
-                id: pool.entry.id.clone(),
-                mount_point: pool.shown(),
-                error: error.to_string(),
-            }),
-        }),
-    }
+    let (list, first) = match word {
+        Some(word) => {
+            let status = pool::find(word)?.client().status()?;
+            (StatusList { pools: vec![status], silent: Vec::new() }, None)
+        }
+        None => all(),
+    };
     show::answer(style, &list, |list| {
         let silent =
             list.silent.iter().map(|pool| format!("{} ({}): {}\n", pool.mount_point, pool.id, pool.error));
         let parts: Vec<String> = list.pools.iter().map(human).chain(silent).collect();
         if parts.is_empty() { "no pool is mounted\n".to_owned() } else { parts.join("\n") }
-    })
+    })?;
+    first.map_or(Ok(()), Err)
+}
+
+/// Asks every pool. Returns the failure of the first that has no answer, too.
+fn all() -> (StatusList, Option<Failed>) {
+    let (mut list, mut first) = (StatusList { pools: Vec::new(), silent: Vec::new() }, None);
+    let live = pool::all().live;
+    for pool in &live {
+        match pool.client().status() {
+            Ok(status) => list.pools.push(status),
+            Err(error) => {
+                let (id, mount_point) = (pool.entry.id.clone(), pool.shown());
+                list.silent.push(SilentPool { id, mount_point, error: error.to_string() });
+                first.get_or_insert(Failed::from(error));
+            }
+        }
+    }
+    for mount in dead::mounts(&live, |_| true) {
+        let (shown, error) = (mount.shown(), mount.reason());
+        first.get_or_insert_with(|| Failed::Dead(format!("{shown}: {error}")));
+        list.silent.push(SilentPool { id: mount.id(), mount_point: shown, error });
+    }
+    (list, first)
 }
 
 fn human(status: &Status) -> String {

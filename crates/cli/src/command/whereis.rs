@@ -10,8 +10,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
-    let places = paths.iter().map(|path| location(path)).collect::<Result<Vec<_>, _>>()?;
-    show::answer(style, &FileLocations { places }, human)
+    let (mut places, mut failures) = (Vec::new(), Vec::new());
+    for path in paths {
+        match location(path) {
+            Ok(place) => places.push(place),
+            Err(failed) => failures.push(failed),
+        }
+    }
+    if !places.is_empty() || style == Style::Json {
+        show::answer(style, &FileLocations { places }, |found| human(found, paths.len()))?;
+    }
+    // The first is the command's own; the caller prints it.
+    let mut failures = failures.into_iter();
+    let Some(first) = failures.next() else { return Ok(()) };
+    failures.for_each(|failed| super::tell(&format!("fsstack: {failed}\n")));
+    Err(first)
 }
 
 fn location(path: &Path) -> Result<FileLocation, Failed> {
@@ -28,8 +41,8 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
                 .collect(),
             path: shown,
         }),
-        // No such attribute: the path is outside any pool, or of a type that cannot have attributes.
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {
+        // No such attribute: the path is outside any pool, or of a type that cannot have attributes. Or its pool's daemon is dead.
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::NOTCONN) => {
             let (pool, inside) = pool::holding(path)?;
             let explained = pool.client().explain(&inside)?;
             let at = explained.copies.first().cloned().unwrap_or_default();
@@ -46,7 +59,8 @@ fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-fn human(places: &FileLocations) -> String {
+/// Formats the places of those of `asked` paths that have one.
+fn human(places: &FileLocations, asked: usize) -> String {
     let line = |location: &FileLocation| {
         let others: String = location
             .copies
@@ -54,7 +68,7 @@ fn human(places: &FileLocations) -> String {
             .filter(|copy| **copy != location.at)
             .map(|copy| format!("  also at {copy}\n"))
             .collect();
-        if places.places.len() == 1 {
+        if asked == 1 {
             format!("{}\n{others}", location.at)
         } else {
             format!("{}: {}\n{others}", location.path, location.at)

@@ -10,8 +10,21 @@ use super::Status;
 pub struct PoolList {
     /// Live pools.
     pub pools: Vec<ListedPool>,
+    /// Mounts without a daemon that answers.
+    #[serde(default)]
+    pub dead: Vec<DeadPool>,
     /// Names of pools whose daemons were killed, and whose leftovers were just removed.
     pub cleaned_up: Vec<String>,
+}
+
+/// A mount without a daemon that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DeadPool {
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Its state, and the remedy.
+    pub error: String,
 }
 
 /// A live pool.
@@ -60,11 +73,11 @@ pub struct ExportShown {
 pub struct StatusList {
     /// One pool, or all.
     pub pools: Vec<Status>,
-    /// Pools that live, but do not answer.
+    /// Pools that do not answer: their daemons are dead, stopped, or for another user only.
     pub silent: Vec<SilentPool>,
 }
 
-/// A pool that lives, but does not answer.
+/// A pool that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SilentPool {

@@ -1,16 +1,11 @@
 //! The kernel, its limits, and mounts whose daemons are gone.
 
 use super::DoctorReport;
+use crate::command::dead;
 use crate::command::pool::Pool;
-use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
-use fsstack_pool::Printable;
-use fsstack_sys::mounts;
-use rustix::io::Errno;
+use fsstack_control::api::Descriptors;
 use std::fs;
 use std::path::Path;
-
-/// fsstack's types in the mount table; the second with `nfs-identity`.
-const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 
 /// Enough descriptors for a large pool: one for each open file and directory.
 const ENOUGH_FILES: u64 = 16_384;
@@ -113,55 +108,51 @@ fn request_timeout(key: &str, seconds: &str) -> String {
     )
 }
 
-/// Compares the daemon's open descriptors with its limit.
-pub(super) fn descriptors(pid: u32, shown: &str, report: &mut DoctorReport) {
-    let limits = read(&format!("/proc/{pid}/limits")).unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let most: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    let open =
-        fs::read_dir(format!("/proc/{pid}/fd")).map(|files| u64::try_from(files.count()).unwrap_or(u64::MAX));
-    match (open, most) {
-        (Ok(open), Some(most)) if most / 10 * 9 < open => {
-            report.fail(
-                shown,
-                format!("{open} of {most} descriptors are open: raise the limit (LimitNOFILE=, ulimit -n)"),
-            );
-        }
-        (Ok(open), Some(most)) if most < ENOUGH_FILES => {
-            report.warn(
-                shown,
-                format!(
-                    "may open {most} descriptors ({open} are open): raise the limit (LimitNOFILE=, ulimit -n)"
-                ),
-            );
-        }
-        (Ok(open), Some(most)) => report.ok(shown, format!("{open} of {most} descriptors are open")),
-        _ => report.warn(shown, "its descriptors cannot be counted by this user"),
+/// Compares the daemon's open descriptors with its limit. The daemon counts them: the registry names the keeper's process where there
+/// is one.
+pub(super) fn descriptors(of: Descriptors, shown: &str, report: &mut DoctorReport) {
+    let limit = of.limit;
+    match of.open {
+        Some(open) if limit / 10 * 9 < open => report.fail(
+            shown,
+            format!("{open} of {limit} descriptors are open: raise the limit (LimitNOFILE=, ulimit -n)"),
+        ),
+        Some(open) if limit < ENOUGH_FILES => report.warn(
+            shown,
+            format!(
+                "may open {limit} descriptors ({open} are open): raise the limit (LimitNOFILE=, ulimit -n)"
+            ),
+        ),
+        Some(open) => report.ok(shown, format!("{open} of {limit} descriptors are open")),
+        None => report.warn(shown, format!("its descriptors cannot be counted; their limit is {limit}")),
     }
 }
 
-/// Finds fsstack mounts without a daemon. Mounts of `live` pools are skipped: they are checked through their sockets,
-/// because a request to a mount whose daemon is stopped may block unkillably.
+/// Reports a pool that was to outlive its daemon, and will not.
+pub(super) fn keeper(restart: &str, shown: &str, report: &mut DoctorReport) {
+    if restart == "lost" {
+        report.warn(
+            shown,
+            format!(
+                "restart=keep: its keeper has died, so the pool ends with its daemon: umount {shown} and mount it again when no program \
+                 uses it"
+            ),
+        );
+    }
+}
+
+/// Reports fsstack mounts without a daemon.
 pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
-    let Ok(table) = mounts::list() else { return };
-    let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
-    let ours = table.iter().filter(|mount| OURS.iter().any(|ours| mount.fs_type == *ours));
-    let mut dead = 0;
-    for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
-        let shown = Printable::path(&mount.mount_point).to_string();
-        let mount_point = mount.mount_point.clone();
-        // Attributes could come from the kernel's cache, so statfs is used.
-        match unless_it_hangs(HUNG_AFTER, move || rustix::fs::statfs(mount_point)) {
-            Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
-                dead += 1;
-                report
-                    .fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
-            }
-            Some(_) => {}
-            None => report.fail(&shown, "it does not answer: its daemon is stopped"),
+    let found = dead::mounts(live, |_| true);
+    for mount in &found {
+        let shown = mount.shown();
+        if mount.has_ended {
+            report.fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
+        } else {
+            report.fail(&shown, mount.reason());
         }
     }
-    if dead == 0 {
+    if !found.iter().any(|mount| mount.has_ended) {
         report.ok("leftovers", "no dead mounts of fsstack");
     }
 }

@@ -72,7 +72,8 @@ fn check(pool: &pool::Pool, report: &mut DoctorReport) {
                 &shown,
                 format!("its daemon answers (fsstack {}, process {})", status.version, status.pid),
             );
-            machine::descriptors(pool.entry.pid, &shown, report);
+            machine::descriptors(status.descriptors, &shown, report);
+            machine::keeper(&status.restart, &shown, report);
             options::advise(&status, &keys, report);
             branches::check(pool, &status, report);
         }
