@@ -180,8 +180,9 @@ pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &
     }
 }
 
-/// Refuses branches that overlap with a branch of a mounted pool.
-pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
+/// Refuses branches that overlap with a branch of a mounted pool. `own` is the name of the pool that they are added to, if it is
+/// mounted.
+pub(crate) fn refuse_taken(branches: &[Branch], own: Option<&str>, world: &World, problems: &mut Problems) {
     let live = world.live_pools(|pool| shares(branches, pool));
     for branch in branches {
         let above = identities_above(&branch.spec.path);
@@ -197,6 +198,12 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
                 continue;
             };
             let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
+            if own == Some(pool.id.as_str()) {
+                let why = if branch.id == taken.id { "already" } else { "; its files would show twice" };
+                let space = if branch.id == taken.id { " " } else { "" };
+                problems.mount(format!("branch {path}: {how} this pool{space}{why}"));
+                continue;
+            }
             let (place, pid) = (Printable::path(&place), pool.pid);
             let later = |other: &RegistryEntry| {
                 other.mount_point() == pool.mount_point() && pool.started < other.started

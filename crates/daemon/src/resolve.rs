@@ -51,7 +51,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     }
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     own_files(&mut raw, &branches, mount_point.as_deref(), &mut problems);
-    branches::refuse_taken(&branches, world, &mut problems);
+    branches::refuse_taken(&branches, None, world, &mut problems);
     export(&raw, world, &mut problems);
     transport::check_locks(&raw, &mut problems);
     xattrs(&mut raw, &mut problems);

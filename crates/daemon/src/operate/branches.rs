@@ -8,6 +8,7 @@ use super::Served;
 use super::rules::left_without;
 use crate::branches::{self, Demand};
 use crate::keeper;
+use crate::pattern;
 use crate::problem::Problems;
 use crate::remembered::Remembered;
 use crate::remount::held_flags;
@@ -21,7 +22,7 @@ use fsstack_control::registry::{self, DirectoryId, RegistryBranch, RegistryEntry
 use fsstack_engine::admin::live::{BadChange, Position, Removal};
 use fsstack_engine::jobs::JobView;
 use fsstack_engine::member::Member;
-use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
+use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Printable, parse_source};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -82,6 +83,7 @@ impl Served {
         let [spec] = specs.as_slice() else {
             return Err(Refusal::usage(format!("{text}: one branch at a time")));
         };
+        check_presence(spec)?;
         let mut problems = Problems::default();
         let (require, remembered) = {
             let options = &self.settings.lock().options;
@@ -94,7 +96,11 @@ impl Served {
         // The settings are not locked during a request to a file system, which may hang.
         let mount_point = self.settings.lock().mount_point.clone();
         branches::refuse_around(&mount_point, &found, &mut problems);
-        branches::refuse_taken(&found, &world, &mut problems);
+        let mut taken = Problems::default();
+        branches::refuse_taken(&found, Some(&self.id), &world, &mut taken);
+        if let Some(problem) = taken.into_iter().next() {
+            return Err(Refusal::busy(problem.text.clone()));
+        }
         if let Some(problem) = problems.into_iter().next() {
             return Err(Refusal::usage(problem.text.clone()));
         }
@@ -241,6 +247,29 @@ impl Served {
         if let Err(error) = written {
             tracing::warn!("{}: cannot be written: {error}", Printable::path(registry));
         }
+    }
+}
+
+/// Refuses a branch that does not exist: a live pool does not wait for it, as a mount can.
+fn check_presence(spec: &BranchSpec) -> Result<(), Refusal> {
+    let Some(pattern) = spec.pattern() else {
+        let missing =
+            std::fs::metadata(&spec.path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        let shown = Printable::path(&spec.path);
+        return match missing {
+            true => {
+                Err(Refusal::missing(format!("branch {shown}: missing; create it, or mount its disk first")))
+            }
+            false => Ok(()),
+        };
+    };
+    match pattern::directories(pattern) {
+        Ok(found) if found.is_empty() => Err(Refusal::missing(format!(
+            "branch {}: no directory matches; mount its disk first",
+            Printable(pattern.as_bytes())
+        ))),
+        // Another error is reported when the branch is found.
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
