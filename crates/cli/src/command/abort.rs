@@ -13,6 +13,8 @@ use std::path::Path;
 
 pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
     let pool = pool::find(word)?;
+    // Made absolute without a request to the branch, which hangs.
+    let branch = &std::path::absolute(branch).unwrap_or_else(|_| branch.to_owned());
     let shown = Printable::path(branch).to_string();
     let known: Vec<_> = pool.entry.branches.iter().map(|branch| branch.path()).collect();
     if !known.iter().any(|path| path == branch) {

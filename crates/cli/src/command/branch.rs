@@ -2,11 +2,10 @@
 
 use super::args::{BranchAction, BranchArguments};
 use super::show::{self, Style};
-use super::{Failed, abort, catalogue, job, pool};
+use super::{Failed, abort, branch_word, catalogue, job, pool};
 use fsstack_control::api::{BranchChanged, BranchRequest};
 use fsstack_control::operator::RefusalKind;
 use fsstack_control::{ClientError, Refusal};
-use std::path::Path;
 use std::time::Duration;
 
 /// Interval of counting the open files of a branch that is being removed.
@@ -14,17 +13,26 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
-        BranchAction::Add { pool, branch } => (pool, BranchRequest::Add { branch: branch.clone() }),
-        BranchAction::Remove { pool, branch, when_idle } => {
-            (pool, BranchRequest::Remove { branch: shown(branch), when_idle: *when_idle, only_ask: false })
+        BranchAction::Add { pool, branch } => {
+            (pool, BranchRequest::Add { branch: branch_word::spec(branch) })
         }
+        BranchAction::Remove { pool, branch, when_idle } => (
+            pool,
+            BranchRequest::Remove {
+                branch: branch_word::path(branch),
+                when_idle: *when_idle,
+                only_ask: false,
+            },
+        ),
         BranchAction::Mode { pool, branch, mode } => {
-            (pool, BranchRequest::Mode { branch: shown(branch), mode: mode.clone() })
+            (pool, BranchRequest::Mode { branch: branch_word::path(branch), mode: mode.clone() })
         }
         BranchAction::Floor { pool, branch, floor } => {
-            (pool, BranchRequest::Floor { branch: shown(branch), floor: floor.clone() })
+            (pool, BranchRequest::Floor { branch: branch_word::path(branch), floor: floor.clone() })
         }
-        BranchAction::Forget { pool, branch } => (pool, BranchRequest::Forget { branch: shown(branch) }),
+        BranchAction::Forget { pool, branch } => {
+            (pool, BranchRequest::Forget { branch: branch_word::path_or_id(branch) })
+        }
         BranchAction::Lost { pool, branch } => return catalogue::lost(pool, branch, style),
         BranchAction::Drain(wish) => return job::drain(wish, style),
         BranchAction::Abort { pool, branch } => return abort::run(pool, branch, style),
@@ -44,10 +52,6 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
         };
     }
     show::answer(style, &changed, human)
-}
-
-fn shown(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 fn human(changed: &BranchChanged) -> String {

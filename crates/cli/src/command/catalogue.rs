@@ -3,7 +3,7 @@
 use super::args::Find;
 use super::show::{self, Style};
 use super::table::size;
-use super::{Failed, pool, typed_dir};
+use super::{Failed, branch_word, pool, typed_dir};
 use fsstack_control::Client;
 use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| typed_dir::inside(&pool, dir)).transpose()?;
     let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
-    let branch = wish.branch.as_ref().map(|branch| branch.to_string_lossy().into_owned());
+    let branch = wish.branch.as_deref().map(branch_word::path_or_id);
     let name = wish.name.clone();
     let request = |after| CatalogueRequest::Find {
         dir: dir.clone(),
@@ -34,7 +34,7 @@ pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
 /// `fsstack branch lost`.
 pub(crate) fn lost(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
     let client = pool::find(word)?.client();
-    let branch = branch.to_string_lossy().into_owned();
+    let branch = branch_word::path_or_id(branch);
     let request = |after| CatalogueRequest::Lost { branch: branch.clone(), after };
     let mut count = 0_u64;
     let branches = all_pages(&client, request, style, |name| {

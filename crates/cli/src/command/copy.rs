@@ -7,7 +7,8 @@ use super::{Failed, pool};
 use crate::copy::{self, Plan};
 use fsstack_control::api::Copied;
 use fsstack_pool::Printable;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
+use std::path::PathBuf;
 
 /// Maximum default number of copying threads.
 const MOST_BY_ITSELF: usize = 8;
@@ -41,9 +42,25 @@ pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
     show::answer(style, &copied, human)?;
     if failed > 0 {
         // Each failure was printed when it occurred.
-        return Err(Failed::Refused(String::new()));
+        let none = String::new();
+        return Err(if is_all_missing(sources, &copied) {
+            Failed::Missing(none)
+        } else {
+            Failed::Refused(none)
+        });
     }
     Ok(())
+}
+
+/// True if no source exists, so that nothing could be copied.
+fn is_all_missing(sources: &[PathBuf], copied: &Copied) -> bool {
+    let failed = |source: &PathBuf| {
+        let shown = Printable::path(source).to_string();
+        copied.failed.iter().any(|one| one.path == shown)
+    };
+    let missing =
+        |source: &PathBuf| source.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    sources.iter().all(|source| failed(source) && missing(source))
 }
 
 fn human(copied: &Copied) -> String {

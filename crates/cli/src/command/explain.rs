@@ -3,7 +3,7 @@
 use super::args::Explain;
 use super::show::{self, Style};
 use super::table::{Side, Table, size};
-use super::{Failed, pool};
+use super::{Failed, pool, typed_dir};
 use fsstack_control::api::{Explained, PlacementExplained};
 use fsstack_pool::{Printable, Size};
 use std::path::Path;
@@ -18,10 +18,8 @@ pub(crate) fn run(wish: &Explain, style: Style) -> Result<(), Failed> {
             let Size(bytes) =
                 wish.size.parse().map_err(|error| Failed::Usage(format!("--size {}: {error}", wish.size)))?;
             let pool = pool::find(&pool.to_string_lossy())?;
-            let mount_point = pool.entry.mount_point();
-            let inside = path.strip_prefix(&mount_point).unwrap_or(path);
-            let inside = inside.as_os_str().as_encoded_bytes();
-            show::answer(style, &pool.client().explain_create(inside, bytes)?, placement)
+            let inside = typed_dir::or_from_root(&pool, path)?;
+            show::answer(style, &pool.client().explain_create(inside.path(), bytes)?, placement)
         }
         words => {
             let words: Vec<String> = words.iter().map(|word| Printable::path(word).to_string()).collect();
@@ -61,13 +59,15 @@ fn placement(result: &PlacementExplained) -> String {
         ("WHY", Left),
     ]);
     for branch in &result.ranking {
-        let lacks_room = if branch.fits { "" } else { "; no room for that size and its floor" };
+        let known = |bytes: u64| size(branch.reachable.then_some(bytes));
+        let lacks_room =
+            if branch.fits || !branch.reachable { "" } else { "; no room for that size and its floor" };
         table.row([
             branch.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
             branch.branch.clone(),
             branch.mode.clone(),
-            size(Some(branch.available)),
-            size(Some(branch.floor)),
+            known(branch.available),
+            known(branch.floor),
             branch.holds.to_string(),
             if branch.holds_parent { "yes" } else { "no" }.to_owned(),
             format!("{}{lacks_room}", branch.why),

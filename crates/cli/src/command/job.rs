@@ -3,13 +3,13 @@
 use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
-use super::{Failed, pool, typed_dir};
+use super::{Failed, branch_word, pool, typed_dir};
 use fsstack_control::Client;
 use fsstack_control::api::{BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, Jobs};
 use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How often a job is looked at.
@@ -19,10 +19,9 @@ const NAMED: usize = 10;
 
 /// Begins to empty a branch, and shows how far it is until it ends.
 pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
-    let shown = |path: &PathBuf| path.to_string_lossy().into_owned();
     let request = JobRequest::Drain {
-        branch: shown(&wish.branch),
-        to: wish.to.iter().map(shown).collect(),
+        branch: branch_word::path(&wish.branch),
+        to: wish.to.iter().map(|to| branch_word::path(to)).collect(),
         hidden: match wish.hidden.as_str() {
             "move" => HiddenObjects::Move,
             "delete" => HiddenObjects::Delete,
@@ -67,7 +66,7 @@ pub(crate) fn consolidate(wish: &Consolidate, style: Style) -> Result<(), Failed
     let pool = pool::find(&wish.pool)?;
     let request = JobRequest::Consolidate {
         dir: dir_of(&pool, &wish.dir)?,
-        to: wish.to.as_ref().map(|to| to.to_string_lossy().into_owned()),
+        to: wish.to.as_deref().map(branch_word::path),
         rate: rate(&wish.manner)?,
         verify: wish.manner.verify,
         window: wish.manner.window.clone(),
@@ -83,7 +82,7 @@ pub(super) fn plan_tier(client: &Client, tier: String, style: Style) -> Result<(
 }
 
 fn dir_of(pool: &pool::Pool, typed: &Path) -> Result<String, Failed> {
-    typed_dir::text(&typed_dir::existing(pool, typed)?)
+    typed_dir::text(&typed_dir::or_from_root(pool, typed)?)
 }
 
 fn rate(manner: &Manner) -> Result<Option<u64>, Failed> {

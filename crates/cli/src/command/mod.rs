@@ -6,6 +6,7 @@ mod abort;
 mod apart;
 mod args;
 mod branch;
+mod branch_word;
 mod catalogue;
 mod check;
 mod copy;
@@ -42,6 +43,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use fsstack_pool::Printable;
 use fsstack_sys::program;
+use show::Style;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -107,10 +109,19 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Top { pool } => top::run(pool, style),
         Command::Log(wish) => log::run(wish, style),
         Command::Profile(wish) => profile::run(wish, style),
+        Command::Support(_) if style == Style::Json => Err(only_text("support")),
+        Command::Metrics { .. } if style == Style::Json => Err(only_text("metrics")),
         Command::Support(wish) => support::run(wish),
         Command::Metrics { pool } => show::text(&pool::find(pool)?.client().metrics()?),
         Command::Print { page } => pages::print(page),
     }
+}
+
+/// Refusal of `--json` by a command that has no JSON.
+fn only_text(command: &str) -> Failed {
+    Failed::Usage(format!(
+        "{command}: --json: it prints text only: leave --json out, or use fsstack status --json"
+    ))
 }
 
 /// First line of clap's error: the reason without the usage.

@@ -33,11 +33,11 @@ pub(super) fn inside(pool: &pool::Pool, dir: &Path) -> Result<RuleDir, Failed> {
     RuleDir::new(from_root.as_os_str().as_bytes()).map_err(|error| usage(error.to_string()))
 }
 
-/// The directory, which exists: a relative path that does not lead into the pool is taken from the pool's root.
+/// Like [`inside`], but a relative path that does not lead into the pool is taken from the pool's root.
 ///
 /// # Errors
 /// As [`inside`].
-pub(super) fn existing(pool: &pool::Pool, dir: &Path) -> Result<RuleDir, Failed> {
+pub(super) fn or_from_root(pool: &pool::Pool, dir: &Path) -> Result<RuleDir, Failed> {
     inside(pool, dir).or_else(|failed| match dir.is_relative() {
         true => inside(pool, &Path::new("/").join(dir)),
         false => Err(failed),

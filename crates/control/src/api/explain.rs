@@ -74,6 +74,9 @@ pub struct RankedBranch {
     pub why: String,
     /// Its mode.
     pub mode: String,
+    /// Whether it answers; if not, its space and floor are unknown.
+    #[serde(default = "answers")]
+    pub reachable: bool,
     /// Bytes that users may still write.
     pub available: u64,
     /// Bytes that new files leave free.
@@ -84,4 +87,9 @@ pub struct RankedBranch {
     pub holds_parent: bool,
     /// True if a file of the expected size fits.
     pub fits: bool,
+}
+
+/// Value of `reachable` from a daemon of an earlier version, which does not send it.
+fn answers() -> bool {
+    true
 }

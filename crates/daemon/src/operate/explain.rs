@@ -7,13 +7,14 @@ use fsstack_control::api::{Explained, PlacementExplained, RankedBranch, WritePat
 use fsstack_engine::OpError;
 use fsstack_engine::admin::explain::{Placement, RankedCandidate, WritePathReasons};
 use fsstack_engine::files::decision::PathDecision;
+use fsstack_engine::member::Member;
 use fsstack_pool::Printable;
 use fsstack_sys::{Errno, Kind};
 use std::path::Path;
 
 impl Served {
     pub(super) fn explain_path(&self, path: &[u8]) -> Result<Explained, Refusal> {
-        let told = self.union.explain(path).map_err(|error| refused(path, error))?;
+        let told = self.union.explain(path).map_err(|error| self.refused(path, error, "this"))?;
         let shown = |path: &Path| Printable::path(path).to_string();
         let pool = self.union.pool();
         let first =
@@ -46,7 +47,10 @@ impl Served {
     }
 
     pub(super) fn explain_placement(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
-        let told = self.union.explain_create(path, size).map_err(|error| refused(path, error))?;
+        let told = self
+            .union
+            .explain_create(path, size)
+            .map_err(|error| self.refused(path, error, "creating this"))?;
         // The engine ranks without the size, as for a create: the first of the ranking takes the file.
         let chosen = told.ranking.iter().find(|branch| branch.turn.is_some());
         Ok(PlacementExplained {
@@ -59,6 +63,51 @@ impl Served {
             chosen: chosen.map(|branch| Printable::path(&branch.path).to_string()),
             verdict: verdict(&told, chosen, size),
         })
+    }
+}
+
+impl Served {
+    /// Refusal for the error of a request about `path`; `subject` names what is EIO while a branch is away.
+    fn refused(&self, path: &[u8], error: OpError, subject: &str) -> Refusal {
+        let shown = format!("/{}", Printable(path));
+        if error.is_fault() {
+            return Refusal::failed(format!("{shown}: {}", self.branches_away(error, subject)));
+        }
+        match error.errno() {
+            Errno::NOENT | Errno::STALE => Refusal::missing(format!("{shown}: not in the pool")),
+            Errno::EXIST => {
+                Refusal::usage(format!("{shown}: it exists already: fsstack explain tells of it"))
+            }
+            Errno::NOTDIR => Refusal::usage(format!("{shown}: a file is on the way")),
+            Errno::INVAL => Refusal::usage(format!("{shown}: write the path without . and ..")),
+            errno => Refusal::failed(format!("{shown}: {errno}")),
+        }
+    }
+
+    /// Names the branches that an error of a branch is about, with their states, and the consequence.
+    fn branches_away(&self, error: OpError, subject: &str) -> String {
+        let pool = self.union.pool();
+        let degraded = pool.settings.degraded;
+        let is_up = |branch: &Member| matches!(branch.state().name(), "up" | "read-only");
+        let of = |branch: &Member| {
+            let shown = Printable::path(&branch.path);
+            if is_up(branch) {
+                format!("branch {shown} does not answer")
+            } else {
+                format!("branch {shown} is {}", branch.state().name())
+            }
+        };
+        let branches: Vec<String> = match error {
+            OpError::Branch { branch, .. } => vec![of(pool.branch(branch))],
+            OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => {
+                pool.branches.iter().filter(|branch| !is_up(branch)).map(|branch| of(branch)).collect()
+            }
+        };
+        let which =
+            if branches.is_empty() { "a branch does not answer".to_owned() } else { branches.join(", ") };
+        format!(
+            "{which}; {subject} is EIO (degraded={degraded}) until it is back, or removed by fsstack branch remove"
+        )
     }
 }
 
@@ -89,6 +138,7 @@ fn ranked(branch: &RankedCandidate) -> RankedBranch {
         rank: branch.turn.map(values::count),
         why: branch.why.clone(),
         mode: branch.facts.mode.name().to_owned(),
+        reachable: branch.facts.reachable,
         available: branch.facts.space.available,
         floor: branch.facts.floor.bytes_of(branch.facts.space.total),
         holds: values::count(branch.facts.deepest),
@@ -123,16 +173,5 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Fifo => "fifo",
         Kind::Socket => "socket",
         Kind::Char | Kind::Block => "device",
-    }
-}
-
-fn refused(path: &[u8], error: OpError) -> Refusal {
-    let shown = format!("/{}", Printable(path));
-    match error.errno() {
-        Errno::NOENT | Errno::STALE => Refusal::missing(format!("{shown}: not in the pool")),
-        Errno::EXIST => Refusal::usage(format!("{shown}: it exists already: fsstack explain tells of it")),
-        Errno::NOTDIR => Refusal::usage(format!("{shown}: a file is on the way")),
-        Errno::INVAL => Refusal::usage(format!("{shown}: write the path without . and ..")),
-        _ => Refusal::failed(format!("{shown}: {error}")),
     }
 }

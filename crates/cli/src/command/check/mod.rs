@@ -58,7 +58,7 @@ struct OpenBranch {
 /// Compares the branches of a pool.
 pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
-    let dir = wish.dir.as_deref().map(|dir| typed_dir::existing(&pool, dir)).transpose()?;
+    let dir = wish.dir.as_deref().map(|dir| typed_dir::or_from_root(&pool, dir)).transpose()?;
     let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
     let from = wish.from.as_deref().map(components).transpose()?.unwrap_or_default();
     let start = components(Path::new(&dir))?;
