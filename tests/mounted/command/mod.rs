@@ -1,5 +1,6 @@
 //! The operator's command on real pools: the real binary, its tables, and its JSON checked by the schemas.
 
+mod answers;
 mod bad_input;
 mod branches;
 mod calls;
