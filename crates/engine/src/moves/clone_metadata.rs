@@ -72,7 +72,11 @@ pub(crate) fn copy_file(
     let inode_flags = InodeFlags::of(old)?;
     inode_flags.begin(new)?;
     inode_flags.try_promises(new)?;
-    sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
+    let made = sys::at::stat_fd(new)?;
+    // It is a transaction of the file system also where nothing changes.
+    if (made.uid, made.gid) != (stat.uid, stat.gid) {
+        sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
+    }
     copy_xattrs(new, old, Unfit::Refused)?;
     let shared = as_owner(stat, || fill(new, old, stat, (how, durable), goes_on))?;
     copy_capability(new, old)?;
