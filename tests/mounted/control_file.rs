@@ -127,7 +127,7 @@ print('end')"
     assert_eq!(
         said,
         "True True\nTrue /film True\nTrue False\nTrue\nEBUSY\n\
-         EINVAL ENOENT EINVAL EINVAL EINVAL ENOTSUP ENOTSUP ENOTSUP ENOTSUP ENOTSUP end"
+         ENOENT ENOENT EINVAL EINVAL EINVAL ENOTSUP ENOTSUP ENOTSUP ENOTSUP ENOTSUP end"
     );
 }
 
