@@ -270,10 +270,12 @@ fn a_truncation_by_name_to_the_present_size_keeps_the_times() {
         pool.stat("film").stat.mtime.sec
     };
     assert_eq!(mtime(4, None), 1_000_000_000);
+    assert!(mtime(0, None) > 1_000_000_000);
+    assert!(mtime(0, None) > 1_000_000_000, "O_TRUNC of an empty file");
     assert!(mtime(5, None) > 1_000_000_000);
     let open = pool.open(ino, OFlags::RDWR).unwrap();
     assert_eq!(mtime(5, None), 1_000_000_000);
     assert!(mtime(5, Some(open.handle)) > 1_000_000_000, "ftruncate(2)");
-    assert_eq!(pool.read("film").unwrap(), "text\0");
+    assert_eq!(pool.read("film").unwrap(), "\0".repeat(5));
     pool.close(open);
 }

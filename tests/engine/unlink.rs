@@ -127,7 +127,7 @@ fn a_removal_that_is_refused_removes_no_copy() {
     needs!(root());
     let pool = TestBed::new(3);
     for at in 1..3 {
-        for path in ["d/film", "fixed/film", "gone/film", "over/film", "dirs/sub/film"] {
+        for path in ["d/film", "fixed/film", "gone/film", "over/film", "into/film", "dirs/sub/film"] {
             pool.put(at, path, if at == 1 { "shown" } else { "hidden" });
         }
         std::fs::remove_file(pool.on(at, "dirs/sub/film")).unwrap();
@@ -149,6 +149,7 @@ fn a_removal_that_is_refused_removes_no_copy() {
         ("unlink in a fixed directory", pool.unlink("fixed/film")),
         ("unlink of a fixed hidden file", pool.unlink("gone/film")),
         ("rename over", pool.rename("over/new", "over/film")),
+        ("rename into a fixed directory", pool.rename("into/film", "fixed/other")),
         ("rmdir", pool.rmdir("dirs/sub")),
     ];
     let after = pool.snapshot();

@@ -234,3 +234,17 @@ fn a_removed_file_is_no_write_back_error_of_the_next_fsync() {
         assert_eq!(said, "synced", "{way:?}");
     }
 }
+
+#[test]
+fn a_truncation_changes_the_times_as_on_a_disk() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let work = "set_back() { touch -d @1000000000 $1; }; now() { [ $(stat -c %Y $1) -gt 1000000000 ] && echo now; }
+            : > stamp; set_back stamp; : > stamp; now stamp
+            printf text > file; set_back file; truncate -s 3 file; now file
+            set_back file; python3 -c 'import os; os.truncate(\"file\", 3)'; stat -c %Y file";
+        assert_eq!(sh(pool.path(), work), "now\nnow\n1000000000", "{way:?}");
+    }
+}

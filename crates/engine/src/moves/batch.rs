@@ -7,7 +7,8 @@
 //!
 //! Nobody waits for a batch: until the names are exchanged a thread that wants to change one of its files calls that file's move
 //! off (`Departure::yields`). For the exchange the mover takes the places of all files that nobody uses at that moment, without
-//! waiting, and gives them back after the last sync of directories: that is as long as for a single file, and the links.
+//! waiting, and gives them back after the last sync of directories. With files of several names that is two syncs of the record
+//! more, and the syncs of the directories of all names.
 //!
 //! A batch is for the ordinary case. What is called off, in use, changed or refused by the branch stays here without a reason, and
 //! is moved by itself afterwards (`relocate.rs`), where its writers wait. Not in a batch: large files, files without content,
@@ -107,11 +108,13 @@ impl Moves {
         let mut paths = 0;
         let mut is_recorded = |moving: &Move<'_>| {
             let lengths = moving.names.iter().map(|name| name.path().map_or(0, |path| path.len() + 1));
-            paths += lengths.sum::<usize>();
-            paths <= LONGEST_PATHS
+            let more = lengths.sum::<usize>();
+            let fits = paths + more <= LONGEST_PATHS;
+            paths += if fits { more } else { 0 };
+            fits
         };
         let mut begun: Vec<(&Source<'_>, Move<'_>)> =
-            sources.iter().filter_map(begin).take_while(|(_, moving)| is_recorded(moving)).collect();
+            sources.iter().filter_map(begin).filter(|(_, moving)| is_recorded(moving)).collect();
         let need = begun.iter().map(|(_, moving)| moving.stat.blocks.saturating_mul(512)).sum();
         let mut known: Vec<(*const Inode, &[BranchIx], Option<BranchIx>)> = Vec::new();
         let mut targets = begun.iter().map(|(source, moving)| {

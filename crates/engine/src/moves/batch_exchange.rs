@@ -72,7 +72,7 @@ impl Copied<'_> {
     }
 }
 
-/// A copied file that has its new name, and whose place is held.
+/// A copied file whose place is held, and that has its new names, or some of them.
 pub(super) struct Named<'a> {
     /// Its place among the copied ones.
     pub(super) at: usize,
@@ -137,18 +137,17 @@ impl<'a> Exchange<'_, 'a> {
         set_times(to, times_there);
         let old_dirs = distinct(named.iter().flat_map(|named| named.olds.iter().map(|(_, dir)| dir)));
         let old_dirs: Vec<Arc<DirFd>> = old_dirs.into_iter().cloned().collect();
-        let synced = self.sync_new(&named);
-        let times_here = times(from, &old_dirs);
-        match synced {
+        match self.sync_new(&named) {
             Ok(()) => {
                 self.decide(&mut record, &mut named);
+                let times_here = times(from, &old_dirs);
                 named.iter_mut().for_each(|named| self.remove_old(named));
+                set_times(from, times_here);
             }
             Err(error) => {
                 tracing::warn!(%error, branch = %to.path.display(), "relocation: the new names of several files cannot be synced; the files stay where they were");
             }
         }
-        set_times(from, times_here);
         self.take_back(&mut named);
         moves.tree.catalogue_names(pool, [from.ix, to.ix], copies.iter().flat_map(Copied::names));
         if let Err(error) = old_dirs.iter().try_for_each(|dir| from.ask_long(|| sync_dir(dir.as_fd()))) {

@@ -114,10 +114,7 @@ impl Tree {
         self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
-        let (times_there, times_here) = match new.quiet {
-            true => (times(to, &new.dirs), times(from, olds.iter().map(|(_, dir)| dir))),
-            false => Default::default(),
-        };
+        let times_there = if new.quiet { times(to, &new.dirs) } else { DirTimes::new() };
         let named = self.give_names(moving, new, &olds);
         set_times(to, times_there);
         if let Err(error) = named {
@@ -135,6 +132,8 @@ impl Tree {
                 }
             };
         }
+        let times_of_old = || times(from, olds.iter().map(|(_, dir)| dir));
+        let times_here = if new.quiet { times_of_old() } else { DirTimes::new() };
         let removed = olds.iter().try_for_each(|(name, dir)| {
             from.ask(|| sys::at::unlink(dir.as_fd(), &name.name)).map_err(|error| (error, name, dir))
         });

@@ -139,9 +139,9 @@ impl Union {
         if self.tree.same_object(pool, from, at, &targets)? {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
-        check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))?;
         let from_fd = self.tree.dirfd(pool, from.dir, at)?;
         let to_fd = self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
+        check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))?;
         self.tree.sync_renamed(pool, (to.dir, to.name), &[at]);
         self.tree.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
         let visible = targets.first().map(|(first, _)| *first);
@@ -184,7 +184,13 @@ fn check_replaceable(
     let mut sources = hidden.clone();
     sources.push((at, tree.stat_in(pool, from.dir, at, from.name)?));
     tree.check_not_fixed(pool, from.dir, &sources)?;
-    tree.check_not_fixed(pool, to.dir, targets)
+    tree.check_not_fixed(pool, to.dir, targets)?;
+    // A name may be added to an append-only directory.
+    let (branch, to_dir) = (pool.branch(at), tree.dirfd(pool, to.dir, at)?);
+    match branch.ask(|| sys::at::stat_fd(to_dir.as_fd()))?.is_immutable() {
+        true => Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::PERM })),
+        false => Ok(()),
+    }
 }
 
 impl Tree {

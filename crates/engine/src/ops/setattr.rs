@@ -104,8 +104,10 @@ impl Union {
             {
                 file.check_fixed(false)?;
             }
-            // On remote branches another client may have changed the size since it was last asked for.
-            let by_name = handle.is_none() && inode.branch().is_some_and(|at| !pool.branch(at).is_remote());
+            // An open with O_TRUNC asks for size 0 by name, too, and changes the times of an empty file. On remote branches another client
+            // may have changed the size since it was last asked for.
+            let is_local = || inode.branch().is_some_and(|at| !pool.branch(at).is_remote());
+            let by_name = handle.is_none() && size != 0 && is_local();
             self.truncate(&pool, &inode, &pin, (size, by_name))?;
         }
         // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
@@ -126,7 +128,8 @@ impl Union {
         Ok(Attr { ino, validity: inode.validity(), stat })
     }
 
-    /// Sets the file's size. `by_name`: as truncate(2) does, which changes nothing where the size is this one already, on XFS and ext4.
+    /// Sets the file's size. `by_name`: as truncate(2) does, which keeps the times where the size is this one already, on XFS and
+    /// ext4.
     fn truncate(
         &self,
         pool: &Pool,
@@ -134,7 +137,12 @@ impl Union {
         pin: &Pin,
         (size, by_name): (u64, bool),
     ) -> Result<()> {
-        let truncate = |fd: BorrowedFd<'_>| match by_name && sys::at::stat_fd(fd)?.size == size {
+        // What is allocated behind the end goes in any case.
+        let keeps_all = |stat: &Stat| {
+            let block = u64::from(stat.blksize).max(1);
+            stat.size == size && stat.blocks.saturating_mul(512) <= size.next_multiple_of(block)
+        };
+        let truncate = |fd: BorrowedFd<'_>| match by_name && keeps_all(&sys::at::stat_fd(fd)?) {
             true => Ok(()),
             false => sys::file::truncate(fd, size),
         };
