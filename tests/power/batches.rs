@@ -4,10 +4,9 @@ use fsstack_lab::needs;
 
 use crate::act::{Act, create, fsync};
 use crate::disk::Format::{self, Ext4, Xfs};
-use crate::plan::{Meanwhile, Plan, Then, dir, file, hard_link};
-use crate::recording::Recording;
-use crate::run::{is_wanted, report_all, run};
-use crate::second::with;
+use crate::plan::{Meanwhile, Then, dir, file, hard_link};
+use crate::run::run;
+use crate::second::{away, recovery_cut};
 use crate::single::Single;
 
 fn drained() -> Single {
@@ -35,11 +34,6 @@ fn drained_links() -> Single {
     ];
     let acts = vec![Act::Drain(0), create("new", "new"), fsync("new")];
     Single::new("drain of small linked files", given, acts).placed_on(1)
-}
-
-fn recording(single: Single, formats: &[Format]) -> Option<Recording> {
-    let plan: Plan = single.plan(formats, false, Then::Mount);
-    is_wanted(&plan.name).then(|| Recording::of(plan))
 }
 
 #[test]
@@ -77,32 +71,14 @@ fn a_branch_is_away_while_small_linked_files_leave() {
     away("a branch is away while small linked files leave", drained_links(), &all);
 }
 
-/// A mount without one of the two branches, on which `all` is done, after each kill.
-fn away(title: &str, single: Single, all: &[Meanwhile]) {
-    let thens: Vec<Then> =
-        [0, 1].into_iter().flat_map(|away| all.iter().map(move |done| Then::Away(away, *done))).collect();
-    let of = |recording: Recording| thens.iter().map(|then| with(&recording, *then)).collect::<Vec<_>>();
-    report_all(title, recording(single, &[Ext4; 3]).into_iter().flat_map(of).collect());
-}
-
 #[test]
 fn recovery_of_small_files_is_cut() {
     needs!(root(), loops());
-    recovered("recovery of small files is cut", drained());
+    recovery_cut("recovery of small files is cut", drained());
 }
 
 #[test]
 fn recovery_of_small_linked_files_is_cut() {
     needs!(root(), loops());
-    recovered("recovery of small linked files is cut", drained_links());
-}
-
-fn recovered(title: &str, single: Single) {
-    let recovered = recording(single, &[Ext4; 3]).into_iter().flat_map(|recording| {
-        let ways = [None, Some(0), Some(1)];
-        let kills = recording.kills().into_iter();
-        let all = kills.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away)));
-        all.collect::<Vec<_>>()
-    });
-    report_all(title, recovered.collect());
+    recovery_cut("recovery of small linked files is cut", drained_links());
 }

@@ -4,10 +4,9 @@ use fsstack_lab::needs;
 
 use crate::act::{Act, create, fsync};
 use crate::disk::Format::{self, Ext4, Xfs};
-use crate::plan::{Meanwhile, Plan, Then, dir, file, hard_link};
-use crate::recording::Recording;
-use crate::run::{is_wanted, report_all, run};
-use crate::second::with;
+use crate::plan::{Meanwhile, Then, dir, file, hard_link};
+use crate::run::run;
+use crate::second::{away, recovery_cut};
 use crate::single::Single;
 
 fn drained() -> Single {
@@ -20,11 +19,6 @@ fn drained() -> Single {
     ];
     let acts = vec![Act::Drain(0), create("new", "new"), fsync("new")];
     Single::new("drain of hard links", given, acts).placed_on(1)
-}
-
-fn recording(formats: &[Format]) -> Option<Recording> {
-    let plan: Plan = drained().plan(formats, false, Then::Mount);
-    is_wanted(&plan.name).then(|| Recording::of(plan))
 }
 
 #[test]
@@ -46,23 +40,11 @@ fn a_branch_is_away_while_hard_links_leave() {
         Meanwhile::Restrict,
         Meanwhile::Fill,
     ];
-    let thens: Vec<Then> =
-        [0, 1].into_iter().flat_map(|away| all.map(|done| Then::Away(away, done))).collect();
-    let all = recording(&[Ext4; 3]).into_iter();
-    let all =
-        all.flat_map(|recording| thens.iter().map(move |then| with(&recording, *then)).collect::<Vec<_>>());
-    report_all("a branch is away while hard links leave", all.collect());
+    away("a branch is away while hard links leave", drained(), &all);
 }
 
 #[test]
 fn recovery_of_hard_links_is_cut() {
     needs!(root(), loops());
-    let recordings = recording(&[Ext4; 3]).into_iter();
-    let recovered = recordings.flat_map(|recording| {
-        let ways = [None, Some(0), Some(1)];
-        let kills = recording.kills().into_iter();
-        let all = kills.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away)));
-        all.collect::<Vec<_>>()
-    });
-    report_all("recovery of hard links is cut", recovered.collect());
+    recovery_cut("recovery of hard links is cut", drained());
 }

@@ -36,6 +36,24 @@ pub(crate) fn with(recording: &Recording, then: Then) -> Recording {
     }
 }
 
+/// Mounts without each of the two branches of a move, on which `all` is done, after each kill of `single`; then with all branches.
+pub(crate) fn away(title: &str, single: Single, all: &[Meanwhile]) {
+    let thens: Vec<Then> =
+        [0, 1].into_iter().flat_map(|away| all.iter().map(move |done| Then::Away(away, *done))).collect();
+    let of = |recording: Recording| thens.iter().map(|then| with(&recording, *then)).collect::<Vec<_>>();
+    report_all(title, recordings_of(vec![single], &[Ext4; 3]).into_iter().flat_map(of).collect());
+}
+
+/// Cuts the recovery of `single` after each of its kills, with all branches and without each of the two branches of a move.
+pub(crate) fn recovery_cut(title: &str, single: Single) {
+    let of = |recording: Recording| {
+        let ways = [None, Some(0), Some(1)];
+        let kills = recording.kills().into_iter();
+        kills.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away))).collect::<Vec<_>>()
+    };
+    report_all(title, recordings_of(vec![single], &[Ext4; 3]).into_iter().flat_map(of).collect());
+}
+
 #[test]
 fn recovery_is_cut() {
     needs!(root(), loops());

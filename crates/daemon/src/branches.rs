@@ -199,9 +199,8 @@ pub(crate) fn refuse_taken(branches: &[Branch], own: Option<&str>, world: &World
             };
             let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
             if own == Some(pool.id.as_str()) {
-                let why = if branch.id == taken.id { "already" } else { "; its files would show twice" };
-                let space = if branch.id == taken.id { " " } else { "" };
-                problems.mount(format!("branch {path}: {how} this pool{space}{why}"));
+                let why = if branch.id == taken.id { " already" } else { "; its files would show twice" };
+                problems.mount(format!("branch {path}: {how} this pool{why}"));
                 continue;
             }
             let (place, pid) = (Printable::path(&place), pool.pid);

@@ -194,13 +194,13 @@ impl<'a> Exchange<'_, 'a> {
         let linked = new.try_for_each(|(name, dir)| {
             to.ask(|| sys::at::link_fd(copied.fd.as_fd(), dir.as_fd(), &name.name))
         });
-        // A branch that fails may have made it. Those that several names have got go with the others that stay.
-        if let Err(error) = linked
-            && !error.is_fault()
-            && !moving.is_group()
-        {
-            order.departure.copy_again();
-            return Err(error);
+        if let Err(error) = linked {
+            // A branch that fails may have made the name, and some names of several are made: `take_back` removes them.
+            if !error.is_fault() && !moving.is_group() {
+                order.departure.copy_again();
+                return Err(error);
+            }
+            tracing::debug!(%error, "a file of a batch has not got all of its new names");
         }
         // Before the old names go: a lookup that saw neither name asks again.
         copied.names().for_each(|name| name.parent.has_new(&name.name));
@@ -217,7 +217,7 @@ impl<'a> Exchange<'_, 'a> {
     /// The file may leave if its old names still lead to what was copied: the new ones were synced meanwhile.
     fn compare(&self, named: &mut Named<'_>) {
         let moving = &self.copies[named.at].moving;
-        // What cannot be asked cannot be removed.
+        // A name that cannot be looked up cannot be removed either, which `remove_old` reports.
         let is_other =
             |(name, dir): &NameAt| moving.look(dir, &name.name).is_ok_and(|there| !moving.is(&there));
         named.may_leave &= !named.olds.iter().any(is_other);
@@ -258,7 +258,7 @@ impl<'a> Exchange<'_, 'a> {
             removed.map_err(|error| (error, name, dir))
         });
         let Err((error, name, dir)) = removed else { return named.end = BatchEnd::Moved };
-        // Of several names it was decided that all go.
+        // The record says of a file with several names that its new copy is the file: the old names may not stay.
         let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
         named.end = match stands {
             Ok(true) => BatchEnd::Left,

@@ -20,6 +20,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::inode::Inode;
 use crate::moves::Moves;
 use crate::moves::job_move;
+use crate::moves::reasons::OBSTRUCTED;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::inode_flags::InodeFlags;
@@ -132,9 +133,7 @@ impl Tree {
             match self.skeleton(pool, dir, at) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.errno() == Errno::PERM => why = "it is append-only or immutable",
-                Err(error) if error.is_obstructed() => {
-                    why = "the other branches have objects of another kind in its place";
-                }
+                Err(error) if error.is_obstructed() => why = OBSTRUCTED,
                 Err(error) if error.is_unfit() => why = "no other branch can hold its attributes",
                 Err(error) => why = job_move::in_words(error),
             }

@@ -24,12 +24,17 @@ pub(crate) const RULED: &str =
 /// Reason for a file to stay that was changed under the copy.
 pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
 
+/// Reason for a file or directory to stay whose directory cannot be made on the branches that have room for it.
+pub(crate) const OBSTRUCTED: &str =
+    "the other branches have an object of another kind in place of a directory on its way";
+
 /// Reason that no branch took the file, after one failed with `error` and the others as in `known`.
 pub(crate) fn why_failed(error: OpError, known: &'static str) -> &'static str {
     match error.errno() {
         Errno::OPNOTSUPP | Errno::PERM => UNFIT,
         Errno::NOSPC | Errno::DQUOT => known,
         Errno::EXIST => HIDES,
+        Errno::NOTDIR | Errno::LOOP => OBSTRUCTED,
         Errno::STALE | Errno::BUSY => CHANGED,
         _ => "the branches that have room for it failed",
     }

@@ -11,7 +11,7 @@
 //! are whole, and the next mount removes the old one.
 //!
 //! If the target goes out of reach, the file stays, and no other target is tried until this one is cleaned (`intent.rs`).
-//! A branch that refused a file is not tried again for it at once (`refusals.rs`). Not moved: a file with several links, or one
+//! A branch that refused a file is not tried again for it at once (`refusals.rs`). For want of room these are not moved: a file with several links, or one
 //! that the kernel reads, writes or may have mapped by passthrough; no mapping is made later, as passthrough opens have ended.
 
 use std::os::fd::{AsFd, BorrowedFd};

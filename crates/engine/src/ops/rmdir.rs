@@ -25,6 +25,7 @@ use crate::inode::Inode;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
+use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
@@ -48,19 +49,17 @@ impl Union {
             for at in &branches {
                 self.tree.check_empty(&pool, &parent, name, *at)?;
             }
-            let mut holders = self.tree.find_all(&pool, &parent, name, None)?;
-            holders.retain(|(_, stat)| stat.is_dir());
-            if holders.len() > 1 {
-                self.tree.check_not_fixed(&pool, &parent, &holders)?;
-            }
         }
-        let known = match self.tree.known(&parent, name) {
-            None => {
-                let holders = self.tree.find_all(&pool, &parent, name, None)?;
-                self.tree.known_as(&pool, End { dir: &parent, name }, &holders)
-            }
-            known => known,
+        let known = self.tree.known(&parent, name);
+        let holders = match branches.len() > 1 || known.is_none() {
+            true => self.tree.find_all(&pool, &parent, name, None)?,
+            false => DirStats::new(),
         };
+        let known = known.or_else(|| self.tree.known_as(&pool, End { dir: &parent, name }, &holders));
+        let dirs: DirStats = holders.into_iter().filter(|(_, stat)| stat.is_dir()).collect();
+        if dirs.len() > 1 {
+            self.tree.check_not_fixed(&pool, &parent, &dirs)?;
+        }
         let object = known.as_ref().and_then(|inode| self.tree.object_of(&pool, inode));
         let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         slots::acts(0);

@@ -137,7 +137,7 @@ impl Union {
         pin: &Pin,
         (size, by_name): (u64, bool),
     ) -> Result<()> {
-        // What is allocated behind the end goes in any case.
+        // truncate(2) frees the space that is allocated beyond the end.
         let keeps_all = |stat: &Stat| {
             let block = u64::from(stat.blksize).max(1);
             stat.size == size && stat.blocks.saturating_mul(512) <= size.next_multiple_of(block)

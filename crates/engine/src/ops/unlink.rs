@@ -172,7 +172,9 @@ impl Tree {
             return Ok(copies.into_iter().collect());
         }
         let mut holders = DirStats::new();
-        for at in copies.iter().copied().filter(|at| Some(*at) != shown) {
+        // Of the others it is known that they have none (`check_removable`).
+        let may_have = |at: &BranchIx| Some(*at) != shown && pool.branch(*at).is_writable();
+        for at in copies.iter().copied().filter(may_have) {
             match self.stat_in(pool, parent, at, name) {
                 Ok(stat) if stat.is_dir() => *reported = Errno::ISDIR.into(),
                 Ok(stat) => holders.push((at, stat)),

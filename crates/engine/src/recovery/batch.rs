@@ -128,7 +128,7 @@ impl<'a> NotedBatch<'a> {
             self.on_to.done(self.to);
             return self.on_from.done(self.from);
         }
-        // As for a single move, the branch that surely answers says which copy is the file; of one with several names both do.
+        // As after a single move, the branch that answers has the decision. For a file with several names both branches have it.
         let both = [(self.from, &self.on_from, Decided::Old), (self.to, &self.on_to, Decided::New)];
         for (on, written, says) in both {
             for (at, decided) in left {

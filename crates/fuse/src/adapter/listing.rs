@@ -5,7 +5,7 @@ use fsstack_engine::ops::Sink;
 use fsstack_pool::{Handle, Ino};
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
-use super::narrowed::ShownAttrs;
+use super::shown_attrs::ShownAttrs;
 use super::{Adapter, Served, Timeouts, errno};
 use crate::convert;
 

@@ -7,7 +7,7 @@ mod control_file;
 mod files;
 mod listing;
 mod names;
-mod narrowed;
+mod shown_attrs;
 mod timeouts;
 mod undelivered;
 mod xattr;
@@ -33,7 +33,7 @@ pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;
 use crate::transport::interrupts::Interrupts;
-use narrowed::ShownAttrs;
+use shown_attrs::ShownAttrs;
 pub use timeouts::Timeouts;
 
 /// Action of a transport after the adapter has handled a request.
