@@ -74,7 +74,7 @@ impl Staging {
                 let opened = sys::at::open_dir(folder, &name, branch.mounts).and_then(|dir| {
                     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
                     let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, branch.mounts)?;
-                    record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
+                    record::hold_named(&lock, dir.as_fd(), recover::LOCK)?;
                     Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
                 });
                 opened.inspect_err(|_| {

@@ -129,7 +129,7 @@ impl<'a> NotedBatch<'a> {
             return self.on_from.done(self.from);
         }
         // As after a single move, the branch that answers has the decision. For a file with several names both branches have it.
-        let both = [(self.from, &self.on_from, Decided::Old), (self.to, &self.on_to, Decided::New)];
+        let both = [(self.from, &mut self.on_from, Decided::Old), (self.to, &mut self.on_to, Decided::New)];
         for (on, written, says) in both {
             for (at, decided) in left {
                 let intent = &mut self.intents[*at];

@@ -54,7 +54,7 @@ pub(crate) fn blank(
         let name = to.stage(c".part");
         let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
         // Another host's mount leaves it alone.
-        record::hold_new(&fd, folder, &name).map(|()| (name, fd))
+        record::hold_named(&fd, folder, &name).map(|()| (name, fd))
     })?;
     Ok((root.opened(fd), Some(StagedCopy(name))))
 }

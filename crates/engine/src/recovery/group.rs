@@ -15,8 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::is_branch_fault;
-use fsstack_sys::file::sync_dir;
-use fsstack_sys::{self as sys, Call, Errno, Stat, SysError};
+use fsstack_sys::{Call, Errno, Stat, SysError};
 
 use crate::pool::Pool;
 use crate::recovery::intent::{SettledMove, settle_file, there, twin_of, used_on};
@@ -26,6 +25,7 @@ use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{
     self, Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch, parse_batch,
 };
+use crate::recovery::unsynced_removals::UnsyncedRemovals;
 
 /// Place of a file's intent on both branches: a record, or a part of the record of a batch.
 #[derive(Clone, Copy)]
@@ -97,6 +97,7 @@ pub(crate) fn settle_batch(
     let twin = twin_of(pool, on, name, &first)?;
     let twin = twin.as_deref().and_then(parse_batch).unwrap_or_default();
     let mut left: Vec<(u32, Vec<u8>)> = Vec::new();
+    let mut removals = UnsyncedRemovals::default();
     for (number, intent) in &files {
         let Some(told) = Told::parse(intent) else { continue };
         let known_as = name_in_batch(name, *number);
@@ -106,8 +107,8 @@ pub(crate) fn settle_batch(
         let decided = (of_twin.map(|twin| twin.decided), taken_back);
         let at = IntentAt { record: name, number: Some(*number) };
         let settled = match told.path.contains(&SEPARATOR) {
-            true => settle(pool, on, (at, taken_back), (&told, intent), occasion),
-            false => settle_file(pool, on, (&told, intent), decided, occasion),
+            true => settle(pool, on, (at, taken_back), (&told, intent), occasion, &mut removals),
+            false => settle_file(pool, on, (&told, intent), decided, occasion, &mut removals),
         };
         match settled {
             Ok(SettledMove::Whole) => pool.taken_back.remove(&known_as),
@@ -123,6 +124,7 @@ pub(crate) fn settle_batch(
             }
         }
     }
+    removals.sync()?;
     if left.is_empty() {
         return Ok(SettledMove::Whole);
     }
@@ -138,6 +140,7 @@ pub(crate) fn settle(
     (at, is_taken_back): (IntentAt<'_>, bool),
     (told, record): (&Told<'_>, &[u8]),
     occasion: Occasion<'_>,
+    removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
     let member = |id: u16| {
         pool.branches.iter().find(|branch| branch.id.get() == id).map(|member| -> &Branch { member })
@@ -148,25 +151,28 @@ pub(crate) fn settle(
     };
     let Some(to) = to else {
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == told.to);
-        return settle_alone(on, told, record, lacks);
+        return settle_alone(on, told, record, lacks, removals);
     };
     // Without it nothing was begun, or it is over.
     let Some(on_to) = at.decision(to)? else { return Ok(SettledMove::Whole) };
     let on_from = from.map_or(Ok(None), |from| at.decision(from))?;
     let taken_back = on_from == Some(Decided::Old) || is_taken_back;
     let new = names_of(to, told.new, told)?;
+    let used = match (from, new.first()) {
+        (Some(from), Some((at_new, is_new))) => used_on(pool, (from, told.old.ino), (to, is_new), at_new)?,
+        _ => None,
+    };
     if on_to != Decided::New {
-        return take_back(to, at, told, on_to, new);
+        // A program may have come to the new copy before this was settled.
+        return match used == Some(to.ix) {
+            true => Ok(SettledMove::Later(None)),
+            false => take_back(to, at, told, on_to, new, removals),
+        };
     }
     let Some(from) = from else { return Ok(SettledMove::Later(None)) };
     let old = names_of(from, told.old, told)?;
     let has_all = old.len() == paths(told).count();
-    let used = match new.first() {
-        Some((at_new, is_new)) if !old.is_empty() => {
-            used_on(pool, (from, told.old.ino), (to, is_new), at_new)?
-        }
-        _ => None,
-    };
+    let used = used.filter(|_| !old.is_empty());
     let old_is_unchanged = is_unchanged(told, &old);
     // All new names are on disk since the intent says so: one that is not there was removed or renamed.
     let new_is_unchanged = new.len() == paths(told).count() && is_as_made(told, &new);
@@ -179,20 +185,26 @@ pub(crate) fn settle(
             // Killed with some of them gone, a mount without the target must not show the others.
             at.decide(from, Decided::New)?;
         }
-        return finish(from, old);
+        return finish(from, old, removals);
     }
     if takes_back && used != Some(to.ix) {
-        return take_back(to, at, told, on_to, new);
+        return take_back(to, at, told, on_to, new, removals);
     }
     let (from, to) = (from.path.display(), to.path.display());
     tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
     Ok(SettledMove::Later(None))
 }
 /// Like [`settle`], of the source `from` without the target. `lacks`: that one is in the pool, and does not answer.
-fn settle_alone(from: &Branch, told: &Told<'_>, record: &[u8], lacks: bool) -> Result<SettledMove, SysError> {
+fn settle_alone(
+    from: &Branch,
+    told: &Told<'_>,
+    record: &[u8],
+    lacks: bool,
+    removals: &mut UnsyncedRemovals,
+) -> Result<SettledMove, SysError> {
     let old = names_of(from, told.old, told)?;
     match told.decided {
-        Decided::New if is_unchanged(told, &old) => finish(from, old),
+        Decided::New if is_unchanged(told, &old) => finish(from, old, removals),
         Decided::Not if old.is_empty() => Ok(SettledMove::Whole),
         Decided::Not if !lacks => {
             let mut record = record.to_vec();
@@ -204,9 +216,13 @@ fn settle_alone(from: &Branch, told: &Told<'_>, record: &[u8], lacks: bool) -> R
 }
 
 /// The old names go.
-fn finish(from: &Branch, old: Vec<NamedCopy>) -> Result<SettledMove, SysError> {
+fn finish(
+    from: &Branch,
+    old: Vec<NamedCopy>,
+    removals: &mut UnsyncedRemovals,
+) -> Result<SettledMove, SysError> {
     let any = !old.is_empty();
-    remove(old)?;
+    remove(old, removals)?;
     if any {
         tracing::info!(from = %from.path.display(), "interrupted move finished");
     }
@@ -229,6 +245,7 @@ fn take_back(
     told: &Told<'_>,
     on_to: Decided,
     new: Vec<NamedCopy>,
+    removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
     if !is_as_made(told, &new) {
         let to = to.path.display();
@@ -240,7 +257,7 @@ fn take_back(
         at.decide(to, Decided::Old)?;
     }
     let any = !new.is_empty();
-    remove(new)?;
+    remove(new, removals)?;
     if any {
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file stays where it was");
     }
@@ -267,9 +284,6 @@ fn names_of(on: &Branch, stamp: Stamp, told: &Told<'_>) -> Result<Vec<NamedCopy>
     Ok(found)
 }
 
-fn remove(names: Vec<NamedCopy>) -> Result<(), SysError> {
-    for ((dir, name), _) in &names {
-        sys::at::unlink(dir.as_fd(), name)?;
-    }
-    names.iter().try_for_each(|((dir, _), _)| sync_dir(dir.as_fd()))
+fn remove(names: Vec<NamedCopy>, removals: &mut UnsyncedRemovals) -> Result<(), SysError> {
+    names.into_iter().try_for_each(|((dir, name), _)| removals.unlink(dir, &name))
 }

@@ -36,6 +36,7 @@ use crate::recovery::recover::own_folder;
 use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
+use crate::recovery::unsynced_removals::UnsyncedRemovals;
 use crate::taken_back::TakenBack;
 
 /// Records of moves.
@@ -106,7 +107,7 @@ impl Noted<'_> {
     /// Like [`Self::decides_new`], the other way round: first the source, so that it surely does not say otherwise.
     pub(crate) fn decides_old(&mut self) -> OpResult<()> {
         self.body[0] = Decided::Old as u8;
-        if let Some(on_from) = &self.on_from {
+        if let Some(on_from) = &mut self.on_from {
             self.from.ask(|| on_from.replace(self.from, self.sort, &self.body))?;
         }
         self.to.ask(|| self.on_to.replace(self.to, self.sort, &self.body))
@@ -116,7 +117,7 @@ impl Noted<'_> {
     pub(crate) fn keeps_old(mut self, taken_back: &TakenBack) {
         self.body[0] = Decided::Old as u8;
         taken_back.add(self.on_to.name().to_owned());
-        if let Some(on_from) = &self.on_from {
+        if let Some(on_from) = &mut self.on_from {
             tell_undecided(self.from.ask(|| on_from.replace(self.from, self.sort, &self.body)));
         } else if self.in_root {
             let put = || root_attribute::put(self.from, self.on_to.name(), SORT.format, &self.body);
@@ -226,13 +227,17 @@ pub(crate) fn settle(
     occasion: Occasion<'_>,
 ) -> Result<SettledMove, SysError> {
     let Some(reported) = Told::parse(record) else { return Ok(SettledMove::Whole) };
-    if reported.path.contains(&SEPARATOR) {
-        let at = IntentAt::of_one(name);
-        return group::settle(pool, on, (at, pool.taken_back.has(name)), (&reported, record), occasion);
-    }
-    let twin = twin_of(pool, on, name, &reported)?;
-    let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
-    settle_file(pool, on, (&reported, record), (twin, pool.taken_back.has(name)), occasion)
+    let (file, taken_back, mut removals) =
+        ((&reported, record), pool.taken_back.has(name), UnsyncedRemovals::default());
+    let settled = if reported.path.contains(&SEPARATOR) {
+        group::settle(pool, on, (IntentAt::of_one(name), taken_back), file, occasion, &mut removals)?
+    } else {
+        let twin = twin_of(pool, on, name, &reported)?;
+        let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
+        settle_file(pool, on, file, (twin, taken_back), occasion, &mut removals)?
+    };
+    removals.sync()?;
+    Ok(settled)
 }
 
 /// The other one of the two branches of a move, of which `on` is one; or its id, if it is not in the pool.
@@ -273,6 +278,7 @@ pub(crate) fn settle_file(
     (reported, intent): (&Told<'_>, &[u8]),
     (twin, taken_back): (Option<Decided>, bool),
     occasion: Occasion<'_>,
+    removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
     let other = match other_branch(pool, on, reported) {
         Ok(other) => other,
@@ -290,7 +296,7 @@ pub(crate) fn settle_file(
         (false, true) => Some(Decided::New),
         (false, false) => Some(Decided::Not),
     };
-    settle_copies(pool, (from, to), reported, decided, occasion.joining)
+    settle_copies(pool, (from, to), reported, decided, occasion.joining, removals)
 }
 
 /// Settles the intents that are in attributes of the roots, after those in the hidden folders: one of a target that is not in the pool
@@ -373,6 +379,7 @@ fn settle_copies(
     reported: &Told<'_>,
     decided: Option<Decided>,
     joining: Option<BranchId>,
+    removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
     let (old, new) = (reported.old, reported.new);
     let at_old = walk(from, reported.path)?;
@@ -385,7 +392,7 @@ fn settle_copies(
         if decided == Some(Decided::New)
             && let Some((at_old, _)) = old_there.filter(|(_, is_old)| old.is_unchanged(is_old))
         {
-            finish(from, &at_old)?;
+            finish(from, at_old, removals)?;
         }
         return Ok(SettledMove::Whole);
     };
@@ -405,11 +412,11 @@ fn settle_copies(
             None => lives(from, old)?,
         },
     };
-    if let (false, Some(_), Some((at_old, is_old))) = (keeps_old, decided, &old_there)
-        && old.is_unchanged(is_old)
-    {
-        finish(from, at_old)?;
-    } else if old_there.is_none() && !keeps_old {
+    let has_old = old_there.is_some();
+    let may_go = |(_, is_old): &(_, Stat)| !keeps_old && decided.is_some() && old.is_unchanged(is_old);
+    if let Some((at_old, _)) = old_there.filter(may_go) {
+        finish(from, at_old, removals)?;
+    } else if !has_old && !keeps_old {
         return Ok(SettledMove::Whole); // it was finished
     } else if used == Some(to.ix) {
         // Handles of the new copy go on with it, under its name.
@@ -417,8 +424,7 @@ fn settle_copies(
         tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
         return Ok(SettledMove::Later(None));
     } else if decided.is_some_and(|decided| decided != Decided::New) && new.is_written_as(&is_new) {
-        sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
-        sync_dir(at_new.0.as_fd())?;
+        removals.unlink(at_new.0, &at_new.1)?;
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file has changed");
     } else {
         let (from, to) = (from.path.display(), to.path.display());
@@ -432,9 +438,12 @@ fn settle_copies(
 }
 
 /// The old copy loses its name.
-fn finish(from: &Branch, (dir, name): &(OwnedFd, CString)) -> Result<(), SysError> {
-    sys::at::unlink(dir.as_fd(), name)?;
-    sync_dir(dir.as_fd())?;
+fn finish(
+    from: &Branch,
+    (dir, name): (OwnedFd, CString),
+    removals: &mut UnsyncedRemovals,
+) -> Result<(), SysError> {
+    removals.unlink(dir, &name)?;
     tracing::info!(from = %from.path.display(), "interrupted move finished");
     Ok(())
 }

@@ -11,3 +11,4 @@ pub(crate) mod recover;
 pub(crate) mod root_attribute;
 pub(crate) mod settle;
 pub(crate) mod told;
+pub(crate) mod unsynced_removals;

@@ -205,14 +205,14 @@ impl Successor {
 fn create(on: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let file = sys::at::open(folder, name, how, 0o600, on.mounts)?;
-    hold_new(&file, folder, name).map(|()| file)
+    hold_named(&file, folder, name).map(|()| file)
 }
 
-/// Takes the lock of [`try_hold`] on `file`, which was just made as `name` in `dir`.
+/// Takes the lock of [`try_hold`] on `file`, which was just made or opened as `name` in `dir`.
 ///
 /// # Errors
-/// ENOENT if the mount of another host found it before it was locked, and has cleared it, or is about to: it is to be made again.
-pub(crate) fn hold_new(file: &OwnedFd, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+/// ENOENT if the mount of another host has the lock, or has cleared or replaced the file: one that was made is to be made again.
+pub(crate) fn hold_named(file: &OwnedFd, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
     let gone = SysError { call: Call::Open, errno: Errno::NOENT };
     if !try_hold(file) {
         return Err(gone);
@@ -244,12 +244,13 @@ fn lock(file: &impl AsFd, kind: LockType) -> Result<(), SysError> {
 }
 
 impl Written {
-    /// Another record takes its place, to be acted on later.
+    /// Another record takes its place, and is in use as this one was.
     ///
     /// # Errors
     /// This one stays.
-    pub(crate) fn replace(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
-        replace(on, open_folder(on)?.as_fd(), &self.name, sort, body)
+    pub(crate) fn replace(&mut self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
+        let successor = self.prepare(on, sort, body)?;
+        self.replace_by(on, successor)
     }
 
     /// Makes sure that another record can take its place.
@@ -309,8 +310,10 @@ pub(crate) fn take(
         return Ok(None);
     }
     let Some((file, record)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
-    if !try_hold(&file) {
-        return Ok(Some(FoundRecord::InUse));
+    // One that was replaced meanwhile says no longer what is under way.
+    match hold_named(&file, folder, name) {
+        Err(error) if error.errno == Errno::NOENT => return Ok(Some(FoundRecord::InUse)),
+        held => held?,
     }
     Ok(RecordKind::parse_as(name, &record).map(|(sort, parsed)| match parsed {
         Parsed::Body(body) => FoundRecord::Whole(sort, body.to_vec(), file),
