@@ -28,6 +28,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Least pause after a close that the job waited for, in durations of a walk.
 const WALKS_APART: u32 = 4;
+/// Files that are met before some are moved.
+const TOGETHER: usize = 256;
 /// Names in a refusal.
 const SHOWN: usize = 5;
 
@@ -172,8 +174,9 @@ impl Jobs {
             self.list.awaits_none(job);
             let began = Instant::now();
             let pass = Pass::new(self, job, std::mem::take(&mut moved_away));
-            let mut walk = DrainWalk { pass, from, targets };
+            let mut walk = DrainWalk { pass, from, targets, met: Vec::new() };
             self.walk_branch(job, from, &mut walk);
+            walk.move_met();
             if walk.pass.staying + walk.pass.untried == 0 && !job.is_called_off() {
                 let mut dirs = Directories(&mut walk);
                 self.walk_branch(job, from, &mut dirs);
@@ -289,20 +292,21 @@ impl<'a> Visitor<'a> for Count<'_> {
     fn dir(&mut self, _: &Arc<Inode>) {}
 }
 
-/// A walk that moves files.
+/// A walk that moves files, those of several small directories together.
 struct DrainWalk<'a> {
     pass: Pass<'a>,
     from: BranchIx,
     targets: &'a Arc<[BranchIx]>,
+    /// Files that were met and not tried.
+    met: Vec<MetFile<'a>>,
 }
 
 impl<'a> Visitor<'a> for DrainWalk<'a> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
-        if self.pass.job.work.hidden() != HiddenCopies::Stop && !self.pass.job.is_held_up() {
-            files.iter().for_each(|file| self.clear_what_it_hides(file));
+        self.met.extend(files);
+        if self.met.len() >= TOGETHER {
+            self.move_met();
         }
-        let leaving = |file| Leaving { file, from: self.from, targets: self.targets.clone() };
-        self.pass.carry(files.into_iter().map(leaving).collect(), |_| {});
     }
 
     fn hidden(&mut self, hidden: &HiddenName<'_>) {
@@ -323,6 +327,18 @@ impl<'a> Visitor<'a> for DrainWalk<'a> {
 }
 
 impl DrainWalk<'_> {
+    fn move_met(&mut self) {
+        let files = std::mem::take(&mut self.met);
+        if self.pass.job.is_called_off() {
+            return;
+        }
+        if self.pass.job.work.hidden() != HiddenCopies::Stop && !self.pass.job.is_held_up() {
+            files.iter().for_each(|file| self.clear_what_it_hides(file));
+        }
+        let leaving = |file| Leaving { file, from: self.from, targets: self.targets.clone() };
+        self.pass.carry(files.into_iter().map(leaving).collect(), |_| {});
+    }
+
     /// Takes a hidden object away.
     fn clear(&self, hidden: &HiddenName<'_>, keepers: &[BranchIx]) -> Result<(), &'static str> {
         let (jobs, job) = (self.pass.jobs, self.pass.job);
@@ -370,7 +386,7 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
     }
 
     fn dir(&mut self, dir: &Arc<Inode>) {
-        let DrainWalk { pass, from, targets } = &mut *self.0;
+        let DrainWalk { pass, from, targets, .. } = &mut *self.0;
         match pass.jobs.moves.drop_copy_on(dir, *from, targets) {
             Ok(false) => {}
             Ok(true) => {

@@ -46,7 +46,9 @@ pub(crate) const MOST: usize = 256;
 /// Bytes of the paths of all names of a batch at most: its record has them.
 const LONGEST_PATHS: usize = 256 << 10;
 /// A batch of fewer files is none.
-pub(crate) const FEWEST: usize = 2;
+const FEWEST: usize = 2;
+/// Files of each of several batches at least: what a batch costs besides its files does not count then.
+const MANY: usize = 32;
 
 /// Files that are to leave their branch together, for a job.
 #[derive(Debug)]
@@ -57,6 +59,20 @@ pub(crate) struct OrderedBatch {
 }
 
 impl OrderedBatch {
+    /// Batches of the moves off the branch `from`: `several` if each gets many. None: the moves are too few.
+    pub(crate) fn of(mut moves: Vec<OrderedMove>, from: BranchIx, several: usize) -> Vec<Self> {
+        let several = if moves.len() < several * MANY { 1 } else { several };
+        let in_each = moves.len().div_ceil(several);
+        let mut batches = Vec::new();
+        while !moves.is_empty() {
+            let rest = moves.split_off(in_each.min(moves.len()));
+            let moves = std::mem::replace(&mut moves, rest);
+            batches.push(Self { moves, departure: Arc::new(Departure::ordered()), from });
+        }
+        batches.retain(|batch| batch.moves.len() >= FEWEST);
+        batches
+    }
+
     /// Ends the moves: nobody waits for them any more.
     pub(crate) fn end(&self) {
         for order in &self.moves {
@@ -84,25 +100,26 @@ impl Moves {
             Some(Source { order, was, from, fd })
         };
         let sources: Vec<Source<'_>> = begun.filter_map(source).collect();
-        let moved = self.begin_batch(pool, &sources).and_then(|(to, moving)| {
-            let copies = self.copy_batch(pool, batch, to, moving)?;
-            self.switch_batch(pool, batch, to, copies)
-        });
-        if let Err(error) = moved {
-            tracing::debug!(%error, "files that were to move together move by themselves");
+        for (to, moving) in self.begin_batch(pool, &sources) {
+            let copies = self.copy_batch(pool, batch, to, moving);
+            let moved = copies.and_then(|copies| self.switch_batch(pool, batch, to, copies));
+            if let Err(error) = moved {
+                tracing::debug!(%error, "files that were to move together move by themselves");
+            }
+            batch.departure.copy_again();
         }
     }
 
-    /// The files that can go in one batch, and the branch that all of them go to.
+    /// The files that can go together, by the branch that they go to.
     fn begin_batch<'a>(
         &self,
         pool: &'a Pool,
         sources: &'a [Source<'a>],
-    ) -> Result<(&'a Member, Vec<(&'a Source<'a>, Move<'a>)>)> {
+    ) -> Vec<(&'a Member, Vec<(&'a Source<'a>, Move<'a>)>)> {
         let begin = |source: &'a Source<'a>| {
             let Source { order, from, fd, .. } = source;
             let moving = self.tree.begin_alone(order, from.clone(), fd.as_fd()).ok()?;
-            let is_small = moving.is_content() && moving.stat.size <= LARGEST;
+            let is_small = moving.is_content() && moving.stat.size <= LARGEST && !moving.from.is_remote();
             is_small.then_some((source, moving))
         };
         let mut paths = 0;
@@ -113,11 +130,11 @@ impl Moves {
             paths += if fits { more } else { 0 };
             fits
         };
-        let mut begun: Vec<(&Source<'_>, Move<'_>)> =
+        let begun: Vec<(&Source<'_>, Move<'_>)> =
             sources.iter().filter_map(begin).filter(|(_, moving)| is_recorded(moving)).collect();
         let need = begun.iter().map(|(_, moving)| moving.stat.blocks.saturating_mul(512)).sum();
         let mut known: Vec<(*const Inode, &[BranchIx], Option<BranchIx>)> = Vec::new();
-        let mut targets = begun.iter().map(|(source, moving)| {
+        let targets = begun.iter().map(|(source, moving)| {
             let parent = Arc::as_ptr(&moving.name().parent);
             let job = source.order.cause.job();
             let planned = job.map_or(&[][..], |job| &job.targets);
@@ -134,20 +151,25 @@ impl Moves {
             }
             to
         });
-        let targets: Vec<Option<BranchIx>> = targets.by_ref().collect();
-        let to = targets.iter().find_map(|to| *to).ok_or(Errno::NOSPC)?;
-        let to = pool.branch(to);
-        let room = to.space().map_or(0, |space| space.available);
-        let mut targets = targets.into_iter();
-        begun.retain(|(_, moving)| {
-            let need = moving.stat.blocks.saturating_mul(512);
-            let refused = || self.refusals.of((moving.inode.id.ino, to.ix), room, need).is_some();
-            targets.next() == Some(Some(to.ix)) && !refused()
-        });
-        match to.is_remote() || begun.iter().any(|(_, moving)| moving.from.is_remote()) {
-            true => Err(Errno::OPNOTSUPP.into()),
-            false => Ok((to, begun)),
+        let targets: Vec<Option<BranchIx>> = targets.collect();
+        let mut groups: Vec<(BranchIx, Vec<(&Source<'_>, Move<'_>)>)> = Vec::new();
+        for (one, to) in begun.into_iter().zip(targets) {
+            let Some(to) = to else { continue };
+            match groups.iter_mut().find(|(other, _)| *other == to) {
+                Some((_, group)) => group.push(one),
+                None => groups.push((to, vec![one])),
+            }
         }
+        let groups = groups.into_iter().map(|(to, mut group)| {
+            let to: &Member = pool.branch(to);
+            let room = to.space().map_or(0, |space| space.available);
+            group.retain(|(_, moving)| {
+                let need = moving.stat.blocks.saturating_mul(512);
+                self.refusals.of((moving.inode.id.ino, to.ix), room, need).is_none()
+            });
+            (to, group)
+        });
+        groups.filter(|(to, group)| !to.is_remote() && group.len() >= FEWEST).collect()
     }
 
     /// Copies of the files, on disk. What cannot be copied is left out.

@@ -24,7 +24,7 @@ use crate::member::Member;
 use crate::moves::Moves;
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
-use crate::moves::naming::{NameAt, distinct, set_times, stands, times};
+use crate::moves::naming::{NameAt, distinct, stands};
 use crate::moves::reasons::why_not;
 use crate::pool::Pool;
 use crate::recovery::batch::{BatchedMove, LeftOver, NotedBatch, Undecided};
@@ -126,7 +126,8 @@ impl<'a> Exchange<'_, 'a> {
             return Err(Errno::INTR.into());
         }
         let mut named: Vec<Named<'_>> = Vec::with_capacity(copies.len());
-        let times_there = times(to, distinct(copies.iter().flat_map(|copied| &copied.dirs)));
+        let to_dirs = distinct(copies.iter().flat_map(|copied| &copied.dirs));
+        let times_there = moves.tree.quiet_dirs.keep(to, to_dirs);
         for at in 0..copies.len() {
             match self.name(at) {
                 Ok(one) => named.extend(one),
@@ -134,15 +135,15 @@ impl<'a> Exchange<'_, 'a> {
             }
         }
         // At once, so that what programs do there meanwhile shows in the times.
-        set_times(to, times_there);
+        drop(times_there);
         let old_dirs = distinct(named.iter().flat_map(|named| named.olds.iter().map(|(_, dir)| dir)));
         let old_dirs: Vec<Arc<DirFd>> = old_dirs.into_iter().cloned().collect();
         match self.sync_new(&named) {
             Ok(()) => {
                 self.decide(&mut record, &mut named);
-                let times_here = times(from, &old_dirs);
+                let times_here = moves.tree.quiet_dirs.keep(from, &old_dirs);
                 named.iter_mut().for_each(|named| self.remove_old(named));
-                set_times(from, times_here);
+                drop(times_here);
             }
             Err(error) => {
                 tracing::warn!(%error, branch = %to.path.display(), "relocation: the new names of several files cannot be synced; the files stay where they were");

@@ -26,6 +26,7 @@ use crate::tree::Tree;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::place::ancestors;
 use crate::tree::placement::placement_in;
+use crate::tree::quiet_dirs::set_times;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
 use crate::tree::unsynced_dirs::NameEvent;
 
@@ -75,10 +76,13 @@ impl Moves {
         self.tree.make_durable(&pool, dir, &kept.branches).map_err(said)?;
         let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
-        let times = job_move::times_of(branch, &parent);
+        let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
-        job_move::set_times(branch, &parent, times);
-        dir.drop_copy(from);
+        drop(kept_times);
+        if let Some(was) = dir.copy_on(from) {
+            dir.drop_copy(from, was);
+        }
+        self.tree.keep_number(&pool, dir);
         self.tree.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");
@@ -177,7 +181,7 @@ impl Tree {
 
     fn set_later_times(&self, pool: &Pool, dir: &Arc<Inode>, kept: &KeptCopies) {
         if let Some((first, copy, times)) = &kept.later {
-            job_move::set_times(pool.branch(*first), copy, Some(*times));
+            set_times(pool.branch(*first), copy.as_fd(), *times);
             self.catalogue_attributes(pool, dir);
         }
     }

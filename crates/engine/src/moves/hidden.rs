@@ -293,12 +293,12 @@ impl Tree {
             Err(error) if error.is_missing() => return Err(NO_LONGER),
             Err(error) => return Err(said(error)),
         }
-        let times = job_move::times_of(branch, dir);
+        let kept_times = self.quiet_dirs.keep(branch, [dir]);
         branch.ask(|| sys::at::unlink(dir.as_fd(), hidden.name)).map_err(|error| match error.errno() {
             Errno::PERM => FROZEN,
             _ => said(error),
         })?;
-        job_move::set_times(branch, dir, times);
+        drop(kept_times);
         self.changed(pool, hidden.at, (hidden.dir, hidden.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(dir.as_fd())) {
             tracing::debug!(%error, "a hidden name may be back after a power cut");

@@ -11,12 +11,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
-use fsstack_sys::at::Times;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;
@@ -24,7 +22,6 @@ use smallvec::SmallVec;
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::Moves;
-use crate::moves::job_move;
 use crate::moves::moving::Move;
 use crate::pool::Pool;
 use crate::recovery::blank::StagedCopy;
@@ -114,9 +111,9 @@ impl Tree {
         self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
-        let times_there = if new.quiet { times(to, &new.dirs) } else { DirTimes::new() };
+        let times_there = new.quiet.then(|| self.quiet_dirs.keep(to, &new.dirs));
         let named = self.give_names(moving, new, &olds);
-        set_times(to, times_there);
+        drop(times_there);
         if let Err(error) = named {
             return Err(give_up(pool, moving, new, (intent, ino), error)); // no old name was touched
         }
@@ -132,12 +129,11 @@ impl Tree {
                 }
             };
         }
-        let times_of_old = || times(from, olds.iter().map(|(_, dir)| dir));
-        let times_here = if new.quiet { times_of_old() } else { DirTimes::new() };
+        let times_here = new.quiet.then(|| self.quiet_dirs.keep(from, olds.iter().map(|(_, dir)| dir)));
         let removed = olds.iter().try_for_each(|(name, dir)| {
             from.ask(|| sys::at::unlink(dir.as_fd(), &name.name)).map_err(|error| (error, name, dir))
         });
-        set_times(from, times_here);
+        drop(times_here);
         if let Err((error, name, dir)) = removed {
             let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
             match stands {
@@ -264,16 +260,6 @@ fn is_frozen(dir: &DirFd) -> Result<bool, sys::SysError> {
     let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
     // Where flags cannot be asked for there are none.
     Ok(sys::ioctl::getflags(dir.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING != 0)
-}
-
-pub(crate) type DirTimes<'a> = Vec<(&'a Arc<DirFd>, Option<Times>)>;
-
-pub(crate) fn times<'a>(branch: &Branch, dirs: impl IntoIterator<Item = &'a Arc<DirFd>>) -> DirTimes<'a> {
-    dirs.into_iter().map(|dir| (dir, job_move::times_of(branch, dir))).collect()
-}
-
-pub(crate) fn set_times(branch: &Branch, dirs: DirTimes<'_>) {
-    dirs.into_iter().for_each(|(dir, times)| job_move::set_times(branch, dir, times));
 }
 
 /// Removes the names of the new copy, number `ino`, so that it does not stay beside the old one. Another object of a name stays.

@@ -8,6 +8,7 @@ pub(crate) mod parallel_lookup;
 pub(crate) mod pin;
 pub(crate) mod place;
 pub(crate) mod placement;
+pub(crate) mod quiet_dirs;
 mod refused_creates;
 pub(crate) mod resolve;
 pub(crate) mod rights;
@@ -25,6 +26,7 @@ use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use clashes::Clashes;
 use parallel_lookup::ParallelLookup;
+use quiet_dirs::QuietDirs;
 use refused_creates::RefusedCreates;
 use tree_lock::TreeLock;
 
@@ -46,6 +48,7 @@ pub(crate) struct Tree {
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) unlinked_inodes: Budget,
     pub(crate) tree_lock: TreeLock,
+    pub(crate) quiet_dirs: QuietDirs,
     pub(crate) clashes: Clashes,
     /// Directories whose copies have not the same rights.
     pub(crate) unlike: Clashes,
@@ -76,6 +79,7 @@ impl Tree {
             budget: Budget::new(dir_fds),
             unlinked_inodes: Budget::new(UNLINKED_INODES),
             tree_lock: TreeLock::default(),
+            quiet_dirs: QuietDirs::default(),
             clashes: Clashes::default(),
             unlike: Clashes::default(),
             unfit: Clashes::default(),
