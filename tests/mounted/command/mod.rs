@@ -2,6 +2,7 @@
 
 mod answers;
 mod bad_input;
+mod beside;
 mod branches;
 mod calls;
 mod changes;

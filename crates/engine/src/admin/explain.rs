@@ -13,6 +13,7 @@ use fsstack_sys::{Errno, Kind};
 use crate::files::decision::PathDecision;
 use crate::handles::by_number::ConnectedDir;
 use crate::inode::Inode;
+use crate::inode::clock::Moment;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::place::random;
@@ -130,6 +131,7 @@ impl Union {
             return Ok(Explained { at: roots(&pool), rule: None, way: None });
         };
         let at = self.tree.whereabouts(&pool, &parent, &name)?;
+        let asked = Moment::now();
         let found = self.tree.find(&pool, &parent, &name)?;
         let placement = placement_in(&pool, &parent);
         let rule = placement.rule().map(|rule| ExplainedRule {
@@ -143,7 +145,7 @@ impl Union {
         let id = self.tree.identity(&pool, pool.branch(on), &stat);
         let known = self.tree.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
         let inode = known.unwrap_or_else(|| Arc::new(Inode::file(id, stat.kind(), on)));
-        inode.note_name(&parent, &name, stat.nlink);
+        inode.note_name(&parent, &name, stat.nlink, asked);
         let open = inode.open_file().and_then(|file| file.because().map(|is| (file, is)));
         let way = match open {
             Some((file, is)) => WritePathReasons {

@@ -14,6 +14,7 @@ use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::{Kind, Stat, Time};
 
 use crate::answer::{Attr, Entry, Validity};
+use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode, InodeName};
 use crate::member::Member;
 use crate::opened::behind;
@@ -83,7 +84,7 @@ impl Union {
             None => unknown_again(inode),
         };
         let counted = self.tree.inodes.looked_up(inode.id, inode.kind, again);
-        counted.note_name(parent, name, 1);
+        counted.note_name(parent, name, 1, Moment::now());
         Entry { ino, generation: u64::from(generation), attr: attr(ino, row) }
     }
 

@@ -152,6 +152,7 @@ impl Tree {
             if let Some(inode) = inode {
                 inode.renamed((from.dir, from.name), (to.dir, to.name));
                 self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+                inode.keeps_copies(holders);
                 self.tell_index(pool, &inode);
             }
             if let Some((at, stat)) = holders.first()

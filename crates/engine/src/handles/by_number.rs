@@ -328,7 +328,7 @@ impl Tree {
     pub(crate) fn pass_by(&self, dir: &ConnectedDir) -> Arc<Inode> {
         let inode = self.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
         inode.update_copies(&dir.copies);
-        inode.note_name(&dir.parent, &dir.name, 1);
+        inode.note_name(&dir.parent, &dir.name, 1, dir.copies.asked());
         inode
     }
 
@@ -345,7 +345,7 @@ impl Tree {
             return Err(OpError::STALE);
         }
         dir.update_copies(&found.copies);
-        dir.note_name(&found.parent, &found.name, 1);
+        dir.note_name(&found.parent, &found.name, 1, found.copies.asked());
         Ok(())
     }
 

@@ -62,7 +62,16 @@ impl Tree {
             let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
             ids.iter().find_map(|(id, ..)| known(id))
         });
+        // Nor may it depend on what is remembered of names.
+        let live = live.or_else(|| {
+            ids.iter().find_map(|(natural, at, own)| {
+                self.inodes.by_copy(natural.ino).filter(|live| live.copy_ino(*at) == Some(*own))
+            })
+        });
         if let Some(live) = live {
+            if ids.iter().all(|(natural, ..)| natural.ino != live.id.ino) {
+                self.inodes.note_copies(&live, ids.iter().map(|(natural, ..)| natural.ino));
+            }
             for (at, stat) in stats.iter().filter(|(at, stat)| live.copy_ino(*at) != Some(stat.ino)) {
                 self.new_copy(pool, parent, name, live.id, *at, stat.ino);
             }
@@ -299,6 +308,20 @@ impl Tree {
             && let Ok(fd) = self.dirfd(pool, parent, at)
         {
             self.note_copy(pool.branch(at), On::Name(fd.as_fd(), name), id, own);
+        }
+    }
+
+    /// The directory keeps its number while it is known, though the copy that gave it may have left: lookups find it by the copies
+    /// that it has.
+    pub(crate) fn keep_number(&self, pool: &Pool, dir: &Arc<Inode>) {
+        let copies: SmallVec<[(BranchIx, u64); 4]> =
+            dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?))).collect();
+        let naturals = copies.iter().map(|(at, own)| {
+            let branch = pool.branch(*at);
+            number::number(branch, branch.dev(), *own)
+        });
+        if naturals.clone().all(|natural| natural != dir.id.ino) {
+            self.inodes.note_copies(dir, naturals);
         }
     }
 

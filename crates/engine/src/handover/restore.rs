@@ -185,6 +185,8 @@ impl Tree {
         for (_, inode) in state.inodes.iter().zip(&inodes).skip(1).filter(|(row, _)| row.lookups.is_none()) {
             self.inodes.take_in_aside(inode);
         }
+        let pool = self.pool.load();
+        inodes.iter().filter(|inode| inode.is_dir()).for_each(|dir| self.keep_number(&pool, dir));
         Ok(inodes)
     }
 }

@@ -25,6 +25,7 @@ use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
 use crate::files::{Access, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
+use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
 use crate::kept::Kept;
 use crate::kept::rows::HandleRow;
@@ -152,7 +153,7 @@ impl Union {
             .known_from_before(reached.id, kind, || Inode::file(reached.id, kind, reached.at));
         inode.found_on(reached.at);
         if let Some((parent, name)) = &reached.name {
-            inode.note_name(parent, name, reached.stat.nlink);
+            inode.note_name(parent, name, reached.stat.nlink, Moment::KNOWN);
         }
         let facts = Facts {
             inode: &inode,
@@ -322,7 +323,7 @@ impl Tree {
                 let name = self.name_of(&pool, &file);
                 let inode = self.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
                 if let Some((parent, name)) = name {
-                    inode.note_name(&parent, &name, file.stat.nlink);
+                    inode.note_name(&parent, &name, file.stat.nlink, Moment::KNOWN);
                 }
                 Ok(inode)
             }
@@ -330,7 +331,8 @@ impl Tree {
                 let make = || Inode::dir(dir.id, &dir.copies);
                 let inode = self.inodes.known_from_before(dir.id, Kind::Dir, make);
                 inode.update_copies(&dir.copies);
-                inode.note_name(&dir.parent, &dir.name, 1);
+                inode.note_name(&dir.parent, &dir.name, 1, dir.copies.asked());
+                self.keep_number(&pool, &inode);
                 Ok(inode)
             }
         }

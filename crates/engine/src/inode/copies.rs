@@ -9,12 +9,12 @@ use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, BranchSet};
-use fsstack_sync::atomic::AtomicU64;
 use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
+use super::clock::Moment;
 use super::copy_guards::CopyGuards;
 use super::kernel_listing::KernelListing;
 use super::{Inode, Location};
@@ -23,16 +23,16 @@ use super::{Inode, Location};
 /// an entry older than a busy machine makes of that is asked for again.
 const MISS_AGE: Duration = Duration::from_millis(250);
 
-/// Counts the copies that threads have given to branches: tells whether a copy is younger than a question.
-static GIVEN: AtomicU64 = AtomicU64::new(1);
-
 #[derive(Debug)]
 pub(super) struct DirCopies {
     pub(super) copies: SmallVec<[Copy; 2]>,
     /// Branches that could not be asked for a copy: a bit each.
     pub(super) unsure: u64,
-    /// When a branch came back that had no copy before, on the clock of [`GIVEN`]: older answers do not know it.
-    pub(super) invalidated: u64,
+    /// When a branch came back that had no copy before: older answers do not know it.
+    pub(super) invalidated: Moment,
+    /// When the directory was last renamed, or lost a copy: older answers may have copies that are gone, or lack those that had
+    /// another name by then.
+    pub(super) settled: Moment,
     /// When all branches were last asked, if they need not be asked again at once.
     pub(super) checked: Option<Instant>,
     /// Hashes of names that no branch had since `missed`.
@@ -53,8 +53,8 @@ pub(super) struct Copy {
     pub(super) used: bool,
     /// Last attributes from a remote branch: used while the branch may hang.
     pub(super) reported: Option<Box<Stat>>,
-    /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
-    pub(super) given: u64,
+    /// When it was given to the branch.
+    pub(super) given: Moment,
     /// Mount generation of the branch, plus one, at which a name in it was changed since the last sync.
     pub(super) changed: Option<NonZeroU32>,
     /// The branch was asked for an access ACL, and there is none.
@@ -68,19 +68,24 @@ pub struct Copies {
     pub found: SmallVec<[(BranchIx, u64); 4]>,
     /// Branches that could not be asked: a bit each.
     pub unsure: u64,
-    /// When the question was put, on the clock of [`GIVEN`]: of copies that were given later it says nothing.
-    asked: u64,
+    /// When the question was put: of what was changed later it says nothing.
+    asked: Moment,
 }
 
 impl Copies {
     /// Empty result of a query that begins now.
     pub fn asked_now() -> Self {
-        Self { found: SmallVec::new(), unsure: 0, asked: GIVEN.load(SeqCst) }
+        Self { found: SmallVec::new(), unsure: 0, asked: Moment::now() }
     }
 
     /// These there are. That there are no others was not asked.
     pub fn known(found: impl IntoIterator<Item = (BranchIx, u64)>) -> Self {
-        Self { found: found.into_iter().collect(), unsure: 0, asked: 0 }
+        Self { found: found.into_iter().collect(), unsure: 0, asked: Moment::KNOWN }
+    }
+
+    /// When the question was put.
+    pub(crate) fn asked(&self) -> Moment {
+        self.asked
     }
 
     /// The branch could not be asked.
@@ -149,6 +154,12 @@ impl Inode {
         self.with_dir(|dir| dir.update(found));
     }
 
+    /// The directory was renamed: these are its copies, whatever lookups found halfway.
+    pub(crate) fn keeps_copies(&self, stats: &[(BranchIx, Stat)]) {
+        let copies = stats.iter().filter(|(_, stat)| stat.is_dir()).map(|(at, stat)| (*at, stat.ino));
+        self.with_dir(|dir| dir.update(&Copies::known(copies)));
+    }
+
     /// A copy was made on `branch`; `order` tells where it belongs.
     pub fn add_copy(
         &self,
@@ -158,7 +169,7 @@ impl Inode {
         order: impl Fn(BranchIx) -> usize,
     ) {
         self.with_dir(|dir| {
-            let given = GIVEN.fetch_add(1, SeqCst);
+            let given = Moment::of_change();
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
             let (reported, changed, lacks_acl) = (None, None, false);
@@ -166,9 +177,23 @@ impl Inode {
         });
     }
 
-    /// The copy on `branch` is gone.
-    pub fn drop_copy(&self, branch: BranchIx) {
-        self.with_dir(|dir| dir.copies.retain(|copy| copy.branch != branch));
+    /// The copy on `branch`, if there is one: its number there, and when it was given to the branch.
+    pub(crate) fn copy_on(&self, branch: BranchIx) -> Option<(u64, Moment)> {
+        let copy = |dir: &mut DirCopies| {
+            dir.copies.iter().find(|copy| copy.branch == branch).map(|copy| (copy.ino, copy.given))
+        };
+        self.with_dir(copy)?
+    }
+
+    /// The copy `was` on `branch`, as [`Self::copy_on`] returned it, is gone. One that came since stays.
+    pub(crate) fn drop_copy(&self, branch: BranchIx, was: (u64, Moment)) {
+        self.with_dir(|dir| {
+            let before = dir.copies.len();
+            dir.copies.retain(|copy| copy.branch != branch || (copy.ino, copy.given) != was);
+            if dir.copies.len() < before {
+                (dir.settled, dir.checked) = (Moment::of_change(), None);
+            }
+        });
     }
 
     /// `branch` is leaving the pool: what is remembered of it goes. Whether this was a file there, whose last
@@ -218,7 +243,7 @@ impl Inode {
         self.with_dir(|dir| {
             if !is_root && dir.copies.iter().all(|copy| copy.branch != branch) {
                 dir.unsure |= bit(branch);
-                dir.invalidated = GIVEN.fetch_add(1, SeqCst) + 1;
+                dir.invalidated = Moment::of_change();
             }
         });
     }
@@ -233,7 +258,7 @@ impl Inode {
     }
 
     /// The copy, if there is only one: its branch, its number there, and when it was given to the branch.
-    pub(crate) fn only_copy(&self) -> Option<(BranchIx, u64, u64)> {
+    pub(crate) fn only_copy(&self) -> Option<(BranchIx, u64, Moment)> {
         self.with_dir(|dir| dir.only().map(|copy| (copy.branch, copy.ino, copy.given)))?
     }
 
@@ -243,7 +268,7 @@ impl Inode {
     }
 
     /// The copy `only`, as [`Self::only_copy`] returned it, was asked for an access ACL, and has none.
-    pub(crate) fn note_copy_without_acl(&self, only: (BranchIx, u64, u64)) {
+    pub(crate) fn note_copy_without_acl(&self, only: (BranchIx, u64, Moment)) {
         self.with_dir(|dir| {
             let is_it = |copy: &&mut Copy| (copy.branch, copy.ino, copy.given) == only;
             if let Some(copy) = dir.copies.iter_mut().find(is_it) {
@@ -381,8 +406,13 @@ impl DirCopies {
 
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
+        if found.asked < self.settled {
+            self.checked = None;
+            return;
+        }
         let mut found = found.clone();
-        let mut complete = found.asked >= self.invalidated;
+        let is_known = found.asked == Moment::KNOWN;
+        let mut complete = is_known || found.asked >= self.invalidated;
         if complete {
             self.unsure &= found.unsure;
         }
@@ -390,8 +420,9 @@ impl DirCopies {
             let Copy { branch, ino, given, .. } = self.copies[at];
             // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none. So does a
             // copy that came while the others were being asked.
-            let came_since = given >= found.asked && !found.found.iter().any(|(known, _)| *known == branch);
-            if !found.is_unsure_of(branch) && !came_since {
+            let came_since = is_known || given > found.asked;
+            let is_found = found.found.iter().any(|(known, _)| *known == branch);
+            if is_found || !found.is_unsure_of(branch) && !came_since {
                 continue;
             }
             complete &= !came_since;
@@ -413,7 +444,7 @@ impl DirCopies {
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
                 let lacks_acl = kept.as_ref().is_some_and(|copy| copy.lacks_acl);
-                let (fd, reported, given, changed) = kept.map_or((None, None, 0, None), |copy| {
+                let (fd, reported, given, changed) = kept.map_or((None, None, Moment::NEVER, None), |copy| {
                     (copy.fd.take(), copy.reported.take(), copy.given, copy.changed)
                 });
                 Copy { branch, ino, fd, used: true, reported, given, changed, lacks_acl }
@@ -451,5 +482,34 @@ mod tests {
         dir.update_copies(&answer(Copies::asked_now(), &[(X, 10)]));
         assert_eq!(dir.copies()[..], [X], "a later question finds it gone");
         assert!(dir.checked().is_some());
+    }
+
+    #[test]
+    fn an_older_answer_neither_brings_a_removed_copy_back_nor_gives_its_number_to_the_next_one() {
+        let dir = dir();
+        dir.add_copy(Y, 20, None, |at| usize::from(at.0));
+        let asked = [Copies::asked_now(), Copies::asked_now()];
+        let older = asked.map(|asked| answer(asked, &[(X, 10), (Y, 20)]));
+        dir.drop_copy(Y, dir.copy_on(Y).unwrap());
+        dir.update_copies(&older[0]);
+        assert_eq!(dir.copies()[..], [X]);
+        dir.add_copy(Y, 21, None, |at| usize::from(at.0));
+        dir.update_copies(&older[1]);
+        assert_eq!((dir.copy_ino(X), dir.copy_ino(Y)), (Some(10), Some(21)));
+        assert!(dir.checked().is_none());
+        dir.update_copies(&answer(Copies::asked_now(), &[(X, 10), (Y, 22)]));
+        assert_eq!(dir.copy_ino(Y), Some(22), "replaced out of band");
+        assert!(dir.checked().is_some());
+    }
+
+    #[test]
+    fn a_copy_that_came_since_another_was_missed_stays() {
+        let dir = dir();
+        dir.add_copy(Y, 20, None, |at| usize::from(at.0));
+        let was = dir.copy_on(Y).unwrap();
+        dir.drop_copy(Y, was);
+        dir.add_copy(Y, 20, None, |at| usize::from(at.0));
+        dir.drop_copy(Y, was);
+        assert_eq!(dir.copies()[..], [X, Y]);
     }
 }

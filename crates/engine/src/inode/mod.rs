@@ -4,6 +4,7 @@
 //! A file is on one branch, the first in order that has the name. A directory has a copy on one or more.
 
 mod changes;
+pub(crate) mod clock;
 mod copies;
 mod copy_guards;
 mod create_guard;
@@ -28,6 +29,7 @@ use smallvec::SmallVec;
 
 use crate::answer::Validity;
 use crate::files::OpenFile;
+use clock::Moment;
 pub use copies::Copies;
 use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
@@ -138,7 +140,8 @@ impl Inode {
         let mut location = DirCopies {
             copies: SmallVec::new(),
             unsure: u64::MAX,
-            invalidated: 0,
+            invalidated: Moment::NEVER,
+            settled: Moment::NEVER,
             checked: None,
             misses: [0; 2],
             missed: now,
@@ -178,7 +181,7 @@ impl Inode {
                     fd: Some(fd),
                     used: true,
                     reported: None,
-                    given: 0,
+                    given: Moment::NEVER,
                     changed: None,
                     lacks_acl: false,
                 })
@@ -234,10 +237,13 @@ impl Inode {
         self.state.lock().names.iter().any(|known| known.is(parent, name))
     }
 
-    /// It was seen under `name` in `parent`. Only an object with several links keeps its other names.
-    pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32) {
+    /// It was seen under `name` in `parent`, by a question that was put at `asked`. Only an object with several links keeps its
+    /// other names. A name that it may have lost since is not recorded: a copy of a directory would be made there.
+    pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32, asked: Moment) {
         let mut state = self.state.lock();
-        if state.names.first().is_some_and(|first| first.is(parent, name)) {
+        if state.names.first().is_some_and(|first| first.is(parent, name))
+            || !state.names.is_empty() && asked.is_before_rename(self.id.ino.0)
+        {
             return;
         }
         let old =
@@ -258,8 +264,12 @@ impl Inode {
     /// It was renamed.
     pub fn renamed(&self, from: (&Inode, &CStr), to: (&Arc<Inode>, &CStr)) {
         let mut state = self.state.lock();
+        let now = Moment::renames(self.id.ino.0);
         state.names.retain(|known| !known.is(from.0, from.1) && !known.is(to.0, to.1));
         state.names.insert(0, InodeName::new(to.0, to.1));
+        if let Location::Dir(dir) = &mut state.location {
+            (dir.settled, dir.checked) = (now, None);
+        }
     }
 
     /// The path below the pool's root, without a leading slash.

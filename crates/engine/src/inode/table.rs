@@ -32,6 +32,9 @@ pub struct Table {
     aside: NumberMap<Weak<Inode>>,
     /// How many may be aside before those that are gone are cleared.
     aside_limit: AtomicUsize,
+    /// Directories that have lost the copy that gave their number, by the numbers that their copies would give.
+    by_copies: NumberMap<Weak<Inode>>,
+    by_copies_limit: AtomicUsize,
     removed: AtomicUsize,
     born: Instant,
     /// The kernel knows inodes from before this table: of none is the number of lookups known.
@@ -55,6 +58,8 @@ impl Table {
             slots: NumberMap::default(),
             aside: NumberMap::default(),
             aside_limit: AtomicUsize::new(ASIDE),
+            by_copies: NumberMap::default(),
+            by_copies_limit: AtomicUsize::new(ASIDE),
             removed: AtomicUsize::new(0),
             born: Instant::now(),
             is_uncertain: AtomicBool::new(false),
@@ -184,6 +189,20 @@ impl Table {
         self.aside.insert(inode.id.ino.0, Arc::downgrade(inode));
     }
 
+    /// The live directory `dir` has the copies that would give it these numbers, and none that gives its own.
+    pub(crate) fn note_copies(&self, dir: &Arc<Inode>, naturals: impl Iterator<Item = Ino>) {
+        naturals.for_each(|natural| _ = self.by_copies.insert(natural.0, Arc::downgrade(dir)));
+        if self.by_copies.len() > self.by_copies_limit.load(Relaxed) {
+            self.by_copies.retain(|_, weak| weak.strong_count() > 0);
+            self.by_copies_limit.store(ASIDE.max(self.by_copies.len() * 2), Relaxed);
+        }
+    }
+
+    /// A live directory that had a copy which would give it the number `natural`.
+    pub(crate) fn by_copy(&self, natural: Ino) -> Option<Arc<Inode>> {
+        self.by_copies.get(&natural.0)?.upgrade().filter(|dir| !dir.is_lost())
+    }
+
     /// Clears what is aside and gone, when it may be many. Not under a shard's lock.
     fn tidy_aside(&self) {
         if self.aside.len() > self.aside_limit.load(Relaxed) {
@@ -256,6 +275,7 @@ impl Table {
         self.slots.clear();
         self.slots.shrink_to_fit();
         self.aside.clear();
+        self.by_copies.clear();
     }
 
     /// Closes the descriptors that all inodes have on `branch`.

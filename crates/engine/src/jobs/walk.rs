@@ -229,7 +229,10 @@ impl Jobs {
             let new = || MetFile { met, path: Vec::new(), bytes, used, is_frozen, names: Names::new() };
             let mut file = groups.remove(&ino).unwrap_or_else(new);
             file.path = path;
-            file.names.push(name);
+            // A directory that was renamed to where the walk had not been is met again.
+            if !file.names.iter().any(|known| known.is(&name.parent, &name.name)) {
+                file.names.push(name);
+            }
             match file.names.len() < stat.nlink as usize {
                 true => _ = groups.insert(ino, file),
                 false => files.push(file),

@@ -15,6 +15,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Stat, Time};
 use smallvec::SmallVec;
 
+use crate::inode::clock::Moment;
 use crate::inode::{Inode, InodeName};
 use crate::moves::transfer;
 
@@ -60,7 +61,9 @@ impl<'a> Move<'a> {
         self.inode.moved_to(to);
         if self.is_group() {
             // Lookups meanwhile saw fewer links, and took the other names for gone.
-            let note = |name: &InodeName| self.inode.note_name(&name.parent, &name.name, self.stat.nlink);
+            let note = |name: &InodeName| {
+                self.inode.note_name(&name.parent, &name.name, self.stat.nlink, Moment::KNOWN)
+            };
             self.names.iter().for_each(note);
         }
     }

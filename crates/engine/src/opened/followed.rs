@@ -133,6 +133,9 @@ impl Followed {
 
     /// Names after `cookie` at the end: the first name that was not shown, and its cookie.
     ///
+    /// A name of which that is still being determined was shown: the listing has read all copies, and has come across the name in
+    /// the one that it has not left yet, before it was followed. Afterwards [`Self::came`] would have said so.
+    ///
     /// # Errors
     /// There were more than can be followed.
     pub(crate) fn next(&self, cookie: u64) -> Result<Option<(Arc<CStr>, u64)>> {
@@ -145,7 +148,8 @@ impl Followed {
         }
         let from = if is_tail(cookie) { cookie - TAIL + 1 } else { 0 };
         let mut rest = (0_u64..).zip(&names.order).skip_while(|(at, _)| *at < from);
-        Ok(rest.find(|(_, one)| one.shown.is_none()).map(|(at, one)| (one.name.clone(), TAIL + at)))
+        let is_left = |one: &FollowedName| one.shown.is_none() && !one.asked;
+        Ok(rest.find(|(_, one)| is_left(one)).map(|(at, one)| (one.name.clone(), TAIL + at)))
     }
 
     /// `name` is about to leave the branch `from`; `passed` finds out whether the listing has passed by it there, up to the

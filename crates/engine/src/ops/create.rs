@@ -16,6 +16,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use crate::answer::{Created, Opened, Validity};
 use crate::files::{Access, OpenFile};
 use crate::inode::Inode;
+use crate::inode::clock::Moment;
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -69,7 +70,8 @@ impl Union {
         self.tree.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
         self.tree.sync_changed(&pool, &parent)?;
         let id = self.tree.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
-        let inode = self.tree.admit_file_as(id, &parent, name.as_cstr(), made.at, &made.stat);
+        let inode =
+            self.tree.admit_file_as(id, &parent, name.as_cstr(), (made.at, &made.stat), Moment::KNOWN);
         self.open_made(&pool, &inode, made, flags, caller)
     }
 

@@ -9,6 +9,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
+use crate::inode::clock::Moment;
 use crate::kept::slots;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -58,6 +59,6 @@ impl Union {
             self.tree.note_rule_of(&pool, &old.parent, &parent, &[at]);
         }
         self.tree.sync_changed(&pool, &parent)?;
-        Ok(self.tree.admit_file(&pool, &parent, name, at, stat))
+        Ok(self.tree.admit_file(&pool, &parent, name, (at, stat), Moment::KNOWN))
     }
 }

@@ -8,6 +8,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Entry;
 use crate::handles::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
+use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -64,11 +65,12 @@ impl Union {
 impl Tree {
     fn enter_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
         let (id, stat) = (reached.id, reached.stat);
+        let asked = Moment::now();
         let name = self.name_of(pool, reached);
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
         // Without a name it is opened by its number, until it is seen under one.
         if let Some((parent, name)) = name {
-            inode.note_name(&parent, &name, stat.nlink);
+            inode.note_name(&parent, &name, stat.nlink, asked);
             self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         }
         entry(&inode, stat)
@@ -77,7 +79,7 @@ impl Tree {
     fn enter_dir(&self, pool: &Pool, found: &ConnectedDir) -> Entry {
         let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
-        inode.note_name(&found.parent, &found.name, 1);
+        inode.note_name(&found.parent, &found.name, 1, found.copies.asked());
         self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
         entry(&inode, merge(pool, &found.stats))
     }
@@ -98,7 +100,7 @@ fn again(inode: &Inode) -> Inode {
         Inode::file(inode.id, inode.kind, inode.branch().unwrap_or(BranchIx(0)))
     };
     for name in inode.names().iter().rev() {
-        made.note_name(&name.parent, &name.name, u32::MAX);
+        made.note_name(&name.parent, &name.name, u32::MAX, Moment::KNOWN);
     }
     made
 }

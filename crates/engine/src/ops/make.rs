@@ -11,6 +11,7 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;
+use crate::inode::clock::Moment;
 use crate::kept::slots;
 use crate::ops::create::take_back;
 use crate::tree::resolve::entry;
@@ -75,7 +76,7 @@ impl Union {
             self.tree.admit_new_dir(&pool, &parent, name, at, stat, on)
         } else {
             let id = self.tree.new_identity(&pool, pool.branch(at), &stat, on);
-            entry(&self.tree.admit_file_as(id, &parent, name, at, &stat), stat)
+            entry(&self.tree.admit_file_as(id, &parent, name, (at, &stat), Moment::KNOWN), stat)
         })
     }
 }

@@ -14,6 +14,7 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};
 use crate::inode::Inode;
+use crate::inode::clock::Moment;
 use crate::kept::slots;
 use crate::opened::DirHandle;
 use crate::opened::behind::{self, is_tail};
@@ -277,6 +278,7 @@ impl Tree {
         }
         let plus = plus.is_some_and(|age| !self.is_fresh(dir, read, age));
         if plus || kind.is_none() {
+            let asked = Moment::now();
             let found = if kind.is_some_and(|kind| kind != Kind::Dir) {
                 match self.stat_in(pool, dir, read.at, &read.name) {
                     // It may have moved to another branch.
@@ -295,7 +297,7 @@ impl Tree {
             };
             kind = Some(seen);
             if let (true, Ok(found)) = (plus, found)
-                && let Ok(entry) = self.admit(pool, dir, &read.name, found)
+                && let Ok(entry) = self.admit(pool, dir, &read.name, found, asked)
             {
                 let listed =
                     Listed { ino: entry.ino, cookie: read.cookie, dtype: seen.dtype(), name: &read.name };

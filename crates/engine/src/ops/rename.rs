@@ -383,6 +383,9 @@ impl Tree {
         if let Some(((replaced, _), object)) = replaced.as_ref().zip(object) {
             replaced.keep_unlinked(object);
         }
+        if let Some(inode) = &known {
+            inode.keeps_copies(&sources);
+        }
         self.moved(pool, known, from, to, first, replaced);
         Ok(())
     }

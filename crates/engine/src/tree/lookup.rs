@@ -11,6 +11,7 @@ use fsstack_sys as sys;
 
 use crate::answer::Entry;
 use crate::inode::Inode;
+use crate::inode::clock::Moment;
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
@@ -25,13 +26,14 @@ impl Tree {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name) {
+        let asked = Moment::now();
+        if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name, asked) {
             self.metrics.note(PoolCounter::LookupKnown);
             return Ok(entry);
         }
         self.metrics.note(PoolCounter::LookupAsked);
         let found = self.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
-        self.admit(&pool, &parent, name, found)
+        self.admit(&pool, &parent, name, found, asked)
     }
 
     /// The kernel has forgotten `count` lookups of `ino`. Memory goes; the number keeps its meaning.
@@ -43,7 +45,13 @@ impl Tree {
     }
 
     /// Asks only the branch where the name was seen last. None: all must be asked.
-    fn lookup_at_cached_location(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
+    fn lookup_at_cached_location(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        asked: Moment,
+    ) -> Option<Entry> {
         let number = self.seen.get(parent.id.ino, name.to_bytes())?;
         let known = self.inodes.get(number);
         let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
@@ -53,13 +61,20 @@ impl Tree {
                 return None;
             }
             let stat = self.stat_in(pool, parent, at, name).ok()?;
-            return (!stat.is_dir()).then(|| self.admit_file(pool, parent, name, at, stat));
+            return (!stat.is_dir()).then(|| self.admit_file(pool, parent, name, (at, stat), asked));
         };
-        self.lookup_dir(pool, parent, name, known)
+        self.lookup_dir(pool, parent, name, known, asked)
     }
 
     /// The directory that the name meant last, if it still does and its copies were asked for lately.
-    fn lookup_dir(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Arc<Inode>) -> Option<Entry> {
+    fn lookup_dir(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        dir: &Arc<Inode>,
+        asked: Moment,
+    ) -> Option<Entry> {
         if !self.knows_copies(pool, dir) || !dir.has_name(parent, name) {
             return None;
         }
@@ -84,7 +99,7 @@ impl Tree {
         }
         // Counted only now that the answer is sure.
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
-        counted.note_name(parent, name, 1);
+        counted.note_name(parent, name, 1, asked);
         Some(entry(dir, merge(pool, &stats)))
     }
 

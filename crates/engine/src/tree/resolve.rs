@@ -18,6 +18,7 @@ use fsstack_sys::xattr::On;
 use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
+use crate::inode::clock::Moment;
 use crate::inode::{Copies, CreateGuard, Inode};
 use crate::pool::Pool;
 use crate::settings::Degraded;
@@ -204,10 +205,17 @@ impl Tree {
         unless_stuck(pool, attempt, is_stuck)
     }
 
-    /// Gives the kernel `name`: the inode has one more lookup.
-    pub(crate) fn admit(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, found: Found) -> Result<Entry> {
+    /// Gives the kernel `name`, which was asked for at `asked`: the inode has one more lookup.
+    pub(crate) fn admit(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        found: Found,
+        asked: Moment,
+    ) -> Result<Entry> {
         match found {
-            Found::File(at, stat) => Ok(self.admit_file(pool, parent, name, at, stat)),
+            Found::File(at, stat) => Ok(self.admit_file(pool, parent, name, (at, stat), asked)),
             Found::Dir(stats, copies) => self.admit_dir(pool, parent, name, &stats, &copies),
         }
     }
@@ -217,11 +225,11 @@ impl Tree {
         pool: &Pool,
         parent: &Arc<Inode>,
         name: &CStr,
-        at: BranchIx,
-        stat: Stat,
+        (at, stat): (BranchIx, Stat),
+        asked: Moment,
     ) -> Entry {
         let id = self.identity(pool, pool.branch(at), &stat);
-        let inode = self.admit_file_as(id, parent, name, at, &stat);
+        let inode = self.admit_file_as(id, parent, name, (at, &stat), asked);
         entry(&inode, stat)
     }
 
@@ -231,11 +239,11 @@ impl Tree {
         id: Identity,
         parent: &Arc<Inode>,
         name: &CStr,
-        at: BranchIx,
-        stat: &Stat,
+        (at, stat): (BranchIx, &Stat),
+        asked: Moment,
     ) -> Arc<Inode> {
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
-        inode.note_name(parent, name, stat.nlink);
+        inode.note_name(parent, name, stat.nlink, asked);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         inode
     }
@@ -286,7 +294,7 @@ impl Tree {
     ) -> Entry {
         let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
-        inode.note_name(parent, name, 1);
+        inode.note_name(parent, name, 1, copies.asked());
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, stat)
     }

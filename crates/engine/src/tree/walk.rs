@@ -118,18 +118,23 @@ impl Tree {
         dir: &Arc<Inode>,
         name: &InodeName,
     ) -> Result<Arc<DirFd>> {
+        // Another thread may be giving the branch a copy: that one stays.
+        let was = dir.copy_on(branch.ix);
+        let is_gone = || {
+            if let Some(was) = was.filter(|_| TreeLock::is_held_here()) {
+                dir.drop_copy(branch.ix, was);
+            }
+        };
         let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
         let opened = opened.inspect_err(|error| {
-            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && TreeLock::is_held_here() {
-                dir.drop_copy(branch.ix);
+            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) {
+                is_gone();
             }
         })?;
         let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
         if dir.copy_ino(branch.ix) != Some(stat.ino) {
             // Replaced out of band: another directory has this name now.
-            if TreeLock::is_held_here() {
-                dir.drop_copy(branch.ix);
-            }
+            is_gone();
             return Err(OpError::MISSING);
         }
         let fd = Arc::new(self.budget.count(parent.opened(opened)));

@@ -1,7 +1,7 @@
 //! Marks with numbers, on directories' copies and on moved files: against their objects, and against the pool's index.
 
 use fsstack_control::Client;
-use fsstack_control::api::{HandleEnd, HandleOf, HandlesRequest};
+use fsstack_control::api::{HandleEnd, HandleOf, HandlesRequest, Key};
 use fsstack_identity::mark;
 use fsstack_identity::number::Identity;
 use fsstack_sys::at::{self, Mounts};
@@ -48,13 +48,17 @@ pub(super) enum MarkOf {
 pub(super) struct Marks {
     /// None where the index does not have all marks.
     client: Option<Client>,
+    /// Numbers of directories' copies are in the index of an exported pool only.
+    exported: bool,
     waiting: Vec<Marked>,
 }
 
 impl Marks {
     pub(super) fn new(client: Client) -> Self {
         let complete = client.status().is_ok_and(|status| status.index.starts_with("complete"));
-        Self { client: complete.then_some(client), waiting: Vec::new() }
+        let is_export = |key: &Key| key.key == "nfs-export" && key.value == "true";
+        let exported = client.keys().is_ok_and(|keys| keys.keys.iter().any(is_export));
+        Self { client: complete.then_some(client), exported, waiting: Vec::new() }
     }
 
     /// Reads the mark of `name` in `dir`, a directory or a file.
@@ -73,7 +77,7 @@ impl Marks {
         let own = at::stat_fd(object.as_fd())?.ino;
         match mark::read(On::Fd(object.as_fd()), which, own)? {
             Some(id) => {
-                if self.client.is_some() {
+                if self.client.is_some() && (self.exported || !is_dir) {
                     self.waiting.push(Marked { id, which, object, path: path.to_vec(), branch });
                 }
                 Ok(MarkOf::Own)

@@ -1,0 +1,102 @@
+//! Programs rename and list directories while branches are drained one after the other.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use fsstack_lab::{self as lab, MiB, needs};
+
+use super::*;
+
+const FILES: usize = 30;
+const DIRS: usize = 6;
+
+/// Drains each branch and takes it back, `rounds` times, while `work` runs on a few threads. These are told the end.
+fn beside_drains<T: Send>(
+    pool: &Pool,
+    names: &[&str],
+    rounds: u32,
+    work: impl Fn(usize, &AtomicBool) -> T + Sync,
+) -> Vec<T> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (work, ended) = (&work, &ended);
+        let workers: Vec<_> = (0..3).map(|one| scope.spawn(move || work(one, ended))).collect();
+        for name in (0..rounds).flat_map(|_| names) {
+            // It may end with names that were just changed.
+            run(&["branch", "drain", &at(pool), &branch(pool, name)]);
+            output_of(&["branch", "mode", &at(pool), &branch(pool, name), "RW"]);
+        }
+        ended.store(true, SeqCst);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Renames directories of its own, each of which has [`FILES`] files. Returns the first difference, if there is one.
+fn renames(pool: &Pool, one: usize, ended: &AtomicBool) -> Option<String> {
+    let top = pool.at(format!("top{one}"));
+    let mut dirs: Vec<_> = (0..DIRS).map(|n| top.join(format!("d{n}"))).collect();
+    let numbers: Vec<u64> = dirs.iter().map(|dir| fs::metadata(dir).unwrap().ino()).collect();
+    let mut step = 0;
+    while !ended.load(SeqCst) {
+        step += 1;
+        let n = step % DIRS;
+        if step % 3 == 0 {
+            let new = top.join(format!("e{step}"));
+            if let Err(error) = fs::rename(&dirs[n], &new) {
+                return Some(format!("step {step}: rename: {error}"));
+            }
+            dirs[n] = new;
+        }
+        let listed: HashSet<_> = fs::read_dir(&dirs[n]).unwrap().map(|e| e.unwrap().file_name()).collect();
+        if listed.len() != FILES || !dirs[n].join(format!("f{}", step % FILES)).exists() {
+            return Some(format!("step {step}: {} of its names are there", listed.len()));
+        }
+        if fs::metadata(&dirs[n]).unwrap().ino() != numbers[n] {
+            return Some(format!("step {step}: it has another number"));
+        }
+    }
+    let names = fs::read_dir(&top).unwrap().count();
+    (names != DIRS).then(|| format!("{names} directories"))
+}
+
+#[test]
+fn directories_that_are_renamed_beside_drains_keep_their_files_and_numbers() {
+    needs!(mounting(), loops());
+    let pool = ["a", "b", "c"].iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
+    let pool = pool.option("create=rand,minfreespace=8M").mount();
+    for top in 0..3 {
+        for n in 0..DIRS {
+            pool.mkdir(format!("top{top}/d{n}"));
+            (0..FILES).for_each(|f| pool.write(format!("top{top}/d{n}/f{f}"), b"content"));
+        }
+    }
+    let wrong = beside_drains(&pool, &["a", "b", "c"], 3, |one, ended| renames(&pool, one, ended));
+    assert!(wrong.iter().all(Option::is_none), "{wrong:?}");
+    let found = run(&["check", &at(&pool)]);
+    assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
+}
+
+#[test]
+fn a_listing_beside_a_drain_has_each_name_once() {
+    const NAMES: usize = 4000;
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=mfs,minfreespace=4M").mount();
+    pool.mkdir("d");
+    fs::create_dir(pool.branch("b").path().join("d")).unwrap_or_default();
+    (0..NAMES).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
+    let wrong = beside_drains(&pool, &["a", "b"], 2, |_, ended| {
+        while !ended.load(SeqCst) {
+            let listed: Vec<_> =
+                fs::read_dir(pool.at("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let distinct = listed.iter().collect::<HashSet<_>>().len();
+            if (listed.len(), distinct) != (NAMES, NAMES) {
+                return Some((listed.len(), distinct));
+            }
+        }
+        None
+    });
+    assert!(wrong.iter().all(Option::is_none), "entries and names: {wrong:?}");
+}
