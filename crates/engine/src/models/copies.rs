@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use fsstack_pool::BranchIx;
+use fsstack_identity::number::Identity;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sync::{Mutex, model, thread};
 
 use super::{ID, X, Y};
+use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
 
 /// The directory on the disks: for each branch the rights of its copy, if it has one.
@@ -125,5 +127,55 @@ fn a_late_answer_takes_no_new_copy_away() {
         grow(&dir, &disks);
         looks.join().unwrap();
         assert_eq!(dir.copies()[..], [X, Y], "a copy that is there is forgotten");
+    });
+}
+
+/// Answers from before a copy was removed and another one made bring neither the removed one back nor its number.
+#[test]
+fn a_late_answer_brings_no_removed_copy_back() {
+    model::check(|| {
+        let dir = Arc::new(Inode::dir(ID, &Copies::known([(X, 10), (Y, 20)])));
+        let on_y = Arc::new(Mutex::new(Some(20)));
+        let looks = {
+            let (dir, on_y) = (dir.clone(), on_y.clone());
+            thread::spawn(move || {
+                let mut answer = Copies::asked_now();
+                answer.found.push((X, 10));
+                answer.found.extend(on_y.lock().map(|ino| (Y, ino)));
+                dir.update_copies(&answer);
+            })
+        };
+        let was = dir.copy_on(Y).unwrap();
+        *on_y.lock() = None;
+        dir.drop_copy(Y, was);
+        thread::yield_now();
+        *on_y.lock() = Some(21);
+        dir.add_copy(Y, 21, None, |branch| usize::from(branch.0));
+        looks.join().unwrap();
+        assert_eq!(dir.copy_ino(Y), Some(21));
+    });
+}
+
+/// A lookup from before a directory was renamed does not give it its old name back.
+#[test]
+fn a_late_lookup_gives_no_old_name_back() {
+    model::check(|| {
+        let parent = Arc::new(Inode::dir(Identity { ino: Ino(3), generation: 0 }, &Copies::known([(X, 3)])));
+        let dir = Arc::new(Inode::dir(ID, &Copies::known([(X, 10)])));
+        dir.note_name(&parent, c"old", 1, Moment::KNOWN);
+        let on_disk = Arc::new(Mutex::new(c"old"));
+        let looks = {
+            let (parent, dir, on_disk) = (parent.clone(), dir.clone(), on_disk.clone());
+            thread::spawn(move || {
+                let asked = Moment::now();
+                let seen = *on_disk.lock();
+                thread::yield_now();
+                dir.note_name(&parent, seen, 1, asked);
+            })
+        };
+        *on_disk.lock() = c"new";
+        dir.renamed((&parent, c"old"), (&parent, c"new"));
+        looks.join().unwrap();
+        assert_eq!(*dir.name().unwrap().name, *c"new");
     });
 }
