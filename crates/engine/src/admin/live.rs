@@ -171,8 +171,12 @@ impl Union {
         {
             // No thread is about to rename or remove a directory on all branches, unless it hangs.
             let _tree_lock = self.tree.tree_lock.try_write(TREE_LOCK_TIMEOUT);
+            let pool = self.tree.pool.load();
             for inode in self.tree.inodes.all() {
                 inode.leave(ix);
+                if inode.is_dir() {
+                    self.tree.keep_number(&pool, &inode);
+                }
             }
         }
         let mut settled = self.changes.settle(&mut self.changes.lock());

@@ -59,7 +59,14 @@ impl Tree {
             });
         finish(pool, record, &done);
         match done {
-            Err(half) if !half.done => Err(half.error),
+            Err(half) if !half.done => {
+                for (known, holders) in [(known_a, &in_a), (known_b, &in_b)] {
+                    if let Some(inode) = known.filter(|_| !half.stuck) {
+                        inode.keeps_copies(holders);
+                    }
+                }
+                Err(half.error)
+            }
             _ => {
                 self.exchanged(pool, (known_a, a, &in_a), (known_b, b, &in_b));
                 Ok(())

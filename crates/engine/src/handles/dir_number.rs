@@ -314,8 +314,14 @@ impl Tree {
     /// The directory keeps its number while it is known, though the copy that gave it may have left: lookups find it by the copies
     /// that it has.
     pub(crate) fn keep_number(&self, pool: &Pool, dir: &Arc<Inode>) {
+        self.keep_number_without(pool, dir, None);
+    }
+
+    /// Like [`Self::keep_number`], before the copy on the branch `leaving` is removed.
+    pub(crate) fn keep_number_without(&self, pool: &Pool, dir: &Arc<Inode>, leaving: Option<BranchIx>) {
+        let copies = dir.copies().into_iter().filter(|at| Some(*at) != leaving);
         let copies: SmallVec<[(BranchIx, u64); 4]> =
-            dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?))).collect();
+            copies.filter_map(|at| Some((at, dir.copy_ino(at)?))).collect();
         let naturals = copies.iter().map(|(at, own)| {
             let branch = pool.branch(*at);
             number::number(branch, branch.dev(), *own)

@@ -316,14 +316,14 @@ impl Tree {
         if !self.inodes.is_uncertain() {
             return Err(OpError::STALE);
         }
-        let pool = self.pool.load();
+        let (pool, asked) = (self.pool.load(), Moment::now());
         match self.resolve_number(&pool, ino)? {
             ResolvedNumber::File(file) => {
                 let (id, kind) = (file.id, file.stat.kind());
                 let name = self.name_of(&pool, &file);
                 let inode = self.inodes.known_from_before(id, kind, || Inode::file(id, kind, file.at));
                 if let Some((parent, name)) = name {
-                    inode.note_name(&parent, &name, file.stat.nlink, Moment::KNOWN);
+                    inode.note_name(&parent, &name, file.stat.nlink, asked);
                 }
                 Ok(inode)
             }

@@ -33,7 +33,7 @@ impl Moment {
     /// Records that the object `number` is renamed now. The caller has its state locked.
     pub(super) fn renames(number: u64) -> Self {
         let now = Self::of_change();
-        slot(number).store(now.0, SeqCst);
+        slot(number).fetch_max(now.0, SeqCst);
         now
     }
 

@@ -154,10 +154,13 @@ impl Inode {
         self.with_dir(|dir| dir.update(found));
     }
 
-    /// The directory was renamed: these are its copies, whatever lookups found halfway.
+    /// The directory was renamed, or that was undone: these are its copies, whatever lookups found halfway.
     pub(crate) fn keeps_copies(&self, stats: &[(BranchIx, Stat)]) {
         let copies = stats.iter().filter(|(_, stat)| stat.is_dir()).map(|(at, stat)| (*at, stat.ino));
-        self.with_dir(|dir| dir.update(&Copies::known(copies)));
+        self.with_dir(|dir| {
+            dir.settled = Moment::of_change();
+            dir.update(&Copies::known(copies));
+        });
     }
 
     /// A copy was made on `branch`; `order` tells where it belongs.

@@ -241,9 +241,14 @@ impl Inode {
     /// other names. A name that it may have lost since is not recorded: a copy of a directory would be made there.
     pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32, asked: Moment) {
         let mut state = self.state.lock();
-        if state.names.first().is_some_and(|first| first.is(parent, name))
-            || !state.names.is_empty() && asked.is_before_rename(self.id.ino.0)
-        {
+        if state.names.first().is_some_and(|first| first.is(parent, name)) {
+            return;
+        }
+        let is_late = match &state.location {
+            Location::Dir(dir) => asked < dir.settled,
+            Location::File(_) | Location::Nowhere => asked.is_before_rename(self.id.ino.0),
+        };
+        if is_late && (self.is_dir() || links <= 1 && !state.names.is_empty()) {
             return;
         }
         let old =
@@ -253,12 +258,18 @@ impl Inode {
             state.names.clear();
         }
         state.names.truncate(NAMES - 1);
-        state.names.insert(0, seen);
+        let at = if is_late { state.names.len() } else { 0 };
+        state.names.insert(at, seen);
     }
 
     /// `name` in `parent` is no name of it any more.
     pub fn lost_name(&self, parent: &Inode, name: &CStr) {
-        self.state.lock().names.retain(|known| !known.is(parent, name));
+        let mut state = self.state.lock();
+        let now = Moment::renames(self.id.ino.0);
+        state.names.retain(|known| !known.is(parent, name));
+        if let Location::Dir(dir) = &mut state.location {
+            (dir.settled, dir.checked) = (now, None);
+        }
     }
 
     /// It was renamed.

@@ -200,7 +200,9 @@ impl Table {
 
     /// A live directory that had a copy which would give it the number `natural`.
     pub(crate) fn by_copy(&self, natural: Ino) -> Option<Arc<Inode>> {
-        self.by_copies.get(&natural.0)?.upgrade().filter(|dir| !dir.is_lost())
+        let dir = self.by_copies.get(&natural.0)?.upgrade()?;
+        // One that was removed has copies as it had them, and their numbers may be others' by now.
+        (!dir.is_lost() && dir.name().is_some()).then_some(dir)
     }
 
     /// Clears what is aside and gone, when it may be many. Not under a shard's lock.

@@ -304,8 +304,10 @@ struct DrainWalk<'a> {
 impl<'a> Visitor<'a> for DrainWalk<'a> {
     fn files(&mut self, files: Vec<MetFile<'a>>) {
         self.met.extend(files);
-        if self.met.len() >= TOGETHER {
+        while self.met.len() >= TOGETHER {
+            let later = self.met.split_off(TOGETHER);
             self.move_met();
+            self.met = later;
         }
     }
 

@@ -76,13 +76,13 @@ impl Moves {
         self.tree.make_durable(&pool, dir, &kept.branches).map_err(said)?;
         let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
+        self.tree.keep_number_without(&pool, dir, Some(from));
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);
         if let Some(was) = dir.copy_on(from) {
             dir.drop_copy(from, was);
         }
-        self.tree.keep_number(&pool, dir);
         self.tree.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");

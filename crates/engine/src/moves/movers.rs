@@ -230,10 +230,14 @@ impl Moves {
         }
         self.start_movers(from);
         for departure in departures {
-            departure.wait(|| {
+            let outcome = departure.wait(|| {
                 self.start_movers(from);
                 meanwhile();
             });
+            if outcome == DepartureOutcome::Unknown {
+                // Nobody waits for the rest of it, should its mover come back.
+                departure.cut_short();
+            }
         }
     }
 

@@ -256,7 +256,8 @@ impl Tree {
             Some((_, stat)) if !stat.is_dir() => return self.known_or_found(pool, end.dir, end.name),
             Some(_) => {}
         }
-        self.known(end.dir, end.name).or_else(|| {
+        let has_one = |dir: &Arc<Inode>| holders.iter().any(|(at, stat)| dir.copy_ino(*at) == Some(stat.ino));
+        self.known(end.dir, end.name).filter(has_one).or_else(|| {
             let copies: DirStats = holders.iter().filter(|(_, stat)| stat.is_dir()).copied().collect();
             let id = self.dir_identity(pool, end.dir, end.name, &copies).ok()?;
             self.inodes.get(id.ino)
@@ -372,6 +373,9 @@ impl Tree {
         if let Err(half) = done
             && !half.done
         {
+            if let Some(inode) = known.filter(|_| !half.stuck) {
+                inode.keeps_copies(&sources);
+            }
             // Some copies of the target may be gone.
             if let Some((target, _)) = replaced
                 && let Ok(Found::Dir(_, copies)) = self.find(pool, to.dir, to.name)
@@ -383,10 +387,10 @@ impl Tree {
         if let Some(((replaced, _), object)) = replaced.as_ref().zip(object) {
             replaced.keep_unlinked(object);
         }
-        if let Some(inode) = &known {
+        self.moved(pool, known.clone(), from, to, first, replaced);
+        if let Some(inode) = known {
             inode.keeps_copies(&sources);
         }
-        self.moved(pool, known, from, to, first, replaced);
         Ok(())
     }
 

@@ -157,7 +157,7 @@ pub(crate) fn settle(
     let Some(on_to) = at.decision(to)? else { return Ok(SettledMove::Whole) };
     let on_from = from.map_or(Ok(None), |from| at.decision(from))?;
     let taken_back = on_from == Some(Decided::Old) || is_taken_back;
-    let new = names_of(to, told.new, told)?;
+    let new = names_of(to, told.new, told, removals)?;
     let used = match (from, new.first()) {
         (Some(from), Some((at_new, is_new))) => used_on(pool, (from, told.old.ino), (to, is_new), at_new)?,
         _ => None,
@@ -170,7 +170,7 @@ pub(crate) fn settle(
         };
     }
     let Some(from) = from else { return Ok(SettledMove::Later(None)) };
-    let old = names_of(from, told.old, told)?;
+    let old = names_of(from, told.old, told, removals)?;
     let has_all = old.len() == paths(told).count();
     let used = used.filter(|_| !old.is_empty());
     let old_is_unchanged = is_unchanged(told, &old);
@@ -202,7 +202,7 @@ fn settle_alone(
     lacks: bool,
     removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
-    let old = names_of(from, told.old, told)?;
+    let old = names_of(from, told.old, told, removals)?;
     match told.decided {
         Decided::New if is_unchanged(told, &old) => finish(from, old, removals),
         Decided::Not if old.is_empty() => Ok(SettledMove::Whole),
@@ -273,17 +273,23 @@ fn paths<'a>(told: &Told<'a>) -> impl Iterator<Item = &'a [u8]> {
 }
 
 /// The names under which `on` has the copy of that stamp.
-fn names_of(on: &Branch, stamp: Stamp, told: &Told<'_>) -> Result<Vec<NamedCopy>, SysError> {
+fn names_of(
+    on: &Branch,
+    stamp: Stamp,
+    told: &Told<'_>,
+    removals: &mut UnsyncedRemovals,
+) -> Result<Vec<NamedCopy>, SysError> {
     let mut found = Vec::new();
     for path in paths(told) {
         let Some(at) = walk(on, path)? else { continue };
-        if let Some(stat) = there(&at, stamp)? {
-            found.push((at, stat));
+        match there(&at, stamp)? {
+            Some(stat) => found.push((at, stat)),
+            None => removals.has_lost(&at.0)?,
         }
     }
     Ok(found)
 }
 
 fn remove(names: Vec<NamedCopy>, removals: &mut UnsyncedRemovals) -> Result<(), SysError> {
-    names.into_iter().try_for_each(|((dir, name), _)| removals.unlink(dir, &name))
+    names.into_iter().try_for_each(|((dir, name), _)| removals.unlink(&dir, &name))
 }

@@ -386,6 +386,11 @@ fn settle_copies(
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
     let at_new = walk(to, reported.path)?;
     let is_new = at_new.as_ref().map_or(Ok(None), |at_new| there(at_new, new))?;
+    for (at, is) in [(&at_old, is_old), (&at_new, is_new)] {
+        if let (Some((dir, _)), None) = (at, is) {
+            removals.has_lost(dir)?;
+        }
+    }
     let old_there = at_old.zip(is_old);
     let Some((at_new, is_new)) = at_new.zip(is_new) else {
         // The new one may have been renamed or removed since it was decided on.
@@ -424,7 +429,7 @@ fn settle_copies(
         tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
         return Ok(SettledMove::Later(None));
     } else if decided.is_some_and(|decided| decided != Decided::New) && new.is_written_as(&is_new) {
-        removals.unlink(at_new.0, &at_new.1)?;
+        removals.unlink(&at_new.0, &at_new.1)?;
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file has changed");
     } else {
         let (from, to) = (from.path.display(), to.path.display());
@@ -443,7 +448,7 @@ fn finish(
     (dir, name): (OwnedFd, CString),
     removals: &mut UnsyncedRemovals,
 ) -> Result<(), SysError> {
-    removals.unlink(dir, &name)?;
+    removals.unlink(&dir, &name)?;
     tracing::info!(from = %from.path.display(), "interrupted move finished");
     Ok(())
 }

@@ -164,7 +164,7 @@ pub(crate) fn replace(
     sort: &RecordKind,
     body: &[u8],
 ) -> Result<(), SysError> {
-    prepare(on, folder, sort, body)?.replace(folder, name).map(drop)
+    prepare(on, folder, sort, body)?.replace(folder, name)?.1
 }
 
 /// Puts a record aside that is to replace another one.
@@ -187,14 +187,18 @@ fn prepare(
 }
 
 impl Successor {
-    /// Takes the place of the record `name`, on disk. Returns the file, which is locked.
-    fn replace(self, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
+    /// Takes the place of the record `name`. Returns the file, which is locked, and whether the record is on disk.
+    fn replace(
+        self,
+        folder: BorrowedFd<'_>,
+        name: &CStr,
+    ) -> Result<(OwnedFd, Result<(), SysError>), SysError> {
         let replaced = sys::at::rename(folder, &self.aside, folder, name, sys::at::RenameFlags::empty());
         if let Err(error) = replaced {
             self.discard(folder);
             return Err(error);
         }
-        sync_dir(folder).map(|()| self.file)
+        Ok((self.file, sync_dir(folder)))
     }
 
     fn discard(self, folder: BorrowedFd<'_>) {
@@ -260,8 +264,9 @@ impl Written {
 
     /// Like [`Self::replace`], by one that was prepared, which is in use from now on.
     pub(crate) fn replace_by(&mut self, on: &Branch, successor: Successor) -> Result<(), SysError> {
-        self.file = successor.replace(open_folder(on)?.as_fd(), &self.name)?;
-        Ok(())
+        let synced;
+        (self.file, synced) = successor.replace(open_folder(on)?.as_fd(), &self.name)?;
+        synced
     }
 
     /// Removes what was prepared to take its place, and is not needed.
