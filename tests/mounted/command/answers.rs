@@ -67,6 +67,30 @@ fn a_dead_mount_is_named_by_every_command() {
 }
 
 #[test]
+fn a_pool_is_known_by_its_bind_mounts() {
+    needs!(mounting());
+    let pool = pool();
+    pool.mkdir("sub/below");
+    pool.write("sub/below/file", b"content");
+    let place = tempfile::tempdir().unwrap();
+    let bound = place.path().canonicalize().unwrap();
+    crate::script::sh(pool.path(), &format!("mount --bind sub {}", bound.display()));
+    let results = [
+        run(&["where", bound.join("below/file").to_str().unwrap()]),
+        run(&["explain", bound.join("below/file").to_str().unwrap(), "--json"]),
+        run(&["status", bound.to_str().unwrap(), "--json"]),
+        run(&["status", bound.join("below").to_str().unwrap()]),
+    ];
+    crate::script::sh(pool.path(), &format!("umount {}", bound.display()));
+    let [found, explained, status, inside] = results;
+    assert!(found.stdout.contains("sub/below/file"), "{found:?}");
+    assert_eq!(explained.code, 0, "{explained:?}");
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(status["pools"][0]["mount_point"], at(&pool));
+    assert_eq!(inside.code, 3, "a directory in a bind mount is no pool: {inside:?}");
+}
+
+#[test]
 fn where_answers_for_the_other_paths() {
     needs!(mounting());
     let pool = pool();

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// fsstack's types in the mount table; the second with `nfs-identity`.
-const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
+pub(super) const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 
 /// A mount that no daemon serves.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@
 mod abort;
 mod apart;
 mod args;
+mod bind_mount;
 mod branch;
 mod branch_word;
 mod catalogue;

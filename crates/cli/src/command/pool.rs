@@ -1,6 +1,7 @@
-//! Finds the pool that the user names: by its mount point, its name, or the beginning of its name.
+//! Finds the pool that the user names: by its mount point or a bind mount of it, its name, or the beginning of its name.
 
 use super::Failed;
+use super::bind_mount;
 use super::dead::{self, DeadMount};
 use fsstack_control::Client;
 use fsstack_control::registry::{self, RegistryEntry};
@@ -63,6 +64,9 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     if let Some(pool) = live.iter().rfind(|pool| place.as_ref() == Some(&pool.entry.mount_point())) {
         return Ok(pool.clone());
     }
+    if let Some(pool) = place.as_ref().and_then(|place| bind_mount::at(place, &live)) {
+        return Ok(pool);
+    }
     // Before the beginnings of names: a dead pool's whole name may begin that of a live one.
     let typed = std::path::absolute(word).unwrap_or_else(|_| PathBuf::from(word));
     let place = place.unwrap_or(typed);
@@ -120,18 +124,15 @@ pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
     let full = absolute(path).map_err(|failed| in_dead_mount(path, path, &live).unwrap_or(failed))?;
     let holds = |pool: &&Pool| full.starts_with(pool.entry.mount_point());
     let found = live.iter().filter(holds).max_by_key(|pool| pool.entry.mount_point().as_os_str().len());
-    match found {
-        Some(pool) => {
-            let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(&full);
-            Ok((pool.clone(), inside.as_os_str().as_encoded_bytes().to_vec()))
-        }
-        None => Err(in_dead_mount(path, &full, &live).unwrap_or_else(|| {
-            Failed::Missing(format!(
-                "{}: not in a pool; `fsstack list` shows the pools",
-                Printable::path(path)
-            ))
-        })),
-    }
+    let inside = |pool: &Pool| Some(full.strip_prefix(pool.entry.mount_point()).ok()?.to_owned());
+    let found = found.and_then(|pool| Some((pool.clone(), inside(pool)?)));
+    let found = found.or_else(|| bind_mount::holding(&full, &live));
+    found.map(|(pool, inside)| (pool, inside.into_os_string().into_encoded_bytes())).ok_or_else(|| {
+        in_dead_mount(path, &full, &live).unwrap_or_else(|| {
+            let shown = Printable::path(path);
+            Failed::Missing(format!("{shown}: not in a pool; `fsstack list` shows the pools"))
+        })
+    })
 }
 
 /// Returns the failure for a path in a mount without a daemon; `full` is as much of it as could be resolved.

@@ -55,7 +55,7 @@ pub(super) struct Progress {
     pub(super) staying: u64,
     pub(super) untried: u64,
     pub(super) named: Vec<Staying>,
-    pub(super) under_way: Vec<Arc<Departure>>,
+    pub(super) under_way: Option<Arc<Departure>>,
     /// Files that it waits for, one of which was closed.
     pub(super) awaited: Awaited,
     pub(super) woken: bool,
@@ -82,7 +82,7 @@ impl Job {
             staying: 0,
             untried: 0,
             named: Vec::new(),
-            under_way: Vec::new(),
+            under_way: None,
             awaited: Awaited::default(),
             woken: false,
             took: None,
@@ -103,8 +103,9 @@ impl Job {
     pub(super) fn call_off(&self) {
         let mut progress = self.progress.lock();
         progress.called_off = true;
-        let under_way = progress.under_way.drain(..);
-        under_way.for_each(|departure| departure.call_off(DepartureOutcome::TryAgain));
+        if let Some(departure) = progress.under_way.take() {
+            departure.call_off(DepartureOutcome::TryAgain);
+        }
         self.changed.notify_all();
     }
 
@@ -148,14 +149,14 @@ impl Job {
         }
     }
 
-    /// Has batches end with the files that are copied when the window closes.
-    pub(super) fn keeps_batches_to_window(&self, departures: &[Arc<Departure>]) {
+    /// Has a batch end with the files that are copied when the window closes.
+    pub(super) fn keeps_batch_to_window(&self, departure: &Departure) {
         let progress = self.progress.lock();
         if progress.called_off {
-            // A batch that was exchanging names then.
-            departures.iter().for_each(|departure| departure.call_off(DepartureOutcome::TryAgain));
+            // It may have been exchanging names when that was said.
+            departure.call_off(DepartureOutcome::TryAgain);
         } else if self.is_outside(&progress) {
-            departures.iter().for_each(|departure| departure.cut_short());
+            departure.cut_short();
         }
     }
 
@@ -167,13 +168,13 @@ impl Job {
         !needs_none && self.work.window().is_some_and(is_closed)
     }
 
-    /// `departures` are under way now, and are called off with the job.
-    pub(super) fn moves(&self, departures: &[Arc<Departure>]) {
+    /// `departure` is under way now, and is called off with the job.
+    pub(super) fn moves(&self, departure: &Arc<Departure>) {
         let mut progress = self.progress.lock();
         if progress.called_off {
-            departures.iter().for_each(|departure| departure.call_off(DepartureOutcome::TryAgain));
+            departure.call_off(DepartureOutcome::TryAgain);
         }
-        progress.under_way = departures.to_vec();
+        progress.under_way = Some(departure.clone());
     }
 
     /// An object that no move was planned for.
@@ -216,7 +217,7 @@ impl Job {
         let mut progress = self.progress.lock();
         progress.state = state;
         progress.took = Some(self.began.elapsed());
-        progress.under_way = Vec::new();
+        progress.under_way = None;
     }
 
     pub(super) fn view(&self) -> JobView {

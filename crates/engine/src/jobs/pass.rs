@@ -146,12 +146,12 @@ impl<'a> Pass<'a> {
         let since = Cell::new(Instant::now());
         let branches: SmallVec<[BranchIx; 4]> =
             std::iter::once(from).chain(targets.iter().copied()).collect();
-        let meanwhile = |departure: &Arc<Departure>| {
+        let meanwhile = |departure: &Departure| {
             job.keeps_to_window(departure);
-            self.gives_way(std::slice::from_ref(departure), &branches, &since);
+            self.gives_way(departure, &branches, &since);
         };
         let how = (&targets, job.work.manner(), file.names.clone());
-        let tell = |departure: &Arc<Departure>| job.moves(std::slice::from_ref(departure));
+        let tell = |departure: &Arc<Departure>| job.moves(departure);
         let moved = match (is_away, is_held_up) {
             (true, _) => Ok(()),
             (false, true) => Err(None),
@@ -182,13 +182,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves are under way: they stand still while the job is to stand aside. `since` is when the job last did.
-    fn gives_way(&self, departures: &[Arc<Departure>], branches: &[BranchIx], since: &Cell<Instant>) {
+    /// A move is under way: it stands still while the job is to stand aside. `since` is when the job last did.
+    fn gives_way(&self, departure: &Departure, branches: &[BranchIx], since: &Cell<Instant>) {
         let worked = since.get().elapsed();
         if worked >= ASIDE_EVERY {
-            self.jobs.stand_aside(self.job, branches.iter(), worked, |still| {
-                departures.iter().for_each(|departure| departure.hold_copy(still));
-            });
+            self.jobs.stand_aside(self.job, branches.iter(), worked, |still| departure.hold_copy(still));
             since.set(Instant::now());
         }
     }
@@ -213,10 +211,10 @@ impl<'a> Pass<'a> {
                 ats.iter().flat_map(|at| held[*at].1.targets.iter().copied()).collect();
             let branches: Vec<BranchIx> = std::iter::once(from).chain(targets).collect();
             let since = Cell::new(Instant::now());
-            let tell = |departures: &[Arc<Departure>]| job.moves(departures);
-            let meanwhile = |departures: &[Arc<Departure>]| {
-                job.keeps_batches_to_window(departures);
-                self.gives_way(departures, &branches, &since);
+            let tell = |departure: &Arc<Departure>| job.moves(departure);
+            let meanwhile = |departure: &Departure| {
+                job.keeps_batch_to_window(departure);
+                self.gives_way(departure, &branches, &since);
             };
             let away = self.jobs.moves.move_batch_held(files, from, job.work.manner(), tell, meanwhile);
             self.jobs.stand_aside(job, branches.iter(), since.get().elapsed(), |_| {});

@@ -46,9 +46,7 @@ pub(crate) const MOST: usize = 256;
 /// Bytes of the paths of all names of a batch at most: its record has them.
 const LONGEST_PATHS: usize = 256 << 10;
 /// A batch of fewer files is none.
-const FEWEST: usize = 2;
-/// Files of each of several batches at least: what a batch costs besides its files does not count then.
-const MANY: usize = 32;
+pub(crate) const FEWEST: usize = 2;
 
 /// Files that are to leave their branch together, for a job.
 #[derive(Debug)]
@@ -59,20 +57,6 @@ pub(crate) struct OrderedBatch {
 }
 
 impl OrderedBatch {
-    /// Batches of the moves off the branch `from`: `several` if each gets many. None: the moves are too few.
-    pub(crate) fn of(mut moves: Vec<OrderedMove>, from: BranchIx, several: usize) -> Vec<Self> {
-        let several = if moves.len() < several * MANY { 1 } else { several };
-        let in_each = moves.len().div_ceil(several);
-        let mut batches = Vec::new();
-        while !moves.is_empty() {
-            let rest = moves.split_off(in_each.min(moves.len()));
-            let moves = std::mem::replace(&mut moves, rest);
-            batches.push(Self { moves, departure: Arc::new(Departure::ordered()), from });
-        }
-        batches.retain(|batch| batch.moves.len() >= FEWEST);
-        batches
-    }
-
     /// Ends the moves: nobody waits for them any more.
     pub(crate) fn end(&self) {
         for order in &self.moves {

@@ -24,7 +24,7 @@ use crate::files::{Access, MoveRequest, OpenFile};
 use crate::inode::Inode;
 use crate::moves::Moves;
 use crate::moves::batch::{self, OrderedBatch};
-use crate::moves::movers::{AT_ONCE, OrderedMove};
+use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Names;
 use crate::moves::reasons::why_past_us;
 use crate::pool::Pool;
@@ -163,23 +163,20 @@ impl Moves {
         Ok(Arc::new(OpenFile::new(branch, fd, Access::Name, &stat, self.files.backings.clone())))
     }
 
-    /// Moves those of the held files that are small off the branch `from`, in one batch or two, if there are a few; the requests
-    /// that began before they were held have ended. Each with its names and targets; `tell` is given the batches, to be called
-    /// off. Returns which have moved. The others are not changed, and can be moved by themselves.
+    /// Moves those of the held files that are small off the branch `from`, as one batch, if there are a few; the requests that
+    /// began before they were held have ended. Each with its names and targets; `tell` is given the move, to be called off.
+    /// Returns which have moved. The others are not changed, and can be moved by themselves.
     pub(crate) fn move_batch_held<'h>(
         &self,
         held: impl Iterator<Item = (&'h HeldFile, &'h Names, &'h Arc<[BranchIx]>)>,
         from: BranchIx,
         manner: Manner,
-        tell: impl FnOnce(&[Arc<Departure>]),
-        meanwhile: impl Fn(&[Arc<Departure>]),
+        tell: impl FnOnce(&Arc<Departure>),
+        meanwhile: impl Fn(&Departure),
     ) -> Vec<bool> {
-        // Two copies at a time would be twice the rate.
-        let is_paced = manner.of(&self.tree.pool.load().settings.relocation).speed.is_some();
-        let several = if is_paced { 1 } else { AT_ONCE };
         let (mut moves, mut jobs) = (Vec::new(), Vec::new());
         for (held, names, targets) in held {
-            let fits = moves.len() < several * batch::MOST && held.inode.kind == Kind::File;
+            let fits = moves.len() < batch::MOST && held.inode.kind == Kind::File;
             let departure = if fits { held.file.leave_in_batch(from) } else { None };
             jobs.push(departure.map(|departure| {
                 let (targets, names) = (targets.clone(), names.clone());
@@ -189,11 +186,10 @@ impl Moves {
                 job
             }));
         }
-        let batches = OrderedBatch::of(moves, from, several);
-        let departures: Vec<Arc<Departure>> = batches.iter().map(|batch| batch.departure.clone()).collect();
-        if !batches.is_empty() {
-            tell(&departures);
-            self.have_batches_moved(from, batches, || meanwhile(&departures));
+        let batch = OrderedBatch { moves, departure: Arc::new(Departure::ordered()), from };
+        if batch.moves.len() >= batch::FEWEST {
+            tell(&batch.departure);
+            self.have_batch_moved(batch, meanwhile);
         }
         let has_moved = |job: Arc<JobMove>| matches!(*job.result.lock(), Some(Ok(())));
         jobs.into_iter().map(|job| job.is_some_and(has_moved)).collect()
@@ -210,7 +206,7 @@ impl Moves {
         from: BranchIx,
         (targets, manner, names): (&Arc<[BranchIx]>, Manner, Names),
         tell: impl FnOnce(&Arc<Departure>),
-        meanwhile: impl Fn(&Arc<Departure>),
+        meanwhile: impl Fn(&Departure),
     ) -> Result<(), Option<&'static str>> {
         let departure = match held.departure.take() {
             Some(departure) => departure,

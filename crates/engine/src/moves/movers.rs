@@ -2,8 +2,7 @@
 //!
 //! A move may take as long as the file is large, and longer where `relocate-speed` is set: no thread that answers the
 //! kernel makes one. A few movers work at a time for each branch that files leave; further moves wait in a queue, and those
-//! that requested them wait aside. A mover that hangs in a branch does not count: another one comes in its place. Movers of
-//! batches, which nobody waits for, are counted apart: they keep no move back that a writer waits for.
+//! that requested them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,8 +23,8 @@ use crate::moves::batch::OrderedBatch;
 use crate::moves::job_move::MoveCause;
 use crate::moves::moving::Names;
 
-/// Moves off one branch at a time, and batches of moves.
-pub(crate) const AT_ONCE: usize = 2;
+/// Moves off one branch at a time.
+const AT_ONCE: usize = 2;
 /// How long movers are waited for when the daemon ends.
 const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -92,7 +91,7 @@ struct MoversState {
 struct BranchMoves {
     /// Files that have left the branch since the mount.
     left: u64,
-    at_work: Vec<Arc<Errand>>,
+    at_work: Vec<Arc<Departure>>,
     queue: VecDeque<Arc<Errand>>,
 }
 
@@ -111,10 +110,6 @@ impl Errand {
         }
     }
 
-    fn is_batch(&self) -> bool {
-        matches!(self, Self::Batch(_))
-    }
-
     fn full(&self) -> BranchIx {
         match self {
             Self::One(order) => order.full,
@@ -127,19 +122,16 @@ impl BranchMoves {
     /// The next one of the queue, if another mover may work. Those that were called off are left out.
     fn next(&mut self) -> Option<Arc<Errand>> {
         self.queue.retain(|errand| errand.departure().goes_on());
-        let is_free = |batches: bool| {
-            let at_work = self.at_work.iter().filter(|errand| errand.is_batch() == batches);
-            at_work.filter(|errand| !errand.departure().is_stuck()).count() < AT_ONCE
-        };
-        let free = [is_free(false), is_free(true)];
-        let next = self.queue.iter().position(|errand| free[usize::from(errand.is_batch())])?;
-        let next = self.queue.remove(next)?;
-        self.at_work.push(next.clone());
+        if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
+            return None;
+        }
+        let next = self.queue.pop_front()?;
+        self.at_work.push(next.departure().clone());
         Some(next)
     }
 
-    fn is_done(&mut self, errand: &Arc<Errand>) {
-        self.at_work.retain(|other| !Arc::ptr_eq(other, errand));
+    fn is_done(&mut self, departure: &Arc<Departure>) {
+        self.at_work.retain(|other| !Arc::ptr_eq(other, departure));
     }
 }
 
@@ -168,12 +160,11 @@ impl Movers {
                 let mut state = self.0.lock();
                 state.ended = true;
                 for lane in state.lanes.values_mut() {
-                    let at_work = lane.at_work.iter().map(|errand| errand.departure());
-                    at_work.for_each(|departure| departure.call_off(DepartureOutcome::Stays));
+                    lane.at_work.iter().for_each(|departure| departure.call_off(DepartureOutcome::Stays));
                     lane.queue
                         .drain(..)
                         .for_each(|errand| errand.departure().call_off(DepartureOutcome::Stays));
-                    lane.at_work.retain(|errand| !errand.departure().is_stuck());
+                    lane.at_work.retain(|departure| !departure.is_stuck());
                 }
                 if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
                     return;
@@ -208,36 +199,29 @@ impl Moves {
         self.carry_out_one(&order);
     }
 
-    /// Has movers carry out batches of files of the branch `from`, and waits for their end; `meanwhile` is done now and then.
-    /// Without a host for movers the calling thread moves the files.
-    pub(crate) fn have_batches_moved(
-        &self,
-        from: BranchIx,
-        batches: Vec<OrderedBatch>,
-        meanwhile: impl Fn(),
-    ) {
-        let departures: Vec<Arc<Departure>> = batches.iter().map(|batch| batch.departure.clone()).collect();
-        let errands = batches.into_iter().map(Errand::Batch);
+    /// Has a mover carry out a batch, and waits for its end; `meanwhile` is done now and then. Without a host for movers the calling
+    /// thread moves the files.
+    pub(crate) fn have_batch_moved(&self, batch: OrderedBatch, meanwhile: impl Fn(&Departure)) {
+        let (departure, from) = (batch.departure.clone(), batch.from);
         if self.hosted().is_none() {
-            return errands.for_each(|errand| self.carry_out(&errand));
+            return self.carry_out(&Errand::Batch(batch));
         }
         {
             let mut state = self.movers.0.lock();
             if state.ended {
                 return;
             }
-            state.lanes.entry(from).or_default().queue.extend(errands.map(Arc::new));
+            let lane = state.lanes.entry(from).or_default();
+            lane.queue.push_back(Arc::new(Errand::Batch(batch)));
         }
         self.start_movers(from);
-        for departure in departures {
-            let outcome = departure.wait(|| {
-                self.start_movers(from);
-                meanwhile();
-            });
-            if outcome == DepartureOutcome::Unknown {
-                // Nobody waits for the rest of it, should its mover come back.
-                departure.cut_short();
-            }
+        let outcome = departure.wait(|| {
+            self.start_movers(from);
+            meanwhile(&departure);
+        });
+        if outcome == DepartureOutcome::Unknown {
+            // Nobody waits for the rest of it, should its mover come back.
+            departure.cut_short();
         }
     }
 
@@ -263,10 +247,10 @@ impl Moves {
         }
     }
 
-    fn next_after(&self, done: &Arc<Errand>) -> Option<Arc<Errand>> {
+    fn next_after(&self, done: &Errand) -> Option<Arc<Errand>> {
         let mut state = self.movers.0.lock();
         let lane = state.lanes.get_mut(&done.full())?;
-        lane.is_done(done);
+        lane.is_done(done.departure());
         lane.next()
     }
 
