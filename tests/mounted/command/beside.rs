@@ -12,7 +12,7 @@ use super::*;
 const FILES: usize = 30;
 const DIRS: usize = 6;
 
-/// Drains each branch and takes it back, `rounds` times, while `work` runs on a few threads. These are told the end.
+/// Drains each branch and takes it back, `rounds` times, while `work` runs on a few threads, until the flag is set.
 fn beside_drains<T: Send>(
     pool: &Pool,
     names: &[&str],

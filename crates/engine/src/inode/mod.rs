@@ -9,9 +9,11 @@ mod copies;
 mod copy_guards;
 mod create_guard;
 pub mod dirfd;
+mod found_copies;
 pub(crate) mod handed;
 mod kernel_listing;
 pub mod location_cache;
+mod name;
 pub mod table;
 mod unlinked;
 
@@ -30,12 +32,13 @@ use smallvec::SmallVec;
 use crate::answer::Validity;
 use crate::files::OpenFile;
 use clock::Moment;
-pub use copies::Copies;
 use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
+pub use found_copies::Copies;
 use kernel_listing::KernelListing;
+pub use name::InodeName;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
 const WAS_MAPPABLE: u32 = 1 << 31;
@@ -75,36 +78,6 @@ struct InodeState {
     location: Location,
     /// Kept when a name was removed: see [`Inode::keep_unlinked`].
     unlinked_fd: Option<Arc<DirFd>>,
-}
-
-/// A name of an inode.
-#[derive(Clone, Debug)]
-pub struct InodeName {
-    /// The directory that has it.
-    pub parent: Arc<Inode>,
-    /// The name there.
-    pub name: Arc<CStr>,
-}
-
-impl InodeName {
-    /// `name` in `parent`.
-    pub fn new(parent: &Arc<Inode>, name: &CStr) -> Self {
-        Self { parent: parent.clone(), name: name.into() }
-    }
-
-    /// The path below the pool's root, without a leading slash.
-    pub(crate) fn path(&self) -> Option<Vec<u8>> {
-        let mut path = self.parent.path()?;
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(self.name.to_bytes());
-        Some(path)
-    }
-
-    pub(crate) fn is(&self, parent: &Inode, name: &CStr) -> bool {
-        self.parent.id.ino == parent.id.ino && *self.name == *name
-    }
 }
 
 #[derive(Debug, Default)]

@@ -105,9 +105,9 @@ fn times_of(stat: &Stat) -> Times {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::{Duration, SystemTime};
 
     use fsstack_pool::BranchSpec;
+    use fsstack_sys::Time;
 
     use super::*;
     use crate::pool::Pool;
@@ -120,9 +120,9 @@ mod tests {
         let pool = Pool::open(&[BranchSpec::new(root.path().to_owned())], Settings::plain()).unwrap();
         let branch: &Branch = &pool.branches[0];
         let dir = fs::File::open(root.path()).unwrap();
-        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        dir.set_modified(long_ago).unwrap();
-        let modified = || root.path().metadata().unwrap().modified().unwrap();
+        let long_ago = Time { sec: 1_000_000_000, nsec: 7 };
+        utimens_fd(dir.as_fd(), Times { atime: SetTime::Omit, mtime: SetTime::At(long_ago) }).unwrap();
+        let modified = || stat_fd(dir.as_fd()).unwrap().mtime;
         let change = |name: &str| fs::write(root.path().join(name), "").unwrap();
         let quiet_dirs = QuietDirs::default();
 
