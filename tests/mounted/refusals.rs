@@ -6,6 +6,8 @@ use std::path::Path;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, Pool, daemon, mounts, needs};
 
+use crate::script::{bash, sh};
+
 /// Runs the helper; returns its exit status and its one line.
 #[track_caller]
 fn refused(source: &str, target: &Path, options: &str) -> (i32, String) {
@@ -161,4 +163,20 @@ fn a_branch_that_is_no_mount_where_one_is_required() {
     let (code, said) = refused(&a, pool.path(), "require=mountpoint");
     assert_eq!(code, 32);
     assert!(said.contains("mount point"), "{said}");
+}
+
+/// As limits.md says; a branch by itself can be an upper directory.
+#[test]
+fn the_kernel_takes_no_pool_as_upper_directory_and_no_file_of_it_as_swap() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
+    let overlay = |at: &Path| {
+        let script = "mkdir -p lower upper work merged && \
+             unshare -m mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged";
+        bash(at, script).output().unwrap().code
+    };
+    assert_ne!(overlay(pool.path()), 0);
+    assert_eq!(overlay(pool.branch("a").path()), 0);
+    let swap = "dd if=/dev/zero of=swap bs=1M count=1 status=none && chmod 600 swap && mkswap -q swap && ! swapon swap";
+    sh(pool.path(), swap);
 }

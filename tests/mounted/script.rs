@@ -101,7 +101,7 @@ pub(crate) fn is_open(path: &Path) -> bool {
     processes.flat_map(descriptors).any(|one| std::fs::read_link(one.path()).is_ok_and(|leads| leads == path))
 }
 
-fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
+pub(crate) fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
     command("bash").args(["-euo", "pipefail", "-c", script]).dir(dir).limit(SCRIPT_LIMIT)
 }
 

@@ -14,12 +14,12 @@ pub(crate) fn holding(full: &Path, live: &[Pool]) -> Option<(Pool, PathBuf)> {
 /// Finds the pool of which a directory is mounted at `place` itself.
 pub(crate) fn at(place: &Path, live: &[Pool]) -> Option<Pool> {
     let table = mounts::list().ok()?;
-    let is_mounted = table.iter().any(|mount| mount.mount_point == place);
-    is_mounted.then(|| pool_of(&table, place, live))?.map(|(pool, _)| pool)
+    table.iter().find(|mount| mount.mount_point == place)?;
+    pool_of(&table, place, live).map(|(pool, _)| pool)
 }
 
 fn pool_of(table: &[MountInfo], full: &Path, live: &[Pool]) -> Option<(Pool, PathBuf)> {
-    // Of several at one place the last one is on top.
+    // Of several mounts on one directory programs see the last.
     let above = table.iter().filter(|mount| full.starts_with(&mount.mount_point));
     let mount = above.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
     if OURS.iter().all(|ours| mount.fs_type != *ours) {

@@ -124,8 +124,8 @@ pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
     let full = absolute(path).map_err(|failed| in_dead_mount(path, path, &live).unwrap_or(failed))?;
     let holds = |pool: &&Pool| full.starts_with(pool.entry.mount_point());
     let found = live.iter().filter(holds).max_by_key(|pool| pool.entry.mount_point().as_os_str().len());
-    let inside = |pool: &Pool| Some(full.strip_prefix(pool.entry.mount_point()).ok()?.to_owned());
-    let found = found.and_then(|pool| Some((pool.clone(), inside(pool)?)));
+    let inside = |pool: &Pool| full.strip_prefix(pool.entry.mount_point()).unwrap_or(&full).to_owned();
+    let found = found.map(|pool| (pool.clone(), inside(pool)));
     let found = found.or_else(|| bind_mount::holding(&full, &live));
     found.map(|(pool, inside)| (pool, inside.into_os_string().into_encoded_bytes())).ok_or_else(|| {
         in_dead_mount(path, &full, &live).unwrap_or_else(|| {

@@ -10,6 +10,13 @@ pub struct Keys {
     pub keys: Vec<Key>,
 }
 
+impl Keys {
+    /// Value of the key `name`, if the pool has it.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.keys.iter().find(|key| key.key == name).map(|key| key.value.as_str())
+    }
+}
+
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

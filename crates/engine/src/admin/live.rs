@@ -175,7 +175,7 @@ impl Union {
             for inode in self.tree.inodes.all() {
                 inode.leave(ix);
                 if inode.is_dir() {
-                    self.tree.keep_number(&pool, &inode);
+                    self.tree.keep_number(&pool, &inode, None);
                 }
             }
         }

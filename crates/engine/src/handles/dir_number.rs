@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Time};
 use smallvec::SmallVec;
@@ -62,16 +62,15 @@ impl Tree {
             let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
             ids.iter().find_map(|(id, ..)| known(id))
         });
-        // Nor may it depend on what is remembered of names.
+        // The location cache may have forgotten the name.
         let live = live.or_else(|| {
-            ids.iter().find_map(|(natural, at, own)| {
-                self.inodes.by_copy(natural.ino).filter(|live| live.copy_ino(*at) == Some(*own))
+            ids.iter().find_map(|(_, at, own)| {
+                let live = self.inodes.by_copy(natural(pool, (*at, *own)));
+                live.filter(|live| live.copy_ino(*at) == Some(*own))
             })
         });
         if let Some(live) = live {
-            if ids.iter().all(|(natural, ..)| natural.ino != live.id.ino) {
-                self.inodes.note_copies(&live, ids.iter().map(|(natural, ..)| natural.ino));
-            }
+            self.keep_number(pool, &live, None);
             for (at, stat) in stats.iter().filter(|(at, stat)| live.copy_ino(*at) != Some(stat.ino)) {
                 self.new_copy(pool, parent, name, live.id, *at, stat.ino);
             }
@@ -311,21 +310,12 @@ impl Tree {
         }
     }
 
-    /// The directory keeps its number while it is known, though the copy that gave it may have left: lookups find it by the copies
-    /// that it has.
-    pub(crate) fn keep_number(&self, pool: &Pool, dir: &Arc<Inode>) {
-        self.keep_number_without(pool, dir, None);
-    }
-
-    /// Like [`Self::keep_number`], before the copy on the branch `leaving` is removed.
-    pub(crate) fn keep_number_without(&self, pool: &Pool, dir: &Arc<Inode>, leaving: Option<BranchIx>) {
-        let copies = dir.copies().into_iter().filter(|at| Some(*at) != leaving);
-        let copies: SmallVec<[(BranchIx, u64); 4]> =
-            copies.filter_map(|at| Some((at, dir.copy_ino(at)?))).collect();
-        let naturals = copies.iter().map(|(at, own)| {
-            let branch = pool.branch(*at);
-            number::number(branch, branch.dev(), *own)
-        });
+    /// Has lookups find the live directory `dir` by its copies, if none of them gives its number: the one that did has left, or is on
+    /// the branch `leaving`, which is about to lose it.
+    pub(crate) fn keep_number(&self, pool: &Pool, dir: &Arc<Inode>, leaving: Option<BranchIx>) {
+        let copies = dir.copies_by_number();
+        let staying = copies.iter().filter(|(at, _)| Some(*at) != leaving);
+        let naturals = staying.map(|copy| natural(pool, *copy));
         if naturals.clone().all(|natural| natural != dir.id.ino) {
             self.inodes.note_copies(dir, naturals);
         }
@@ -341,6 +331,12 @@ impl Tree {
             put(branch, on, id, own);
         }
     }
+}
+
+/// The number that a directory has by its copy: a branch, and the inode number there.
+fn natural(pool: &Pool, (at, own): (BranchIx, u64)) -> Ino {
+    let branch = pool.branch(at);
+    number::number(branch, branch.dev(), own)
 }
 
 /// Marks a copy on `branch`. One that cannot be marked stays unmarked.

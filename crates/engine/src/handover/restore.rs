@@ -186,7 +186,7 @@ impl Tree {
             self.inodes.take_in_aside(inode);
         }
         let pool = self.pool.load();
-        inodes.iter().filter(|inode| inode.is_dir()).for_each(|dir| self.keep_number(&pool, dir));
+        inodes.iter().filter(|inode| inode.is_dir()).for_each(|dir| self.keep_number(&pool, dir, None));
         Ok(inodes)
     }
 }

@@ -332,7 +332,7 @@ impl Tree {
                 let inode = self.inodes.known_from_before(dir.id, Kind::Dir, make);
                 inode.update_copies(&dir.copies);
                 inode.note_name(&dir.parent, &dir.name, 1, dir.copies.asked());
-                self.keep_number(&pool, &inode);
+                self.keep_number(&pool, &inode, None);
                 Ok(inode)
             }
         }

@@ -6,8 +6,8 @@ use fsstack_sync::atomic::Ordering::SeqCst;
 
 static CHANGES: AtomicU64 = AtomicU64::new(1);
 
-/// Names of objects, by the object's number: each has the moment when one of its objects was renamed last. Several objects share
-/// one, which at worst keeps a name as it was known until the next lookup.
+/// Moments of the last renames and removals of names, in slots by the object's number. Where objects share a slot, a lookup of one
+/// may keep the name that was known until the next lookup.
 static RENAMED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// A moment on the clock.

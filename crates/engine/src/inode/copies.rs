@@ -72,6 +72,12 @@ impl Inode {
         self.with_dir(|dir| dir.copies.iter().map(|copy| copy.branch).collect()).unwrap_or_default()
     }
 
+    /// The same, each with the branch's inode number of the copy.
+    pub(crate) fn copies_by_number(&self) -> SmallVec<[(BranchIx, u64); 4]> {
+        let copies = |dir: &mut DirCopies| dir.copies.iter().map(|copy| (copy.branch, copy.ino)).collect();
+        self.with_dir(copies).unwrap_or_default()
+    }
+
     /// The same as a set.
     pub(crate) fn branches(&self) -> BranchSet {
         self.branches_and_parent().0
@@ -94,7 +100,7 @@ impl Inode {
 
     /// The branch's inode number of the copy there.
     pub fn copy_ino(&self, branch: BranchIx) -> Option<u64> {
-        self.with_dir(|dir| dir.copies.iter().find(|copy| copy.branch == branch).map(|copy| copy.ino))?
+        self.copy_on(branch).map(|(ino, _)| ino)
     }
 
     /// Some branch that might have a copy, or a name in it, could not be asked.
@@ -372,13 +378,13 @@ impl DirCopies {
 
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
-        if found.asked < self.settled {
+        if found.asked() < self.settled {
             self.checked = None;
             return;
         }
         let mut found = found.clone();
-        let is_known = found.asked == Moment::KNOWN;
-        let mut complete = is_known || found.asked >= self.invalidated;
+        let is_known = found.asked() == Moment::KNOWN;
+        let mut complete = is_known || found.asked() >= self.invalidated;
         if complete {
             self.unsure &= found.unsure;
         }
@@ -386,7 +392,7 @@ impl DirCopies {
             let Copy { branch, ino, given, .. } = self.copies[at];
             // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none. So does a
             // copy that came while the others were being asked.
-            let came_since = is_known || given > found.asked;
+            let came_since = is_known || given > found.asked();
             let is_found = found.found.iter().any(|(known, _)| *known == branch);
             if is_found || !found.is_unsure_of(branch) && !came_since {
                 continue;

@@ -14,7 +14,7 @@ pub struct Copies {
     /// Branches that could not be asked: a bit each.
     pub unsure: u64,
     /// When the question was put: of what was changed later it says nothing.
-    pub(super) asked: Moment,
+    asked: Moment,
 }
 
 impl Copies {

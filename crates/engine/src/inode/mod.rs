@@ -211,7 +211,8 @@ impl Inode {
     }
 
     /// It was seen under `name` in `parent`, by a question that was put at `asked`. Only an object with several links keeps its
-    /// other names. A name that it may have lost since is not recorded: a copy of a directory would be made there.
+    /// other names. A name that it may have lost since is not recorded: a copy of a directory would be made there. Of a file with several
+    /// links it comes last, as names are verified when they are used.
     pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32, asked: Moment) {
         let mut state = self.state.lock();
         if state.names.first().is_some_and(|first| first.is(parent, name)) {

@@ -201,7 +201,7 @@ impl Table {
     /// A live directory that had a copy which would give it the number `natural`.
     pub(crate) fn by_copy(&self, natural: Ino) -> Option<Arc<Inode>> {
         let dir = self.by_copies.get(&natural.0)?.upgrade()?;
-        // One that was removed has copies as it had them, and their numbers may be others' by now.
+        // A removed directory still lists its copies, whose inode numbers the branches may have used again.
         (!dir.is_lost() && dir.name().is_some()).then_some(dir)
     }
 

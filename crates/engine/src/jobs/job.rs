@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    /// Has a batch end with the files that are copied when the window closes.
+    /// Has a batch end with the files that are copied when the window closes, and at once if the job is called off.
     pub(super) fn keeps_batch_to_window(&self, departure: &Departure) {
         let progress = self.progress.lock();
         if progress.called_off {

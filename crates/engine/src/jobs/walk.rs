@@ -4,7 +4,7 @@
 //! A file with several hard links is met once for each name. It is shown to the visitor when the last one is met; one of which
 //! names are missing at the end stays.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -229,13 +229,10 @@ impl Jobs {
             let new = || MetFile { met, path: Vec::new(), bytes, used, is_frozen, names: Names::new() };
             let mut file = groups.remove(&ino).unwrap_or_else(new);
             file.path = path;
-            // A directory that was renamed to where the walk had not been is met again.
-            if !file.names.iter().any(|known| known.is(&name.parent, &name.name)) {
-                file.names.push(name);
-            }
-            match file.names.len() < stat.nlink as usize {
-                true => _ = groups.insert(ino, file),
-                false => files.push(file),
+            file.names.push(name);
+            match has_all_names(&mut file.names, stat.nlink as usize) {
+                true => files.push(file),
+                false => _ = groups.insert(ino, file),
             }
         } else {
             visitor.hidden(&HiddenName { dir, name, at: from, path: &path });
@@ -246,6 +243,16 @@ impl Jobs {
     pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
         Some(Met { jobs: self, inode: self.tree.inode(ino).ok()?, counted: true })
     }
+}
+
+/// Whether these are all the names of a file with so many links. A directory that was renamed to where the walk had not been is met
+/// again, and so are its names: each counts once.
+fn has_all_names(names: &mut Names, links: usize) -> bool {
+    if names.len() >= links && links > 1 {
+        let mut met = HashSet::new();
+        names.retain(|name| met.insert((name.parent.id.ino, name.name.clone())));
+    }
+    names.len() >= links
 }
 
 fn cannot_list(error: OpError) -> &'static str {

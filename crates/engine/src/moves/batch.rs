@@ -90,6 +90,7 @@ impl Moves {
             if let Err(error) = moved {
                 tracing::debug!(%error, "files that were to move together move by themselves");
             }
+            // It was at its exchange of names; copies for the next branch begin.
             batch.departure.copy_again();
         }
     }

@@ -76,7 +76,7 @@ impl Moves {
         self.tree.make_durable(&pool, dir, &kept.branches).map_err(said)?;
         let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
-        self.tree.keep_number_without(&pool, dir, Some(from));
+        self.tree.keep_number(&pool, dir, Some(from));
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);

@@ -94,8 +94,7 @@ impl Tree {
 /// The kernel forgot the inode between the look at the table and the count: made again from what is known.
 fn again(inode: &Inode) -> Inode {
     let made = if inode.is_dir() {
-        let found = inode.copies().into_iter().filter_map(|at| Some((at, inode.copy_ino(at)?)));
-        Inode::dir(inode.id, &Copies::known(found))
+        Inode::dir(inode.id, &Copies::known(inode.copies_by_number()))
     } else {
         Inode::file(inode.id, inode.kind, inode.branch().unwrap_or(BranchIx(0)))
     };

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use fsstack_sys::file::sync_dir;
+use fsstack_sys::file::fsync;
 use fsstack_sys::{self as sys, OFlags, SysError};
 
 /// Open directories at most.
@@ -50,7 +50,7 @@ impl UnsyncedRemovals {
 
     fn sync_each(&mut self) {
         for (_, dir) in self.dirs.drain() {
-            self.failed = sync_dir(dir.as_fd()).err().or(self.failed);
+            self.failed = fsync(dir.as_fd()).err().or(self.failed);
         }
     }
 }

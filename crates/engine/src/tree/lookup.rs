@@ -118,6 +118,5 @@ fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
 
 /// The kernel forgot the directory between the look at the table and the count: made again from what is known.
 pub(crate) fn unknown_again(dir: &Inode) -> Inode {
-    let found = dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?)));
-    Inode::dir(dir.id, &crate::inode::Copies::known(found))
+    Inode::dir(dir.id, &crate::inode::Copies::known(dir.copies_by_number()))
 }

@@ -138,7 +138,7 @@ impl Tree {
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
-        self.keep_number(pool, dir);
+        self.keep_number(pool, dir, None);
         self.budget.opened(&self.inodes, dir, branch.ix);
         Ok(fd)
     }

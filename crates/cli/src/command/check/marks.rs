@@ -1,7 +1,7 @@
 //! Marks with numbers, on directories' copies and on moved files: against their objects, and against the pool's index.
 
 use fsstack_control::Client;
-use fsstack_control::api::{HandleEnd, HandleOf, HandlesRequest, Key};
+use fsstack_control::api::{HandleEnd, HandleOf, HandlesRequest};
 use fsstack_identity::mark;
 use fsstack_identity::number::Identity;
 use fsstack_sys::at::{self, Mounts};
@@ -56,8 +56,7 @@ pub(super) struct Marks {
 impl Marks {
     pub(super) fn new(client: Client) -> Self {
         let complete = client.status().is_ok_and(|status| status.index.starts_with("complete"));
-        let is_export = |key: &Key| key.key == "nfs-export" && key.value == "true";
-        let exported = client.keys().is_ok_and(|keys| keys.keys.iter().any(is_export));
+        let exported = client.keys().is_ok_and(|keys| keys.value("nfs-export") == Some("true"));
         Self { client: complete.then_some(client), exported, waiting: Vec::new() }
     }
 

@@ -6,8 +6,7 @@ use fsstack_pool::Size;
 
 pub(super) fn advise(status: &Status, keys: &Keys, report: &mut DoctorReport) {
     let shown = status.mount_point.as_str();
-    let value =
-        |name: &str| keys.keys.iter().find(|key| key.key == name).map_or("", |key| key.value.as_str());
+    let value = |name: &str| keys.value(name).unwrap_or_default();
     let local = status.branches.iter().all(|branch| branch.local);
     match (status.passthrough, status.write_path.as_str()) {
         (true, "stacked") => report.warn(

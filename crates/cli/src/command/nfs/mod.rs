@@ -47,10 +47,9 @@ struct Mounted {
 impl Mounted {
     fn of(pool: &Pool) -> Result<Self, Failed> {
         let keys = pool.client().keys()?;
-        let value = |name: &str| keys.keys.iter().find(|key| key.key == name).map(|key| key.value.clone());
         Ok(Self {
-            exported: value("nfs-export").as_deref() == Some("true"),
-            identity: value("nfs-identity").filter(|uuid| !uuid.is_empty()),
+            exported: keys.value("nfs-export") == Some("true"),
+            identity: keys.value("nfs-identity").filter(|uuid| !uuid.is_empty()).map(str::to_owned),
         })
     }
 }
