@@ -165,7 +165,7 @@ fn a_branch_that_is_no_mount_where_one_is_required() {
     assert!(said.contains("mount point"), "{said}");
 }
 
-/// As limits.md says; a branch by itself can be an upper directory.
+/// Checks what docs/limits.md says; a branch by itself can be an upper directory.
 #[test]
 fn the_kernel_takes_no_pool_as_upper_directory_and_no_file_of_it_as_swap() {
     needs!(mounting(), loops());
