@@ -1,11 +1,15 @@
 //! Programs rename and list directories while branches are drained one after the other.
 
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use fsstack_branch::entries::is_dot;
 use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_sys::dirents::Dirents;
 
 use super::*;
 
@@ -83,20 +87,18 @@ fn directories_that_are_renamed_beside_drains_keep_their_files_and_numbers() {
     assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
 }
 
-/// One reader: where several share what the kernel keeps of a listing, names may come twice (docs/dev/review-findings.md).
-#[test]
-fn a_listing_beside_a_drain_has_each_name_once() {
-    const NAMES: usize = 4000;
-    needs!(mounting(), loops());
+const NAMES: usize = 4000;
+
+/// Lists a directory of [`NAMES`] files by `list`, on `readers` threads, while its files move from branch to branch.
+fn every_listing_has_each_name_once(readers: usize, list: impl Fn(&Path) -> Vec<CString> + Sync) {
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
     let pool = pool.option("create=mfs,minfreespace=4M").mount();
     pool.mkdir("d");
     fs::create_dir_all(pool.branch("b").path().join("d")).unwrap();
     (0..NAMES).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
-    let wrong = beside_drains(&pool, &["a", "b"], (3, 1), |_, ended| {
+    let wrong = beside_drains(&pool, &["a", "b"], (2, readers), |_, ended| {
         while !ended.load(SeqCst) {
-            let listed: Vec<_> =
-                fs::read_dir(pool.at("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let listed = list(&pool.at("d"));
             let distinct = listed.iter().collect::<HashSet<_>>().len();
             if (listed.len(), distinct) != (NAMES, NAMES) {
                 return Some((listed.len(), distinct));
@@ -105,4 +107,28 @@ fn a_listing_beside_a_drain_has_each_name_once() {
         None
     });
     assert!(wrong.iter().all(Option::is_none), "entries and names: {wrong:?}");
+}
+
+/// The names in `dir`, read through a buffer of that many bytes.
+fn listed(dir: &Path, buffer: usize) -> Vec<CString> {
+    let mut entries = Dirents::new(fs::File::open(dir).unwrap().into(), buffer);
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next().unwrap() {
+        names.push(entry.name.to_owned());
+    }
+    names.retain(|name| !is_dot(name));
+    names
+}
+
+#[test]
+fn listings_beside_a_drain_have_each_name_once() {
+    needs!(mounting(), loops());
+    every_listing_has_each_name_once(3, |dir| listed(dir, 32 << 10));
+}
+
+/// The kernel asks for a page at least, so that it gets entries for which the program has no room, and asks for them again.
+#[test]
+fn listings_through_small_buffers_beside_a_drain_have_each_name_once() {
+    needs!(mounting(), loops());
+    every_listing_has_each_name_once(2, |dir| listed(dir, 600));
 }

@@ -229,7 +229,14 @@ impl Union {
         let noatime = self.noatime_scope().directories;
         let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
         let losses = inode.losses().into();
-        let open = DirHandle { inode, listing, followed: Default::default(), losses, row: Some(row.number) };
+        let open = DirHandle {
+            inode,
+            listing,
+            followed: Default::default(),
+            losses,
+            is_kept: false.into(),
+            row: Some(row.number),
+        };
         self.files.dirs.insert(row.handle.0, Arc::new(open));
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! A listing that is read from the daemon comes with attributes, one that is kept without. So for a program that asks for the
 //! attributes of all names, as `ls -l` does, the kept one costs a request a name as soon as earlier answers have expired.
+//!
+//! A file that moves to another branch keeps its name, and a listing shows it once, by what that handle has shown
+//! (`opened/followed.rs`). So a handle that is served by the kernel must not go on where another one has read, nor where the
+//! kept listing was dropped: while handles use one, it is only used by others if it is complete, and not dropped.
 
 use fsstack_pool::BranchIx;
 use fsstack_sync::time::{Duration, Instant};
@@ -11,11 +15,28 @@ use super::Inode;
 /// Openings for which a listing is read anew once the attributes of its names were asked for one by one.
 const WITH_ATTRIBUTES: u8 = 8;
 
+/// Permission for the kernel to keep a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptListing {
+    /// Drop the one that it has, and keep none.
+    None,
+    /// Leave the one that it has to those who read it, and keep none.
+    Beside,
+    /// Keep the listing that it reads now.
+    Fill,
+    /// Use the kept listing.
+    Valid,
+}
+
 /// The listing that the kernel keeps, and its use.
 #[derive(Debug, Default)]
 pub(super) struct KernelListing {
     /// Stamp of the state of all copies when the kernel began to keep it.
     stamp: Option<u64>,
+    /// It was read to its end.
+    complete: bool,
+    /// Open handles that may use it or fill it.
+    users: u32,
     /// When it was last read from the daemon.
     read: Option<Instant>,
     /// Number of names in the last listing that was read as a whole.
@@ -31,30 +52,47 @@ impl KernelListing {
         self.stamp = None;
     }
 
-    /// The directory is opened. True if the kernel is to use what it keeps.
-    fn open(&mut self, stamp: Option<u64>, fresh: Duration) -> bool {
-        let Some(stamp) = stamp else { return false };
+    /// The directory is opened.
+    fn open(&mut self, stamp: Option<u64>, fresh: Duration) -> KeptListing {
+        let not_kept = if self.users == 0 { KeptListing::None } else { KeptListing::Beside };
+        let Some(stamp) = stamp else { return not_kept };
         let looked_up = std::mem::take(&mut self.looked_up);
         if 0 < self.names && self.names / 2 < looked_up {
             self.with_attributes = WITH_ATTRIBUTES;
         }
-        let mut is_used = self.stamp.replace(stamp) == Some(stamp);
+        let mut is_used = self.stamp == Some(stamp) && (self.complete || self.users == 0);
         if is_used && 0 < self.with_attributes && self.read.is_none_or(|read| fresh <= read.elapsed()) {
             self.with_attributes -= 1;
             is_used = false;
         }
-        if !is_used {
-            self.read = Some(Instant::now());
+        if !is_used && self.users > 0 {
+            return not_kept;
         }
-        is_used
+        self.users += 1;
+        if is_used {
+            return KeptListing::Valid;
+        }
+        (self.stamp, self.complete, self.read) = (Some(stamp), false, Some(Instant::now()));
+        KeptListing::Fill
     }
 }
 
 impl Inode {
     /// The directory is opened for listing in the state of `stamp` (None: it cannot be distinguished from later ones); its
-    /// names' attributes are good for `fresh`. Returns whether the kernel is to use the listing that it keeps.
-    pub(crate) fn keeps_listing(&self, stamp: Option<u64>, fresh: Duration) -> bool {
-        self.with_dir(|dir| dir.kept.open(stamp, fresh)).unwrap_or(false)
+    /// names' attributes are good for `fresh`. If the kernel may keep a listing or use one, [`Self::kept_listing_closed`] must be
+    /// called in the end.
+    pub(crate) fn keeps_listing(&self, stamp: Option<u64>, fresh: Duration) -> KeptListing {
+        self.with_dir(|dir| dir.kept.open(stamp, fresh)).unwrap_or(KeptListing::None)
+    }
+
+    /// A handle that may use the kept listing was closed.
+    pub(crate) fn kept_listing_closed(&self) {
+        self.with_dir(|dir| dir.kept.users = dir.kept.users.saturating_sub(1));
+    }
+
+    /// A handle that may fill the kept listing has read to the end.
+    pub(crate) fn kept_listing_is_complete(&self) {
+        self.with_dir(|dir| dir.kept.complete = true);
     }
 
     /// The listing that the kernel keeps is not used again.
@@ -74,5 +112,39 @@ impl Inode {
             dir.copies.iter().any(|copy| copy.branch == branch)
         });
         looked_up.unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRESH: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn handles_share_a_listing_only_if_it_is_complete() {
+        let mut kept = KernelListing::default();
+        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
+        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Beside, "the first has not come to the end");
+        kept.complete = true;
+        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Valid);
+        kept.forget();
+        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Beside, "two read what was kept");
+        assert_eq!(kept.open(None, FRESH), KeptListing::Beside);
+        kept.users = 0;
+        assert_eq!(kept.open(None, FRESH), KeptListing::None);
+        assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill);
+    }
+
+    #[test]
+    fn handles_one_after_the_other_continue_a_listing() {
+        let mut kept = KernelListing::default();
+        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
+        kept.users = 0;
+        assert_eq!(
+            kept.open(Some(1), FRESH),
+            KeptListing::Valid,
+            "as requests of the kernel's NFS server do"
+        );
     }
 }

@@ -37,6 +37,7 @@ pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
 pub use found_copies::Copies;
+pub use kernel_listing::KeptListing;
 use kernel_listing::KernelListing;
 pub use name::InodeName;
 

@@ -104,15 +104,28 @@ impl Followed {
         Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names) })
     }
 
-    /// The listing goes on behind `cookie`.
+    /// The listing has come to `cookie`.
     pub(crate) fn goes_on(&self, cookie: u64) {
         self.at.store(cookie, SeqCst);
-        if cookie == 0 && self.any.load(SeqCst) {
-            let mut names = self.names.lock();
+    }
+
+    /// A request asks for what comes behind `cookie`. Of the last answer, the names `untaken` did not come to the program.
+    pub(crate) fn resumes<'a>(&self, cookie: u64, untaken: impl Iterator<Item = &'a CStr>) {
+        self.goes_on(cookie);
+        if !self.any.load(SeqCst) {
+            return;
+        }
+        let mut names = self.names.lock();
+        if cookie == 0 {
             if names.lost {
                 *names = FollowedNames::default();
             }
             names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
+        }
+        for name in untaken {
+            if let Some(one) = names.get(name) {
+                (one.shown, one.asked) = (None, false);
+            }
         }
     }
 

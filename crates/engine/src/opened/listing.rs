@@ -26,6 +26,7 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::inode::Inode;
 use crate::opened::behind::{self, Behind, is_tail};
+use crate::opened::last_answer::LastAnswer;
 use crate::opened::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
 use crate::settings::Degraded;
@@ -81,6 +82,8 @@ pub struct Listing {
     pub(super) own: Vec<u64>,
     /// Number of names handed out since the start; None: it began elsewhere.
     pub(crate) shown: Option<u32>,
+    /// The entries that were handed out last.
+    pub(crate) last: LastAnswer,
     /// It leaves the copies' access times alone.
     pub(super) noatime: bool,
     /// Names that are listed behind all copies.
@@ -110,6 +113,7 @@ impl Listing {
             short: false,
             own: Vec::new(),
             shown: None,
+            last: LastAnswer::default(),
             noatime,
             behind: Behind::default(),
             memory: Allowance::of(memory.clone()),

@@ -5,6 +5,7 @@ pub(crate) mod choose;
 mod first_open;
 pub(crate) mod followed;
 pub(crate) mod handed;
+mod last_answer;
 pub mod listing;
 pub(crate) mod listing_memory;
 pub(crate) mod making_way;
@@ -12,7 +13,7 @@ pub(crate) mod tables;
 
 use std::sync::Arc;
 
-use fsstack_sync::atomic::AtomicU32;
+use fsstack_sync::atomic::{AtomicBool, AtomicU32};
 use fsstack_sync::ranked::{LISTING, Ranked};
 
 use crate::files::route::{Route, Writer};
@@ -65,8 +66,18 @@ pub struct DirHandle {
     pub(crate) followed: Followed,
     /// Losses of the directory that this handle has reported, or that are older than it.
     pub(crate) losses: AtomicU32,
+    /// It uses the listing that the kernel keeps, or fills that.
+    pub(crate) is_kept: AtomicBool,
     /// Its row in what outlives the daemon.
     pub(crate) row: Option<RowNumber>,
+}
+
+impl Drop for DirHandle {
+    fn drop(&mut self) {
+        if *self.is_kept.get_mut() {
+            self.inode.kept_listing_closed();
+        }
+    }
 }
 
 /// The row of a handle in what outlives the daemon (`kept`); it goes with the handle.

@@ -25,5 +25,5 @@ pub use data::{Whence, WriteTerms};
 pub use lock::LockType;
 pub use lock::{LockKind, LockRequest};
 pub use make::New;
-pub use readdir::{KeptListing, Sink};
+pub use readdir::Sink;
 pub use setattr::{Change, SetTime};

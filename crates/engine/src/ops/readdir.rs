@@ -9,12 +9,12 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{is_offline, number};
 use fsstack_pool::{Handle, Ino};
-use fsstack_sync::atomic::AtomicU32;
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};
-use crate::inode::Inode;
 use crate::inode::clock::Moment;
+use crate::inode::{Inode, KeptListing};
 use crate::kept::slots;
 use crate::opened::DirHandle;
 use crate::opened::behind::{self, is_tail};
@@ -32,17 +32,6 @@ const LISTING_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two changes of a directory within this may have the same time.
 const TICK: Duration = Duration::from_millis(50);
-
-/// Permission for the kernel to keep a listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptListing {
-    /// Neither keep it nor use one that it has.
-    None,
-    /// Keep the listing that it reads now.
-    Fill,
-    /// Use the kept listing.
-    Valid,
-}
 
 /// Receiver of entries.
 pub trait Sink {
@@ -66,27 +55,27 @@ impl Union {
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
         slots::acts(handle.0);
-        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses, row });
+        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
+        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
         Ok(handle)
     }
 
-    /// Whether the kernel may keep the listing of `ino` that it is about to read, and use one that it has kept.
+    /// Whether the kernel may keep the listing of `ino` that it is about to read by the new `handle`, and use one that it has kept.
     ///
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
     /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them, until
     /// [`Self::names_may_have_changed`]. The attributes of its names are good for `fresh` in the kernel: where they are asked
     /// for one by one afterwards, the listing is read anew with them.
-    pub fn kept_listing(&self, ino: Ino, fresh: Duration) -> KeptListing {
+    pub fn kept_listing(&self, ino: Ino, handle: Handle, fresh: Duration) -> KeptListing {
         let pool = self.tree.pool.load();
         let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
-        let stamp = self.tree.listing_stamp(&pool, &dir);
-        match (dir.keeps_listing(stamp, fresh), stamp) {
-            (true, _) => KeptListing::Valid,
-            (false, Some(_)) => KeptListing::Fill,
-            (false, None) => KeptListing::None,
-        }
+        let open = self.files.dirs.get(&handle.0).map(|open| open.clone());
+        let Some(open) = open else { return KeptListing::None };
+        let kept = dir.keeps_listing(self.tree.listing_stamp(&pool, &dir), fresh);
+        open.is_kept.store(matches!(kept, KeptListing::Fill | KeptListing::Valid), Relaxed);
+        kept
     }
 
     /// Names in `ino` may have changed: a listing that the kernel keeps is not used again, unless times of copies tell.
@@ -128,7 +117,8 @@ impl Union {
         let is_late = || came.elapsed() > LISTING_LOCK_TIMEOUT;
         let mut listing = unless_stuck(&pool, || open.listing.try_lock(), is_late)?;
         listing.seek(&self.tree, &pool, &open.inode, cookie)?;
-        open.followed.goes_on(cookie);
+        open.followed.resumes(cookie, listing.last.untaken(cookie));
+        listing.last.begin(cookie);
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
         }
@@ -142,6 +132,9 @@ impl Union {
                 Ok(None) => {
                     if let Some(shown) = listing.shown {
                         open.inode.had_names(shown);
+                    }
+                    if open.is_kept.load(Relaxed) {
+                        open.inode.kept_listing_is_complete();
                     }
                     return Ok(());
                 }
@@ -175,6 +168,9 @@ impl Union {
             let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
             open.followed.came(&read.name, read.at, shown);
             count += listing.count(shown);
+            if shown {
+                listing.last.put(read.cookie, read.name);
+            }
         }
     }
 

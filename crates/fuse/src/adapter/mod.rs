@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use fsstack_engine::answer::{Attr, Entry};
+use fsstack_engine::inode::KeptListing;
 use fsstack_engine::kept::Kept;
-use fsstack_engine::ops::{Change, KeptListing};
+use fsstack_engine::ops::Change;
 use fsstack_engine::{OpError, Union};
 use fsstack_pool::settings::{Locks, Xattrs};
 use fsstack_pool::{EntryName, Handle, Ino};
@@ -247,8 +248,9 @@ impl Adapter {
             Operation::Opendir { flags, .. } => {
                 let flags = OFlags::from_bits_retain(flags);
                 let handle = self.union.opendir(ino, flags).map_err(errno)?;
-                let open_flags = match self.union.kept_listing(ino, self.timeouts().fresh()) {
+                let open_flags = match self.union.kept_listing(ino, handle, self.timeouts().fresh()) {
                     KeptListing::None => 0,
+                    KeptListing::Beside => wire::abi::FOPEN_KEEP_CACHE,
                     KeptListing::Fill => wire::abi::FOPEN_CACHE_DIR,
                     KeptListing::Valid => wire::abi::FOPEN_CACHE_DIR | wire::abi::FOPEN_KEEP_CACHE,
                 };

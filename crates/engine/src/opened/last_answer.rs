@@ -1,0 +1,77 @@
+//! Entries of a listing's last answer, of which a program may not take all.
+//!
+//! The kernel asks for a page of entries at least. A program with a smaller buffer (readdir(3) of musl: 2 KiB) takes the first
+//! ones, and the kernel asks again from there on. A file that moved meanwhile was not shown if its name was not taken.
+
+use std::ffi::CStr;
+
+use super::listing::DOT_DOT;
+
+/// Entries of an answer of a page: each takes 32 bytes at least (`struct fuse_dirent` and a name).
+const MOST: usize = 4096 / 32;
+
+/// Names of the last answer with their cookies, if it may have been longer than the program's buffer.
+#[derive(Debug, Default)]
+pub(crate) struct LastAnswer {
+    since: u64,
+    entries: Vec<(u64, Box<CStr>)>,
+    is_long: bool,
+}
+
+impl LastAnswer {
+    /// An answer begins behind `cookie`.
+    pub(crate) fn begin(&mut self, cookie: u64) {
+        *self = Self { since: cookie, ..Self::default() };
+    }
+
+    /// An entry was put into the answer.
+    pub(crate) fn put(&mut self, cookie: u64, name: Box<CStr>) {
+        if self.entries.len() == MOST {
+            (self.entries, self.is_long) = (Vec::new(), true);
+        }
+        if !self.is_long {
+            self.entries.push((cookie, name));
+        }
+    }
+
+    /// Names of the answer that were not taken by a program that goes on behind `cookie`.
+    pub(crate) fn untaken(&self, cookie: u64) -> impl Iterator<Item = &CStr> {
+        let taken = match self.entries.iter().position(|(of, _)| *of == cookie) {
+            Some(last) => last + 1,
+            None if cookie == self.since || cookie <= DOT_DOT => 0,
+            // It goes on elsewhere.
+            None => self.entries.len(),
+        };
+        self.entries.iter().skip(taken).map(|(_, name)| &**name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn untaken(answer: &LastAnswer, cookie: u64) -> Vec<&CStr> {
+        answer.untaken(cookie).collect()
+    }
+
+    #[test]
+    fn names_behind_the_cookie_were_not_taken() {
+        let mut answer = LastAnswer::default();
+        answer.begin(100);
+        [(110, c"a"), (120, c"b"), (130, c"c")].map(|(cookie, name)| answer.put(cookie, name.into()));
+        assert_eq!(untaken(&answer, 130), [] as [&CStr; 0], "all were");
+        assert_eq!(untaken(&answer, 110), [c"b", c"c"]);
+        assert_eq!(untaken(&answer, 100), [c"a", c"b", c"c"], "none was");
+        assert_eq!(untaken(&answer, 90), [] as [&CStr; 0], "the program went elsewhere");
+        answer.begin(0);
+        answer.put(110, c"a".into());
+        assert_eq!(untaken(&answer, DOT_DOT), [c"a"]);
+    }
+
+    #[test]
+    fn an_answer_that_is_longer_than_a_page_was_taken() {
+        let mut answer = LastAnswer::default();
+        (0..=MOST as u64).for_each(|n| answer.put(100 + n, c"a".into()));
+        assert_eq!(untaken(&answer, 100).len(), 0);
+    }
+}
