@@ -18,6 +18,7 @@ mod life;
 mod make_way;
 mod nfs;
 pub(crate) mod nfs_identity;
+mod numbers;
 mod rearrange;
 mod rules;
 mod shows;

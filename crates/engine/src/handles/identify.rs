@@ -14,6 +14,7 @@ use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
+use smallvec::SmallVec;
 
 use crate::member::Member;
 use crate::pool::Pool;
@@ -130,12 +131,34 @@ impl Tree {
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
+    ///
+    /// If none does the object gets that number for good. A former one may be on a branch that goes away later, and then it is not
+    /// known any more whether it lives: so the index forgets it now, and the number stays with an object that is in use.
     fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
-        self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
-            (id.generation != natural.generation || self.has_left(pool, natural))
-                && naturals.iter().all(|at| !own.contains(at))
-                && naturals.iter().any(|at| self.lives_at(pool, id, *at))
-        })
+        if !self.has_left(pool, natural)
+            && self.inodes.get(natural.ino).is_some_and(|live| live.id == natural)
+        {
+            return false;
+        }
+        let mut gone: SmallVec<[(Identity, Option<Ino>); 1]> = SmallVec::new();
+        let is_taken =
+            self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
+                let is_another = id.generation != natural.generation;
+                if !is_another && !self.has_left(pool, natural) || naturals.iter().any(|at| own.contains(at))
+                {
+                    return false;
+                }
+                let lives = naturals.iter().any(|at| self.lives_at(pool, id, *at));
+                if is_another && !lives {
+                    gone.push((id, None));
+                }
+                lives
+            });
+        self.index.forget_each(&gone);
+        if !is_taken {
+            self.index.release(natural.ino);
+        }
+        is_taken
     }
 
     /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one

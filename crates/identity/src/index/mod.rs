@@ -13,7 +13,7 @@
 //! yet. The same holds for a branch that is away if the index was lost meanwhile: the others remember it (`roots.rs`).
 //!
 //! An entry of the index counts only when the object is there: an entry left by an object that was removed out of band means
-//! nothing.
+//! nothing. Once another object is known by its number it goes, on disk, as that cannot be seen while the branch is away.
 
 mod away;
 #[cfg(test)]
@@ -30,6 +30,7 @@ mod scan;
 mod signed;
 mod store;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -101,6 +102,8 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
+    /// Numbers of objects that were forgotten, which is not on disk yet. Held while that is written.
+    forgotten: Mutex<HashSet<Ino>>,
 }
 
 impl Index {
@@ -127,6 +130,7 @@ impl Index {
             wake: Condvar::new(),
             renames: RwLock::default(),
             dirty: AtomicBool::new(false),
+            forgotten: Mutex::default(),
         };
         let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
         if index.shared.store.load().is_some() {
@@ -265,7 +269,7 @@ impl Index {
         !known
     }
 
-    /// Removes the entry of the object `id`; with `natural`, that place only.
+    /// Removes the entry of the object `id`; with `natural`, that place only. On disk within a second.
     pub fn forget(&self, id: Identity, natural: Option<Ino>) {
         self.forget_each(&[(id, natural)]);
     }
@@ -275,8 +279,19 @@ impl Index {
         let known: Vec<_> =
             objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
         if !known.is_empty() {
+            let mut forgotten = self.shared.forgotten.lock();
+            forgotten.extend(known.iter().map(|(id, _)| id.ino));
             self.shared.with(|store| store.forget(&known));
             self.shared.dirty.store(true, Relaxed);
+        }
+    }
+
+    /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
+    pub fn release(&self, ino: Ino) {
+        let mut forgotten = self.shared.forgotten.lock();
+        if forgotten.contains(&ino) {
+            self.shared.with(Store::flush);
+            forgotten.clear();
         }
     }
 
@@ -460,7 +475,9 @@ impl SharedIndex {
     fn tend(&self) {
         // The roots come last: a branch may hang.
         if self.dirty.swap(false, Relaxed) {
+            let mut forgotten = self.forgotten.lock();
             self.with(Store::flush);
+            forgotten.clear();
         }
         if self.roots_due.swap(false, Relaxed) {
             self.write_roots();

@@ -1,0 +1,108 @@
+//! Files and directories that have inode numbers of drained and removed files keep theirs, whatever branch leaves.
+
+use std::collections::HashSet;
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use fsstack_lab::{self as lab, MiB, needs};
+
+use super::*;
+use crate::hung_branches::until;
+
+const OLD: usize = 50;
+const NEW: usize = 60;
+
+/// Bits of a number that are the branch's inode number.
+const OWN: u64 = (1 << 48) - 1;
+
+/// A pool of three branches, and the inode numbers that [`OLD`] files had on `a` before they went to `b`.
+fn drained(options: &str) -> (Pool, HashSet<u64>) {
+    let pool = ["a", "b", "c"].iter().fold(lab::pool(), |pool, name| pool.ext4_branch(name, MiB(64)));
+    let pool = pool.option("create=ff,minfreespace=1M,entry-timeout=0").option(options).mount();
+    (0..OLD).for_each(|n| pool.write(format!("old{n}"), b"old"));
+    let own = |n| fs::metadata(pool.branch("a").path().join(format!("old{n}"))).unwrap().ino();
+    let numbers = (0..OLD).map(own).collect();
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a"), "--to", &branch(&pool, "b")]);
+    output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RW"]);
+    (pool, numbers)
+}
+
+/// Makes [`NEW`] files and a directory each; some have numbers in `again` on their branch. Returns the paths with their numbers.
+fn made(pool: &Pool, again: &HashSet<u64>) -> Vec<(PathBuf, u64)> {
+    let mut made = Vec::new();
+    for n in 0..NEW {
+        pool.write(format!("new{n}"), b"new");
+        pool.mkdir(format!("dir{n}"));
+        made.extend([format!("new{n}"), format!("dir{n}")].map(|name| pool.at(name)));
+    }
+    let number = |path: PathBuf| {
+        let number = fs::metadata(&path).unwrap().ino();
+        (path, number)
+    };
+    let made: Vec<_> = made.into_iter().map(number).collect();
+    assert!(made.iter().any(|(_, number)| again.contains(&(number & OWN))), "no number was used again");
+    made
+}
+
+#[track_caller]
+fn check(made: &[(PathBuf, u64)]) {
+    let now = |(path, before): &(PathBuf, u64)| {
+        let now = fs::metadata(path).unwrap().ino();
+        (now != *before).then(|| format!("{}: {before:x} is {now:x}", path.display()))
+    };
+    let changed: Vec<_> = made.iter().filter_map(now).collect();
+    assert!(changed.is_empty(), "{} of {}: {}", changed.len(), made.len(), changed[0]);
+}
+
+/// Drained files are removed on their branch, which then leaves the pool. Files that have their numbers on the drained branch
+/// are open meanwhile, and move.
+#[test]
+fn files_that_have_numbers_of_files_removed_out_of_band_keep_them_when_the_branch_leaves() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("write-path=stacked");
+    let old = |n| pool.branch("b").path().join(format!("old{n}"));
+    (0..OLD).for_each(|n| fs::remove_file(old(n)).unwrap());
+    let made = made(&pool, &again);
+    let (path, _) =
+        made.iter().find(|(path, number)| path.is_file() && again.contains(&(number & OWN))).unwrap();
+    let mut open = File::options().read(true).append(true).open(path).unwrap();
+    open.lock().unwrap();
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "b")]);
+    check(&made);
+    let second = File::open(path).unwrap().try_lock();
+    assert!(matches!(second, Err(TryLockError::WouldBlock)), "{second:?}");
+    open.unlock().unwrap();
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a"), "--to", &branch(&pool, "c")]);
+    open.write_all(b", changed").unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    assert_eq!(fs::read(path).unwrap(), b"new, changed");
+    check(&made);
+}
+
+/// The pool removes drained files, others get their numbers, and the daemon is killed at once; `before_the_kill` says when.
+fn files_keep_numbers_of_removed_files_after_a_kill(made_before_the_kill: bool) {
+    let (mut pool, again) = drained("write-path=auto");
+    (0..OLD).for_each(|n| fs::remove_file(pool.at(format!("old{n}"))).unwrap());
+    let made_before = made_before_the_kill.then(|| made(&pool, &again));
+    pool.kill_daemon();
+    pool.remount();
+    let made = made_before.unwrap_or_else(|| made(&pool, &again));
+    pool.branch_mut("b").unmount_lazily();
+    until("branch b is down", || run(&["status", &at(&pool)]).stdout.contains("down"));
+    check(&made);
+}
+
+#[test]
+fn files_that_have_numbers_of_removed_files_keep_them_when_the_branch_goes_after_a_kill() {
+    needs!(mounting(), loops());
+    files_keep_numbers_of_removed_files_after_a_kill(false);
+}
+
+#[test]
+fn files_that_had_numbers_of_removed_files_before_a_kill_keep_them_when_the_branch_goes() {
+    needs!(mounting(), loops());
+    files_keep_numbers_of_removed_files_after_a_kill(true);
+}
