@@ -31,6 +31,7 @@ mod handles_numbers;
 mod handles_of_branches;
 mod handles_of_dirs;
 mod handles_reused;
+mod held_directories;
 mod hung_branches;
 mod idmap;
 mod inode_flags;

@@ -58,13 +58,14 @@ impl BranchWatch {
             let mut quiet = 0;
             while quiet < QUIET_ROUNDS || !again.is_empty() {
                 quiet += 1;
-                let mut known = KnownHandles::new();
                 loop {
                     let len = self.group.read(&mut buffer)?;
                     if len == 0 {
                         break;
                     }
                     quiet = 0;
+                    // For these events only: what becomes known after they are read was looked up after the changes.
+                    let mut known = KnownHandles::new();
                     let roots = self.roots.lock().clone();
                     for event in events(&buffer[..len]) {
                         self.pass_on(union, &roots, &event, &mut known, &mut again);
@@ -107,8 +108,11 @@ impl BranchWatch {
                 && let (Some(dir), Some(name)) = (&event.dir, event.name)
                 && let Some(parent) = find(dir)
             {
+                let dir = union.tree.invalidate_name(parent, name);
+                let dir = dir.filter(|_| event.mask.has(EventMask::OF_DIRECTORY));
+                // Its number may be that of the copy that changed.
                 let is_known_dir =
-                    union.tree.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
+                    dir.inspect(|dir| union.tree.keep_number(&pool, dir, Some(root.at))).is_some();
                 self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
                     // Names below it may mean other objects now, and missing names may exist.
@@ -215,14 +219,16 @@ fn invalidate(union: &Union, drops_data: impl Fn(&Inode) -> bool) {
 }
 
 impl Tree {
-    /// Removes `name` in `parent` from the location cache. True if the kernel knows a directory by it.
-    fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
-        let Some(parent) = self.inodes.get(parent) else { return false };
-        let child = self.known(&parent, name);
+    /// Removes `name` in `parent` from the location cache, if it is a file's. Returns the directory that the kernel knows by it, whose
+    /// copies will be asked for: the cache leads to it, for the next notice too.
+    fn invalidate_name(&self, parent: Ino, name: &CStr) -> Option<Arc<Inode>> {
+        let parent = self.inodes.get(parent)?;
+        let dir = self.known(&parent, name).filter(|child| child.is_dir());
         parent.invalidate();
-        self.seen.forget(parent.id.ino, name.to_bytes());
-        let dir = child.filter(|child| child.is_dir());
-        dir.inspect(|dir| dir.invalidate()).is_some()
+        if dir.is_none() {
+            self.seen.forget(parent.id.ino, name.to_bytes());
+        }
+        dir.inspect(|dir| dir.invalidate())
     }
 
     /// Inode number of the object that `handle` names on a branch; None if the kernel does not know the object.

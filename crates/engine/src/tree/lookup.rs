@@ -7,6 +7,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::metrics::PoolCounter;
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
+use fsstack_sync::time::Duration;
 use fsstack_sys as sys;
 
 use crate::answer::Entry;
@@ -16,6 +17,9 @@ use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::resolve::{DirStats, entry, merge};
+
+/// How long copies are believed in where each change is reported: a report finds a directory by what is cached of its name.
+const WATCHED_RECHECK: Duration = Duration::from_secs(60);
 
 impl Tree {
     /// `name` in the directory `parent`. The kernel holds one more lookup of what is answered.
@@ -103,11 +107,11 @@ impl Tree {
         Some(entry(dir, merge(pool, &stats)))
     }
 
-    /// All branches were asked for copies of `dir` lately, or tell of each that comes.
+    /// All branches were asked for copies of `dir` lately.
     pub(crate) fn knows_copies(&self, pool: &Pool, dir: &Inode) -> bool {
-        let lately =
-            |asked: fsstack_sync::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
-        dir.checked().is_some_and(lately) && !dir.is_unsure()
+        let recheck = pool.settings.recheck;
+        let lately = if self.is_watched() { recheck.max(WATCHED_RECHECK) } else { recheck };
+        dir.checked().is_some_and(|asked| asked.elapsed() < lately) && !dir.is_unsure()
     }
 }
 

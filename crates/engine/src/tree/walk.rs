@@ -13,6 +13,7 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use super::Tree;
+use super::recheck::recheck;
 use super::resolve::Found;
 use super::tree_lock::TreeLock;
 use crate::inode::{Inode, InodeName};
@@ -31,10 +32,14 @@ impl Tree {
         }
     }
 
-    /// The inode `ino`, which must be a directory.
+    /// The inode `ino`, which must be a directory: names in it are about to be used.
     pub(crate) fn dir(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.inode(ino)?;
-        if inode.is_dir() { Ok(inode) } else { Err(Errno::NOTDIR.into()) }
+        if !inode.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        recheck(self, &inode);
+        Ok(inode)
     }
 
     /// The live inode that `name` in `parent` was last known to mean.
