@@ -11,11 +11,11 @@ use fsstack_lab::{self as lab, Pool, needs};
 use rustix::fs::{Mode, OFlags};
 
 /// A directory of the pool that is held, and through which names are used.
-struct Held {
+struct HeldDir {
     dir: File,
 }
 
-impl Held {
+impl HeldDir {
     fn at(&self, name: &str) -> PathBuf {
         format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()).into()
     }
@@ -29,12 +29,12 @@ impl Held {
 }
 
 /// A pool with a directory on both branches, of which the first is preferred, and that is held and in use.
-fn held(option: &str) -> (Pool, Held) {
+fn held(option: &str) -> (Pool, HeldDir) {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").option(option).mount();
     for name in ["a", "b"] {
         fs::create_dir_all(pool.branch(name).path().join("above/dir")).unwrap();
     }
-    let held = Held { dir: File::open(pool.at("above/dir")).unwrap() };
+    let held = HeldDir { dir: File::open(pool.at("above/dir")).unwrap() };
     fs::write(held.at("name"), "").unwrap();
     fs::remove_file(held.at("name")).unwrap();
     (pool, held)

@@ -53,6 +53,19 @@ fn parents_keep_their_times_when_a_branch_is_given_a_skeleton() {
 }
 
 #[test]
+fn something_else_in_place_of_the_hidden_folder_keeps_no_directory_away() {
+    needs!(mounting(), loops());
+    let pool = skeleton_of("mkdir -p one two; chown 12:34 one two; chmod 750 one two");
+    for (dir, obstacle) in [("one", "ln -s / .fsstack.moving"), ("two", "echo > .fsstack.moving")] {
+        sh(pool.branch("b").path(), obstacle);
+        pool.write(format!("{dir}/file"), b"x");
+        assert_eq!(pool.holders(format!("{dir}/file")), ["b"], "{obstacle}");
+        let owner = sh(pool.branch("b").path(), &format!("stat -c '%u %g %a' {dir}; rm .fsstack.moving"));
+        assert_eq!(owner, "12 34 750");
+    }
+}
+
+#[test]
 fn a_file_in_a_skeleton_inherits_the_default_acl() {
     needs!(mounting(), loops(), program("setfacl"));
     let pool = skeleton_of("mkdir -p one/two; setfacl -d -m u:1234:rw one/two");

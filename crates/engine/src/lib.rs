@@ -17,6 +17,7 @@ pub mod handover;
 pub mod inode;
 pub mod jobs;
 pub mod kept;
+mod line_a_minute;
 pub mod member;
 #[cfg(test)]
 #[cfg(feature = "shuttle")]

@@ -139,6 +139,17 @@ fn mount_with_remount_changes_options_and_flags() {
         "{}",
         kept.stderr
     );
+    // By mergerfs's words, as a line of fstab may have them.
+    let by_words = remount("rw,statfs-ignore=nc,cache.files=full,passthrough.io=off,fuse-msg-size=128K");
+    assert_eq!(by_words.code, 0, "{}", by_words.stderr);
+    let key = |key: &str| output_of(&["get", &at(&pool), key]);
+    assert_eq!(
+        ["statfs", "page-cache", "write-path"].map(key),
+        ["as-placed\n", "on\n", "stacked\n"].map(str::to_owned)
+    );
+    assert!(by_words.stderr.contains("fuse-msg-size=128K: max-write stays"), "{}", by_words.stderr);
+    assert_eq!(remount("cache.files=off,passthrough.io=rw").code, 0);
+    assert_eq!(["page-cache", "write-path"].map(key), ["off\n", "auto\n"].map(str::to_owned));
     let read_only = remount("ro,create=mfs");
     assert_eq!(read_only.code, 0, "{}", read_only.stderr);
     let mount = mounts::at(pool.path()).unwrap().unwrap();

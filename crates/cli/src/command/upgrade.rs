@@ -84,7 +84,7 @@ fn settled(client: &Client, ticket: u64, pid: u32) -> Result<Upgrade, Failed> {
                 return Ok(told);
             }
             Ok(told) if told.ticket != ticket => {
-                return Err(Failed::Refused("another upgrade came in between: see the log".to_owned()));
+                return Err(Failed::Refused("the daemon was replaced meanwhile, by another upgrade or after its death (restart=keep): see the log".to_owned()));
             }
             Ok(_) => heard = Instant::now(),
             Err(_) if !is_alive(pid) => {

@@ -248,7 +248,8 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
     }
     match row.key {
         Key::Live(_) => wanted.options = raw.options,
-        Key::Settled(_) | Key::None if remount => {}
+        Key::None if remount => take_meaning(wanted, raw, typed.origin),
+        Key::Settled(_) if remount => {}
         Key::Settled(_) => {
             let text =
                 format!("{typed}: settled when the pool is mounted: unmount it and mount it with this value");
@@ -261,18 +262,50 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
     Ok(row)
 }
 
+/// Changes `wanted` as another program's option means, which was applied to it in `raw`: as far as it can change while mounted.
+fn take_meaning(wanted: &mut Settings, mut raw: RawOptions, origin: Origin) {
+    take_page_cache(&mut raw);
+    for row in options::keys().filter(|row| matches!(row.key, Key::Live(_))) {
+        let (Some(is), Some(asked)) = (row.get(&wanted.options), row.get(&raw.options)) else { continue };
+        if is != asked {
+            let typed = Typed { name: row.name(), value: Some(OsStr::new(&asked)), origin };
+            let mut changed = RawOptions::over(wanted.options.clone());
+            if options::apply(&mut changed, row, &typed).is_ok() {
+                wanted.options = changed.options;
+            }
+        }
+    }
+}
+
+/// The page cache by mergerfs's options, of which the mount makes one.
+fn take_page_cache(raw: &mut RawOptions) {
+    let is = &mut raw.options.engine.page_cache;
+    match (raw.cache_writeback, raw.cache_files) {
+        (true, _) => *is = PageCache::WriteBack,
+        // Beside `cache.writeback`.
+        (false, Some(PageCache::On)) if *is == PageCache::WriteBack => {}
+        (false, Some(files)) => *is = files,
+        (false, None) => {}
+    }
+}
+
 /// Notices options of a remount that have another value, and keep that of the mount.
 fn held_from_the_mount(held: &Settings, changes: &[Assignment]) -> Vec<String> {
     let note = |assignment: &Assignment| {
         let Assignment { key, value } = assignment;
-        let row = options::find(key).filter(|row| matches!(row.key, Key::Settled(_)))?;
+        let row = options::find(key).filter(|row| !matches!(row.key, Key::Live(_)))?;
         let typed = Typed { name: key, value: value.as_deref().map(OsStr::new), origin: Origin::CommandLine };
         let mut raw = RawOptions::over(held.options.clone());
         options::apply(&mut raw, row, &typed).ok()?;
-        let (is, asked) = (row.get(&held.options)?, row.get(&raw.options)?);
-        // `auto` was resolved at the mount.
-        (is != asked && asked != "auto")
-            .then(|| format!("{typed}: stays {is}: unmount the pool and mount it with the new value"))
+        let stays = options::keys().filter(|key| matches!(key.key, Key::Settled(_))).find_map(|settled| {
+            let (is, asked) = (settled.get(&held.options)?, settled.get(&raw.options)?);
+            // `auto` was resolved at the mount.
+            (is != asked && asked != "auto").then_some((settled.name(), is))
+        });
+        stays.map(|(name, is)| {
+            let of = if name == row.name() { String::new() } else { format!("{name} ") };
+            format!("{typed}: {of}stays {is}: unmount the pool and mount it with the new value")
+        })
     };
     changes.iter().filter_map(note).collect()
 }

@@ -58,7 +58,9 @@ mod tests {
     fn names_behind_the_cookie_were_not_taken() {
         let mut answer = LastAnswer::default();
         answer.begin(100);
-        [(110, c"a"), (120, c"b"), (130, c"c")].map(|(cookie, name)| answer.put(cookie, name.into()));
+        for (cookie, name) in [(110, c"a"), (120, c"b"), (130, c"c")] {
+            answer.put(cookie, name.into());
+        }
         assert_eq!(untaken(&answer, 130), [] as [&CStr; 0], "all were");
         assert_eq!(untaken(&answer, 110), [c"b", c"c"]);
         assert_eq!(untaken(&answer, 100), [c"a", c"b", c"c"], "none was");

@@ -17,14 +17,19 @@ use std::sync::Arc;
 use fsstack_branch::branch::Branch;
 use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::{BranchId, BranchIx, Ino};
+use fsstack_sync::Mutex;
+use fsstack_sync::time::Instant;
 use fsstack_sys::{Stat, Time};
 
 use crate::inode::Inode;
+use crate::line_a_minute::LineAMinute;
 use crate::pool::Pool;
 use crate::recovery::record::{self, RecordKind, Written};
 
 /// Records of changes of names.
 pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };
+/// Changes that no branch took a record of, in all pools of the program.
+static UNRECORDED: Mutex<LineAMinute> = Mutex::new(LineAMinute::new());
 const PART: usize = 1 + 2 + 2 * OBJECT;
 const OBJECT: usize = 3 * 8;
 
@@ -139,15 +144,17 @@ impl NameChange {
         let part_of = |branch: &Branch| self.parts.iter().find(|part| part.branch == branch.id);
         let mut order: Vec<_> = pool.branches.iter().filter(|branch| branch.is_writable()).collect();
         order.sort_by_key(|branch| part_of(branch).map_or(2, |part| u8::from(part.act == Act::Remove)));
+        let mut reasons = Vec::new();
         for branch in order {
             match branch.ask(|| record::write(branch, &SORT, &self.encode())) {
                 Ok(written) => return Some((branch.ix, written)),
-                Err(error) => tracing::debug!(%error, "a branch takes no record of a change of names"),
+                Err(error) => reasons.push(format!("{}: {error}", branch.path.display())),
             }
         }
-        tracing::warn!(
-            "rename over several branches: no branch can store its record; a crash would leave it half done"
-        );
+        if let Some(unlogged) = UNRECORDED.lock().count(Instant::now()) {
+            let (reasons, unlogged) = (reasons.join("; "), (unlogged > 0).then_some(unlogged));
+            tracing::warn!(%reasons, unlogged, "rename over several branches: no branch can store its record; a crash would leave it half done");
+        }
         None
     }
 

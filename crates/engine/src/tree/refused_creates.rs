@@ -1,16 +1,12 @@
 //! Refused creates in the log. A program that tries again and again would fill it, so equal refusals are one line a minute.
 
-use std::time::Duration;
-
 use fsstack_branch::error::OpError;
 use fsstack_pool::{BranchIx, Rejection};
 use fsstack_sync::Mutex;
 use fsstack_sync::time::Instant;
 
+use crate::line_a_minute::LineAMinute;
 use crate::pool::Pool;
-
-/// Time between two lines with the same reasons.
-const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// Sets of reasons that are remembered; the one whose line is the oldest gives way.
 const SETS: usize = 16;
@@ -22,9 +18,7 @@ pub(crate) struct RefusedCreates(Mutex<Vec<RefusedAlike>>);
 #[derive(Debug)]
 struct RefusedAlike {
     reasons: Vec<(BranchIx, Rejection)>,
-    logged: Instant,
-    /// Number of them since then.
-    since: u64,
+    line: LineAMinute,
 }
 
 impl RefusedCreates {
@@ -47,26 +41,26 @@ impl RefusedCreates {
         reasons.sort_unstable();
         let mut all = self.0.lock();
         if let Some(known) = all.iter_mut().find(|known| known.reasons == reasons) {
-            if now.saturating_duration_since(known.logged) < BETWEEN_LINES {
-                known.since += 1;
-                return None;
-            }
-            known.logged = now;
-            return Some(std::mem::take(&mut known.since));
+            return known.line.count(now);
         }
         if all.len() >= SETS
-            && let Some((oldest, _)) = all.iter().enumerate().min_by_key(|(_, known)| known.logged)
+            && let Some((oldest, _)) = all.iter().enumerate().min_by_key(|(_, known)| known.line.logged())
         {
             all.swap_remove(oldest);
         }
-        all.push(RefusedAlike { reasons, logged: now, since: 0 });
-        Some(0)
+        let mut line = LineAMinute::new();
+        let unlogged = line.count(now);
+        all.push(RefusedAlike { reasons, line });
+        unlogged
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fsstack_sync::time::Duration;
+
+    const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
     #[test]
     fn equal_refusals_are_one_line_a_minute_with_their_count() {

@@ -163,15 +163,7 @@ fn make_like(
     let made = match recover::unless_removed(apart) {
         // An ACL that cannot be set in the folder cannot be set in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
-        // A server that does not let root make the folder, a directory with a quota or a key of its own.
-        Err(error)
-            if matches!(
-                error.errno,
-                Errno::PERM | Errno::ACCESS | Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS
-            ) =>
-        {
-            make_in_place(branch, parent, name, source, model, id)?
-        }
+        Err(error) if lacks_folder(error.errno) => make_in_place(branch, parent, name, source, model, id)?,
         made => made?,
     };
     branch.note_made();
@@ -182,6 +174,22 @@ fn make_like(
         return Err(error);
     }
     Ok(made)
+}
+
+/// The reason may be the hidden folder: a server that does not let root make it, something else that a user has put there, or a
+/// directory with a quota or a key of its own.
+fn lacks_folder(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::PERM
+            | Errno::ACCESS
+            | Errno::XDEV
+            | Errno::OPNOTSUPP
+            | Errno::INVAL
+            | Errno::NOSYS
+            | Errno::NOTDIR
+            | Errno::LOOP
+    )
 }
 
 /// Makes it in the branch's hidden folder and then gives it its name: it never shows half made.
