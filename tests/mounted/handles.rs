@@ -119,7 +119,7 @@ pub(crate) fn forget() {
 }
 
 /// Like [`forget`], and waits for the daemon, which FORGET may reach after later requests.
-fn forget_everywhere(pool: &Pool) {
+pub(crate) fn forget_everywhere(pool: &Pool) {
     let at = operator::at(pool);
     until("the daemon has forgotten all objects", || {
         forget();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use fsstack_lab::{self as lab, MiB, needs};
 
 use super::*;
+use crate::handles::forget_everywhere;
 use crate::hung_branches::until;
 
 const OLD: usize = 50;
@@ -37,13 +38,14 @@ fn made(pool: &Pool, again: &HashSet<u64>) -> Vec<(PathBuf, u64)> {
         pool.mkdir(format!("dir{n}"));
         made.extend([format!("new{n}"), format!("dir{n}")].map(|name| pool.at(name)));
     }
-    let number = |path: PathBuf| {
-        let number = fs::metadata(&path).unwrap().ino();
-        (path, number)
-    };
-    let made: Vec<_> = made.into_iter().map(number).collect();
+    let made: Vec<_> = made.into_iter().map(with_number).collect();
     assert!(made.iter().any(|(_, number)| again.contains(&(number & OWN))), "no number was used again");
     made
+}
+
+fn with_number(path: PathBuf) -> (PathBuf, u64) {
+    let number = fs::metadata(&path).unwrap().ino();
+    (path, number)
 }
 
 #[track_caller]
@@ -105,4 +107,46 @@ fn files_that_have_numbers_of_removed_files_keep_them_when_the_branch_goes_after
 fn files_that_had_numbers_of_removed_files_before_a_kill_keep_them_when_the_branch_goes() {
     needs!(mounting(), loops());
     files_keep_numbers_of_removed_files_after_a_kill(true);
+}
+
+/// Directories leave a branch of a pool that is not exported, some of them to copies that were made out of band, and others get
+/// their numbers there.
+#[test]
+fn directories_keep_their_numbers_over_a_drain() {
+    const DIRS: usize = 20;
+    needs!(mounting(), loops(), drop_caches());
+    let mut pool =
+        lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    for n in 0..DIRS {
+        pool.mkdir(format!("dir{n}/below"));
+        pool.write(format!("dir{n}/below/file"), b"");
+    }
+    for n in 0..DIRS / 2 {
+        fs::create_dir(pool.branch("b").path().join(format!("dir{n}"))).unwrap();
+    }
+    forget_everywhere(&pool);
+    let paths = (0..DIRS).flat_map(|n| [format!("dir{n}"), format!("dir{n}/below")]);
+    let mut all: Vec<_> = paths.map(|name| pool.at(name)).map(with_number).collect();
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    forget_everywhere(&pool);
+    check(&all);
+    output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RW"]);
+    let again: HashSet<_> = all.iter().map(|(_, number)| number & OWN).collect();
+    for n in 0..2 * DIRS {
+        pool.mkdir(format!("new{n}"));
+        all.push(with_number(pool.at(format!("new{n}"))));
+    }
+    let own = |n| fs::metadata(pool.branch("a").path().join(format!("new{n}"))).unwrap().ino();
+    assert!((0..2 * DIRS).any(|n| again.contains(&own(n))), "no number was used again");
+    let numbers: HashSet<_> = all.iter().map(|(_, number)| number).collect();
+    assert_eq!(numbers.len(), all.len(), "two directories have one number");
+    forget_everywhere(&pool);
+    check(&all);
+    pool.remount();
+    check(&all);
+    // Those that got other numbers keep them.
+    (0..DIRS).for_each(|n| fs::remove_dir_all(pool.at(format!("dir{n}"))).unwrap());
+    all.retain(|(path, _)| path.exists());
+    forget_everywhere(&pool);
+    check(&all);
 }

@@ -129,9 +129,9 @@ impl Tree {
     }
 
     /// Whether the number `marked` may become another object's at any time: the copy that gave it is gone from a branch that
-    /// answers, and without NFS clients no index guards it.
+    /// answers, and the index does not guard it.
     fn is_free(&self, pool: &Pool, marked: Identity) -> bool {
-        if pool.settings.nfs_export {
+        if pool.settings.nfs_export || self.index.places(marked.ino).iter().any(|known| known.id == marked) {
             return false;
         }
         let Some((at, own)) = pool.branch_of(marked.ino).zip(number::inode_of(marked.ino)) else {
@@ -329,6 +329,25 @@ impl Tree {
             && branch.ask(|| mark::read(on, mark::DIR, own)).is_ok_and(|marked| marked != Some(id))
         {
             put(branch, on, id, own);
+        }
+    }
+}
+
+/// The copy of `dir` on the branch `leaving` is about to go. If it gave the directory its number, that stays the directory's own: the
+/// other copies are marked with it, and the index keeps new objects from getting it. On disk within a second.
+pub(crate) fn guard_number(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, leaving: BranchIx) {
+    let copies = dir.copies_by_number();
+    let staying = copies.iter().filter(|(at, _)| *at != leaving);
+    if staying.clone().any(|copy| natural(pool, *copy) == dir.id.ino) {
+        return;
+    }
+    for (at, own) in staying {
+        let branch = pool.branch(*at);
+        if branch.is_writable()
+            && tree.index.guard_dir(branch, dir.id, natural(pool, (*at, *own)))
+            && let Ok(fd) = tree.dirfd(pool, dir, *at)
+        {
+            put(branch, On::Fd(fd.as_fd()), dir.id, *own);
         }
     }
 }

@@ -109,8 +109,7 @@ impl Tree {
             return natural;
         }
         let other = number::another(natural);
-        // Without NFS clients no request comes by the number alone.
-        if pool.settings.nfs_export && self.index.note_dir(branch, other, natural.ino) {
+        if self.index.guard_dir(branch, other, natural.ino) {
             self.mark_other(branch, stat, mark::DIR, other);
         }
         other

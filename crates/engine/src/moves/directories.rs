@@ -17,6 +17,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
+use crate::handles::dir_number::guard_number;
 use crate::inode::Inode;
 use crate::moves::Moves;
 use crate::moves::job_move;
@@ -77,6 +78,7 @@ impl Moves {
         let parent = self.tree.dirfd(&pool, &name.parent, from).map_err(said)?;
         let branch = pool.branch(from);
         self.tree.keep_number(&pool, dir, Some(from));
+        guard_number(&self.tree, &pool, dir, from);
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);

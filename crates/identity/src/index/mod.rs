@@ -253,10 +253,15 @@ impl Index {
         self.start();
     }
 
-    /// Records that the directory `id` has a copy on `branch` that would have the number `natural` and is about to be
-    /// marked. False: there was nothing to record.
+    /// In a pool that is exported, records that the directory `id` has a copy on `branch` that would have the number `natural` and is
+    /// about to be marked. False: there was nothing to record.
     pub fn note_dir(&self, branch: &MarkedBranch, id: Identity, natural: Ino) -> bool {
-        if !self.shared.exports || id.ino == natural {
+        self.shared.exports && self.guard_dir(branch, id, natural)
+    }
+
+    /// Like [`Self::note_dir`], in any pool: no other object gets the directory's number.
+    pub fn guard_dir(&self, branch: &MarkedBranch, id: Identity, natural: Ino) -> bool {
+        if id.ino == natural {
             return false;
         }
         self.shared.cover(branch);
