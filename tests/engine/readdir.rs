@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use fsstack_engine::answer::{Entry, Listed};
-use fsstack_engine::ops::{KeptListing, Sink, WriteTerms};
+use fsstack_engine::inode::KeptListing;
+use fsstack_engine::ops::{Sink, WriteTerms};
 use fsstack_engine::settings::Settings;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::BranchMode::ReadWrite;
@@ -277,25 +278,29 @@ fn a_moment_later() {
     std::thread::sleep(Duration::from_millis(100));
 }
 
+/// Whether the kernel may keep the listing, as a handle finds it that is closed again.
+fn opened(pool: &TestBed, ino: fsstack_pool::Ino, fresh: Duration) -> KeptListing {
+    let handle = pool.opendir(ino);
+    let kept = pool.union.kept_listing(ino, handle, fresh);
+    pool.union.releasedir(handle);
+    kept
+}
+
 #[test]
 fn a_kept_listing_is_used_until_a_copy_changes() {
     let pool = spread(20);
     let ino = pool.ino("d");
-    assert_eq!(
-        pool.union.kept_listing(ino, Duration::ZERO),
-        KeptListing::None,
-        "it may change again in the same tick"
-    );
+    assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::None, "it may change again in the same tick");
     a_moment_later();
-    assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Fill);
-    assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Valid);
+    assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::Fill);
+    assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::Valid);
     for branch in [0, 2] {
         // Out of band.
         pool.put(branch, "d/new", "");
-        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::None, "branch {branch}");
+        assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::None, "branch {branch}");
         a_moment_later();
-        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Fill, "branch {branch}");
-        assert_eq!(pool.union.kept_listing(ino, Duration::ZERO), KeptListing::Valid, "branch {branch}");
+        assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::Fill, "branch {branch}");
+        assert_eq!(opened(&pool, ino, Duration::ZERO), KeptListing::Valid, "branch {branch}");
     }
 }
 
@@ -305,7 +310,7 @@ fn a_kept_listing_is_read_anew_for_attributes_that_are_asked_for_one_by_one() {
     let ino = pool.ino("d");
     a_moment_later();
     let hour = Duration::from_secs(3600);
-    let opened = |fresh| pool.union.kept_listing(ino, fresh);
+    let opened = |fresh| opened(&pool, ino, fresh);
     assert_eq!(opened(hour), KeptListing::Fill);
     let names = pool.readdir(pool.opendir(ino), 0, true, usize::MAX).unwrap();
     assert_eq!(opened(Duration::ZERO), KeptListing::Valid, "only names are wanted");
