@@ -1,6 +1,7 @@
 //! Two threads and one file: the second runs completely before the n-th call of the first, for every n.
 
 use std::cell::RefCell;
+use std::ffi::CString;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -108,6 +109,37 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
         assert_eq!(answer, Ok(()));
         assert_eq!(lock(union, second, 2), Err(Errno::AGAIN), "moved at call {nth}");
         [first, second].into_iter().for_each(|handle| union.release(handle));
+    }
+}
+
+/// The file leaves its branch while the removal asks others for copies of it.
+#[test]
+fn a_file_is_removed_though_it_moves_meanwhile() {
+    needs!(root());
+    let branches = Branches::fresh();
+    for nth in 1.. {
+        branches.reset();
+        let engine = branches.mount();
+        let (dir, name) = FILM.rsplit_once('/').unwrap();
+        let (ino, dir) = (engine.ino(Path::new(FILM)).unwrap(), engine.ino(Path::new(dir)).unwrap());
+        let other = engine.union.clone();
+        // It may be gone before.
+        let moves = move || {
+            if let Ok(opened) = other.open(ino, OFlags::RDWR, Caller::DAEMON) {
+                let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
+                let _told = other.write(opened.handle, at, more, WriteTerms::default());
+                other.release(opened.handle);
+            }
+        };
+        let name = CString::new(name).unwrap();
+        let unlink = || engine.union.unlink(dir, EntryName::new(&name).unwrap());
+        let Some(removed) = meet(nth, moves, unlink) else {
+            assert!(nth > 2, "a removal makes calls");
+            break;
+        };
+        assert!(removed.is_ok(), "{removed:?} where it moves before call {nth}");
+        let holds = branches.paths().into_iter().find(|branch| branch.join(FILM).exists());
+        assert!(holds.is_none(), "it is left on {holds:?} where it moves before call {nth}");
     }
 }
 

@@ -36,7 +36,11 @@ impl Union {
     pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         self.sync_what_was_left()?;
         let pool = self.tree.pool.load();
-        let dir = self.tree.dir(ino)?;
+        // Its copies as they are known: names were changed in them.
+        let dir = self.tree.inode(ino)?;
+        if !dir.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
         self.tree.sync_way(&pool, &dir, None)?;
         let (mut all, mut there) = (Ok(()), false);
         for at in dir.copies() {
