@@ -132,3 +132,30 @@ fn listings_through_small_buffers_beside_a_drain_have_each_name_once() {
     needs!(mounting(), loops());
     every_listing_has_each_name_once(2, |dir| listed(dir, 600));
 }
+
+/// A program goes back to a place in its listing after files that it has read since have moved.
+#[test]
+fn a_listing_that_goes_back_leaves_out_no_moved_name() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff,minfreespace=4M").mount();
+    pool.mkdir("d");
+    (0..NAMES).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
+    let mut entries = Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 600);
+    let mut names = HashSet::new();
+    let mut read = |entries: &mut Dirents, most: usize| {
+        let mut last = 0;
+        for _ in 0..most {
+            let Some(entry) = entries.next().unwrap() else { break };
+            names.insert(entry.name.to_owned());
+            last = entry.off;
+        }
+        (last, names.len())
+    };
+    let (place, before) = read(&mut entries, NAMES / 2);
+    read(&mut entries, NAMES / 4);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    entries.seek(place).unwrap();
+    let (_, all) = read(&mut entries, usize::MAX);
+    assert!(before < NAMES && all == NAMES + 2, "{all} of {} names", NAMES + 2);
+}

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fsstack_lab::{self as lab, MiB, needs};
 
@@ -39,8 +39,14 @@ fn made(pool: &Pool, again: &HashSet<u64>) -> Vec<(PathBuf, u64)> {
         made.extend([format!("new{n}"), format!("dir{n}")].map(|name| pool.at(name)));
     }
     let made: Vec<_> = made.into_iter().map(with_number).collect();
-    assert!(made.iter().any(|(_, number)| again.contains(&(number & OWN))), "no number was used again");
+    assert!(made.iter().any(|(path, _)| again.contains(&own(pool, path))), "no number was used again");
     made
+}
+
+/// The inode number on the branch `a`.
+fn own(pool: &Pool, path: &Path) -> u64 {
+    let name = path.strip_prefix(pool.path()).unwrap();
+    fs::metadata(pool.branch("a").path().join(name)).unwrap().ino()
 }
 
 fn with_number(path: PathBuf) -> (PathBuf, u64) {
@@ -68,7 +74,7 @@ fn files_that_have_numbers_of_files_removed_out_of_band_keep_them_when_the_branc
     (0..OLD).for_each(|n| fs::remove_file(old(n)).unwrap());
     let made = made(&pool, &again);
     let (path, _) =
-        made.iter().find(|(path, number)| path.is_file() && again.contains(&(number & OWN))).unwrap();
+        made.iter().find(|(path, _)| path.is_file() && again.contains(&own(&pool, path))).unwrap();
     let mut open = File::options().read(true).append(true).open(path).unwrap();
     open.lock().unwrap();
     output_of(&["branch", "remove", &at(&pool), &branch(&pool, "b")]);
@@ -136,8 +142,8 @@ fn directories_keep_their_numbers_over_a_drain() {
         pool.mkdir(format!("new{n}"));
         all.push(with_number(pool.at(format!("new{n}"))));
     }
-    let own = |n| fs::metadata(pool.branch("a").path().join(format!("new{n}"))).unwrap().ino();
-    assert!((0..2 * DIRS).any(|n| again.contains(&own(n))), "no number was used again");
+    let new = all.iter().filter(|(path, _)| path.to_str().unwrap().contains("/new"));
+    assert!(new.into_iter().any(|(path, _)| again.contains(&own(&pool, path))), "no number was used again");
     let numbers: HashSet<_> = all.iter().map(|(_, number)| number).collect();
     assert_eq!(numbers.len(), all.len(), "two directories have one number");
     forget_everywhere(&pool);
@@ -147,6 +153,98 @@ fn directories_keep_their_numbers_over_a_drain() {
     // Those that got other numbers keep them.
     (0..DIRS).for_each(|n| fs::remove_dir_all(pool.at(format!("dir{n}"))).unwrap());
     all.retain(|(path, _)| path.exists());
+    forget_everywhere(&pool);
+    check(&all);
+}
+
+/// Files that were drained are removed while they are open, or others are renamed over them.
+#[test]
+fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("write-path=auto");
+    let open = |n| File::options().read(true).write(true).open(pool.at(format!("old{n}"))).unwrap();
+    let held: Vec<File> = (0..OLD).map(open).collect();
+    let before: Vec<u64> = held.iter().map(|file| file.metadata().unwrap().ino()).collect();
+    for n in 0..OLD {
+        if n % 2 == 0 {
+            fs::remove_file(pool.at(format!("old{n}"))).unwrap();
+        } else {
+            pool.write("aside", b"aside");
+            fs::rename(pool.at("aside"), pool.at(format!("old{n}"))).unwrap();
+        }
+    }
+    let made = made(&pool, &again);
+    assert!(made.iter().all(|(_, number)| !before.contains(number)), "an open file's number was given away");
+    for (mut file, before) in held.into_iter().zip(before) {
+        assert_eq!(file.metadata().unwrap().ino(), before);
+        assert_eq!(std::io::read_to_string(&file).unwrap(), "old");
+        file.write_all(b", new").unwrap();
+        file.sync_all().unwrap();
+    }
+    check(&made);
+}
+
+/// Directories are held whose first copies were removed on the branch.
+#[test]
+fn held_directories_keep_numbers_that_a_branch_uses_again() {
+    const DIRS: usize = 20;
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    for n in 0..DIRS {
+        pool.mkdir(format!("dir{n}"));
+        fs::create_dir(pool.branch("b").path().join(format!("dir{n}"))).unwrap();
+    }
+    forget_everywhere(&pool);
+    let held: Vec<File> = (0..DIRS).map(|n| File::open(pool.at(format!("dir{n}"))).unwrap()).collect();
+    let number = |dir: &File| dir.metadata().unwrap().ino();
+    let before: Vec<u64> = held.iter().map(number).collect();
+    let paths = |of: &str| (0..DIRS).map(|n| pool.at(format!("{of}{n}"))).collect::<Vec<_>>();
+    let again: HashSet<u64> = paths("dir").iter().map(|path| own(&pool, path)).collect();
+    (0..DIRS).for_each(|n| fs::remove_dir(pool.branch("a").path().join(format!("dir{n}"))).unwrap());
+    until("names are made in all of them", || {
+        let make = |n| File::create(pool.at(format!("dir{n}/name"))).is_ok();
+        (0..DIRS).all(make)
+    });
+    let new = paths("new");
+    new.iter().for_each(|path| fs::create_dir(path).unwrap());
+    assert!(new.iter().any(|path| again.contains(&own(&pool, path))), "no number was used again");
+    assert_eq!(held.iter().map(number).collect::<Vec<_>>(), before);
+    let new = new.into_iter().map(with_number);
+    assert!(
+        new.into_iter().all(|(_, number)| !before.contains(&number)),
+        "a held directory's number was given away"
+    );
+}
+
+/// The branch that was drained leaves, and the pool has one branch.
+#[test]
+fn directories_keep_their_numbers_when_the_drained_branch_leaves() {
+    const DIRS: usize = 20;
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    (0..DIRS).for_each(|n| pool.mkdir(format!("dir{n}/below")));
+    let all: Vec<_> = (0..DIRS).map(|n| with_number(pool.at(format!("dir{n}/below")))).collect();
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    forget_everywhere(&pool);
+    check(&all);
+}
+
+/// A copy of a drained directory is made on the branch that it left.
+#[test]
+fn directories_keep_their_numbers_when_a_copy_comes_after_a_drain() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    pool.mkdir("dir");
+    let all = [with_number(pool.at("dir"))];
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    // The first one gets the number that the copy had there.
+    for name in ["other", "dir"] {
+        fs::create_dir(pool.branch("a").path().join(name)).unwrap();
+    }
+    forget_everywhere(&pool);
+    check(&all);
+    fs::remove_dir(pool.branch("a").path().join("dir")).unwrap();
     forget_everywhere(&pool);
     check(&all);
 }

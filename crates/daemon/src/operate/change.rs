@@ -279,9 +279,13 @@ fn take_meaning(wanted: &mut Settings, mut raw: RawOptions, origin: Origin) {
 
 /// The page cache by mergerfs's options, of which the mount makes one.
 fn take_page_cache(raw: &mut RawOptions) {
+    let is_given = raw.is_given("cache.writeback");
     let is = &mut raw.options.engine.page_cache;
     match (raw.cache_writeback, raw.cache_files) {
         (true, _) => *is = PageCache::WriteBack,
+        (false, None) if is_given && *is == PageCache::WriteBack => {
+            *is = PageCache::Off;
+        }
         // Beside `cache.writeback`.
         (false, Some(PageCache::On)) if *is == PageCache::WriteBack => {}
         (false, Some(files)) => *is = files,

@@ -76,14 +76,20 @@ impl Tree {
             }
             return Ok(live.id);
         }
-        if pool.is_one_plain_branch() {
+        if pool.is_one_plain_branch() && !self.may_be_guarded(pool, &ids) {
             return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
         }
         let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
+        // The copy that gave this number has left, and the index keeps it for the directory: copies made since count for less.
+        let guarded = marks.iter().flatten().copied().find(|marked| {
+            let is_guarded = || self.index.places(marked.ino).iter().any(|known| known.id == *marked);
+            ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded()
+        });
         let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none()).map(|((id, ..), _)| *id);
+        let first = first.filter(|_| guarded.is_none());
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive elsewhere.
-        let id = match first.or(marks.iter().flatten().next().copied()) {
+        let id = match first.or(guarded).or(marks.iter().flatten().next().copied()) {
             Some(marked)
                 if first.is_none()
                     && (self.is_another(pool, parent, name, marked, &ids)? || self.is_free(pool, marked)) =>
@@ -250,7 +256,9 @@ impl Tree {
         ids: &mut Naturals,
     ) -> Result<SmallVec<[Option<Identity>; 2]>> {
         let mut marks = SmallVec::new();
-        for (id, at, own) in ids {
+        for nth in 0..ids.len() {
+            let is_last = !pool.settings.nfs_export && !self.may_be_guarded(pool, &ids[nth + 1..]);
+            let (id, at, own) = &mut ids[nth];
             let branch = pool.branch(*at);
             let fd = self.dirfd(pool, parent, *at)?;
             let mark = branch.ask(|| mark::of(branch, On::Name(fd.as_fd(), name), mark::DIR, *own))?;
@@ -264,11 +272,16 @@ impl Tree {
                 mark => mark,
             };
             marks.push(mark);
-            if mark.is_none() && !pool.settings.nfs_export {
+            if mark.is_none() && is_last {
                 break; // the one that counts
             }
         }
         Ok(marks)
+    }
+
+    /// Whether one of `copies` may be marked with a number that the index guards.
+    fn may_be_guarded(&self, pool: &Pool, copies: &[(Identity, BranchIx, u64)]) -> bool {
+        copies.iter().any(|(_, at, own)| !self.index.knows_nothing_of(natural(pool, (*at, *own))))
     }
 
     /// Keeps NFS handles of the directory `id` valid when its first copy is lost: all others are marked

@@ -49,7 +49,7 @@ impl Tree {
             self.index.learn_file(id, natural.ino, birth(stat));
             return id;
         }
-        if !self.is_taken(pool, natural, &[]) {
+        if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
         let other = number::another(natural);
@@ -100,12 +100,12 @@ impl Tree {
         siblings: &DirStats,
     ) -> Identity {
         let natural = number::identity(branch, stat);
-        if self.index.knows_nothing_of(natural.ino) {
+        if self.index.knows_nothing_of(natural.ino) && !self.is_of_another_live(natural, branch, stat) {
             return natural;
         }
         let copies: Vec<Ino> =
             siblings.iter().map(|(at, stat)| number::number(pool.branch(*at), stat.dev, stat.ino)).collect();
-        if !self.is_taken(pool, natural, &copies) {
+        if !self.is_taken(pool, natural, (branch, stat), &copies) {
             return natural;
         }
         let other = number::another(natural);
@@ -133,7 +133,16 @@ impl Tree {
     ///
     /// If none does the object gets that number for good. A former one may be on a branch that goes away later, and then it is not
     /// known any more whether it lives: so the index forgets it now, and the number stays with an object that is in use.
-    fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
+    fn is_taken(
+        &self,
+        pool: &Pool,
+        natural: Identity,
+        (branch, stat): (&Member, &Stat),
+        own: &[Ino],
+    ) -> bool {
+        if self.is_of_another_live(natural, branch, stat) {
+            return true;
+        }
         if !self.has_left(pool, natural)
             && self.inodes.get(natural.ino).is_some_and(|live| live.id == natural)
         {
@@ -158,6 +167,18 @@ impl Tree {
             self.index.release(natural.ino);
         }
         is_taken
+    }
+
+    /// Whether a live object is known by the number `natural`, and is not where the object `stat` on `branch` is: it was moved away, or
+    /// is a directory that lost its copy there. It may have no name any more, and be open.
+    fn is_of_another_live(&self, natural: Identity, branch: &Member, stat: &Stat) -> bool {
+        let Some(live) = self.inodes.get(natural.ino) else { return false };
+        // One that was there had this inode number before.
+        let was_there = match live.is_dir() {
+            true => live.copy_ino(branch.ix) == Some(stat.ino),
+            false => live.branch() == Some(branch.ix),
+        };
+        live.id.generation != natural.generation && !was_there
     }
 
     /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one

@@ -4,8 +4,8 @@
 //! attributes of all names, as `ls -l` does, the kept one costs a request a name as soon as earlier answers have expired.
 //!
 //! A file that moves to another branch keeps its name, and a listing shows it once, by what that handle has shown
-//! (`opened/followed.rs`). So a handle that is served by the kernel must not go on where another one has read, nor where the
-//! kept listing was dropped: while handles use one, it is only used by others if it is complete, and not dropped.
+//! (`opened/followed.rs`). A handle that is served by the kernel should not go on where another one has read, nor where the
+//! kept listing was dropped. So while files move, handles that may use one keep it: others neither use it nor fill a new one.
 
 use fsstack_pool::BranchIx;
 use fsstack_sync::time::{Duration, Instant};
@@ -14,6 +14,9 @@ use super::Inode;
 
 /// Openings for which a listing is read anew once the attributes of its names were asked for one by one.
 const WITH_ATTRIBUTES: u8 = 8;
+
+/// Time after a move for which a kept listing is left to those who may use it.
+const BESIDE_MOVES: Duration = Duration::from_secs(10);
 
 /// Permission for the kernel to keep a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +36,8 @@ pub enum KeptListing {
 pub(super) struct KernelListing {
     /// Stamp of the state of all copies when the kernel began to keep it.
     stamp: Option<u64>,
-    /// It was read to its end.
-    complete: bool,
+    /// When a file in the directory moved last, while handles might use it.
+    moved: Option<Instant>,
     /// Open handles that may use it or fill it.
     users: u32,
     /// When it was last read from the daemon.
@@ -54,25 +57,27 @@ impl KernelListing {
 
     /// The directory is opened.
     fn open(&mut self, stamp: Option<u64>, fresh: Duration) -> KeptListing {
-        let not_kept = if self.users == 0 { KeptListing::None } else { KeptListing::Beside };
-        let Some(stamp) = stamp else { return not_kept };
+        if self.users == 0 {
+            self.moved = None;
+        }
+        if self.moved.is_some_and(|moved| moved.elapsed() < BESIDE_MOVES) {
+            return KeptListing::Beside;
+        }
+        let Some(stamp) = stamp else { return KeptListing::None };
         let looked_up = std::mem::take(&mut self.looked_up);
         if 0 < self.names && self.names / 2 < looked_up {
             self.with_attributes = WITH_ATTRIBUTES;
         }
-        let mut is_used = self.stamp == Some(stamp) && (self.complete || self.users == 0);
+        let mut is_used = self.stamp.replace(stamp) == Some(stamp);
         if is_used && 0 < self.with_attributes && self.read.is_none_or(|read| fresh <= read.elapsed()) {
             self.with_attributes -= 1;
             is_used = false;
-        }
-        if !is_used && self.users > 0 {
-            return not_kept;
         }
         self.users += 1;
         if is_used {
             return KeptListing::Valid;
         }
-        (self.stamp, self.complete, self.read) = (Some(stamp), false, Some(Instant::now()));
+        self.read = Some(Instant::now());
         KeptListing::Fill
     }
 }
@@ -90,9 +95,12 @@ impl Inode {
         self.with_dir(|dir| dir.kept.users = dir.kept.users.saturating_sub(1));
     }
 
-    /// A handle that may fill the kept listing has read to the end.
-    pub(crate) fn kept_listing_is_complete(&self) {
-        self.with_dir(|dir| dir.kept.complete = true);
+    /// A file in the directory is about to move, or has moved: the listing that the kernel keeps is left to those who may use it.
+    pub(crate) fn file_moves(&self) {
+        self.with_dir(|dir| {
+            dir.kept.forget();
+            dir.kept.moved = (0 < dir.kept.users).then(Instant::now);
+        });
     }
 
     /// The listing that the kernel keeps is not used again.
@@ -122,29 +130,25 @@ mod tests {
     const FRESH: Duration = Duration::from_secs(1);
 
     #[test]
-    fn handles_share_a_listing_only_if_it_is_complete() {
+    fn a_listing_is_left_to_its_users_while_files_move() {
         let mut kept = KernelListing::default();
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Beside, "the first has not come to the end");
-        kept.complete = true;
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Valid);
-        kept.forget();
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Beside, "two read what was kept");
-        assert_eq!(kept.open(None, FRESH), KeptListing::Beside);
-        kept.users = 0;
         assert_eq!(kept.open(None, FRESH), KeptListing::None);
-        assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill);
+        assert_eq!(
+            [kept.open(Some(1), FRESH), kept.open(Some(1), FRESH)],
+            [KeptListing::Fill, KeptListing::Valid]
+        );
+        assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill, "no file moves");
+        kept.moved = Some(Instant::now());
+        assert_eq!([kept.open(Some(3), FRESH), kept.open(None, FRESH)], [KeptListing::Beside; 2]);
+        kept.users = 0;
+        assert_eq!(kept.open(Some(3), FRESH), KeptListing::Fill);
     }
 
     #[test]
-    fn handles_one_after_the_other_continue_a_listing() {
+    fn a_listing_is_not_left_alone_for_ever() {
         let mut kept = KernelListing::default();
         assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
-        kept.users = 0;
-        assert_eq!(
-            kept.open(Some(1), FRESH),
-            KeptListing::Valid,
-            "as requests of the kernel's NFS server do"
-        );
+        kept.moved = Instant::now().checked_sub(BESIDE_MOVES);
+        assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill, "an idle handle may be open for days");
     }
 }

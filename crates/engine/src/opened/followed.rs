@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_branch::branch::FsKind;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sync::Mutex;
@@ -19,7 +20,7 @@ use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use super::DirHandle;
 use super::behind::is_tail;
 use super::handed::FollowedRow;
-use super::listing::{DOT_DOT, Listing, TAIL, turn_of};
+use super::listing::{DOT_DOT, Listing, Read, TAIL, WIDE, branch_of, turn_of};
 use super::tables::Files;
 use crate::files::handed::NameRow;
 use crate::inode::{Inode, InodeName};
@@ -51,8 +52,8 @@ struct FollowedNames {
 #[derive(Debug)]
 struct FollowedName {
     name: Arc<CStr>,
-    /// The copy that it was shown in.
-    shown: Option<BranchIx>,
+    /// The copy that it was shown in, and a cookie that the listing had come to by then.
+    shown: Option<(BranchIx, u64)>,
     /// Whether it was is being determined.
     asked: bool,
 }
@@ -82,7 +83,7 @@ impl Followed {
     /// Its row, for another program.
     pub(super) fn row(&self) -> FollowedRow {
         let names = self.names.lock();
-        let row = |one: &FollowedName| (NameRow::of(one.name.to_bytes()), one.shown.map(|at| at.0));
+        let row = |one: &FollowedName| (NameRow::of(one.name.to_bytes()), one.shown.map(|(at, _)| at.0));
         FollowedRow {
             at: self.at.load(SeqCst),
             lost: names.lost,
@@ -97,7 +98,7 @@ impl Followed {
             let name: Arc<CStr> = name.name()?.into();
             names.add(&name);
             let one = names.get(&name)?;
-            (one.shown, one.asked) = (shown.map(BranchIx), false);
+            (one.shown, one.asked) = (shown.map(|at| (BranchIx(at), row.at)), false);
         }
         names.lost = row.lost;
         let any = AtomicBool::new(row.lost || !row.names.is_empty());
@@ -109,8 +110,12 @@ impl Followed {
         self.at.store(cookie, SeqCst);
     }
 
-    /// A request asks for what comes behind `cookie`. Of the last answer, the names `untaken` did not come to the program.
-    pub(crate) fn resumes<'a>(&self, cookie: u64, untaken: impl Iterator<Item = &'a CStr>) {
+    /// A request asks for what comes behind `cookie`. Of the last answer, the names `untaken` did not come to the program; None: it
+    /// goes on elsewhere, as after seekdir(3).
+    ///
+    /// Names that it may show anew from there on are not shown yet. Of those that moved, it is not known exactly which: they may
+    /// be repeated.
+    pub(crate) fn resumes(&self, pool: &Pool, cookie: u64, untaken: Option<&[(u64, Box<CStr>)]>) {
         self.goes_on(cookie);
         if !self.any.load(SeqCst) {
             return;
@@ -122,7 +127,12 @@ impl Followed {
             }
             names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
         }
-        for name in untaken {
+        let Some(untaken) = untaken else {
+            let may_come = |shown: &mut (BranchIx, u64)| comes_behind(pool, shown.1, cookie);
+            names.order.iter_mut().for_each(|one| _ = one.shown.take_if(may_come));
+            return;
+        };
+        for (_, name) in untaken {
             if let Some(one) = names.get(name) {
                 (one.shown, one.asked) = (None, false);
             }
@@ -132,15 +142,15 @@ impl Followed {
     /// Whether `name`, read in the copy on `branch`, was shown in another one.
     pub(crate) fn was_shown(&self, name: &CStr, branch: BranchIx) -> bool {
         self.any.load(SeqCst)
-            && self.names.lock().get(name).and_then(|one| one.shown).is_some_and(|shown| shown != branch)
+            && self.names.lock().get(name).and_then(|one| one.shown).is_some_and(|(shown, _)| shown != branch)
     }
 
-    /// `name` was come across in the copy on `branch`: whether it is `shown`, or gone from there.
-    pub(crate) fn came(&self, name: &CStr, branch: BranchIx, shown: bool) {
+    /// The entry `read` was come across: whether it is `shown`, or gone from there.
+    pub(crate) fn came(&self, read: &Read, shown: bool) {
         if self.any.load(SeqCst)
-            && let Some(one) = self.names.lock().get(name)
+            && let Some(one) = self.names.lock().get(&read.name)
         {
-            (one.shown, one.asked) = (shown.then_some(branch), false);
+            (one.shown, one.asked) = (shown.then_some((read.at, read.cookie)), false);
         }
     }
 
@@ -174,11 +184,12 @@ impl Followed {
         if !new {
             return;
         }
-        let passed = passed(self.at.load(SeqCst));
+        let at = self.at.load(SeqCst);
+        let passed = passed(at);
         if let Some(one) = self.names.lock().get(name)
             && std::mem::take(&mut one.asked)
         {
-            one.shown = passed.then_some(from);
+            one.shown = passed.then_some((from, at));
         }
     }
 }
@@ -198,7 +209,7 @@ impl Drop for FollowedMove<'_> {
         }
         drop(moving);
         // Its cookie is another one now.
-        self.name.parent.forget_listing();
+        self.name.parent.file_moves();
     }
 }
 
@@ -213,7 +224,7 @@ impl Files {
     ) -> FollowedMove<'_> {
         self.moving.lock().push(name.clone());
         let dir = &name.parent;
-        dir.forget_listing();
+        dir.file_moves();
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
@@ -252,4 +263,17 @@ impl Files {
             }
         }
     }
+}
+
+/// Whether a listing that goes on behind `cookie` may come to the entry with the cookie `of`; true if that is not known.
+fn comes_behind(pool: &Pool, of: u64, cookie: u64) -> bool {
+    if is_tail(of) || is_tail(cookie) {
+        return cookie < of;
+    }
+    let (Some(turn), Some(from)) = (turn_of(pool, of), turn_of(pool, cookie)) else { return true };
+    let is_hash = |cookie: u64| {
+        let on = pool.branches.iter().find(|branch| Some(branch.id) == branch_of(cookie));
+        cookie & WIDE != 0 && on.is_none_or(|on| on.kind != FsKind::LocalHashed)
+    };
+    from < turn || from == turn && (cookie < of || is_hash(of) || is_hash(cookie))
 }

@@ -13,7 +13,10 @@ const MOST: usize = 4096 / 32;
 /// Names of the last answer with their cookies, if it may have been longer than the program's buffer.
 #[derive(Debug, Default)]
 pub(crate) struct LastAnswer {
+    /// The cookie behind which it began.
     since: u64,
+    /// The cookie of its last entry.
+    last: u64,
     entries: Vec<(u64, Box<CStr>)>,
     is_long: bool,
 }
@@ -21,11 +24,12 @@ pub(crate) struct LastAnswer {
 impl LastAnswer {
     /// An answer begins behind `cookie`.
     pub(crate) fn begin(&mut self, cookie: u64) {
-        *self = Self { since: cookie, ..Self::default() };
+        *self = Self { since: cookie, last: cookie, ..Self::default() };
     }
 
     /// An entry was put into the answer.
     pub(crate) fn put(&mut self, cookie: u64, name: Box<CStr>) {
+        self.last = cookie;
         if self.entries.len() == MOST {
             (self.entries, self.is_long) = (Vec::new(), true);
         }
@@ -34,15 +38,20 @@ impl LastAnswer {
         }
     }
 
-    /// Names of the answer that were not taken by a program that goes on behind `cookie`.
-    pub(crate) fn untaken(&self, cookie: u64) -> impl Iterator<Item = &CStr> {
+    /// Entries of the answer that were not taken by a program that goes on behind `cookie`. None: it goes on elsewhere.
+    pub(crate) fn untaken(&self, cookie: u64) -> Option<&[(u64, Box<CStr>)]> {
+        if cookie == self.last {
+            return Some(&[]);
+        }
+        if self.is_long {
+            return None;
+        }
         let taken = match self.entries.iter().position(|(of, _)| *of == cookie) {
             Some(last) => last + 1,
-            None if cookie == self.since || cookie <= DOT_DOT => 0,
-            // It goes on elsewhere.
-            None => self.entries.len(),
+            None if cookie == self.since || self.since <= DOT_DOT && cookie <= DOT_DOT => 0,
+            None => return None,
         };
-        self.entries.iter().skip(taken).map(|(_, name)| &**name)
+        self.entries.get(taken..)
     }
 }
 
@@ -50,8 +59,8 @@ impl LastAnswer {
 mod tests {
     use super::*;
 
-    fn untaken(answer: &LastAnswer, cookie: u64) -> Vec<&CStr> {
-        answer.untaken(cookie).collect()
+    fn untaken(answer: &LastAnswer, cookie: u64) -> Option<Vec<&CStr>> {
+        answer.untaken(cookie).map(|entries| entries.iter().map(|(_, name)| &**name).collect())
     }
 
     #[test]
@@ -61,19 +70,20 @@ mod tests {
         for (cookie, name) in [(110, c"a"), (120, c"b"), (130, c"c")] {
             answer.put(cookie, name.into());
         }
-        assert_eq!(untaken(&answer, 130), [] as [&CStr; 0], "all were");
-        assert_eq!(untaken(&answer, 110), [c"b", c"c"]);
-        assert_eq!(untaken(&answer, 100), [c"a", c"b", c"c"], "none was");
-        assert_eq!(untaken(&answer, 90), [] as [&CStr; 0], "the program went elsewhere");
+        assert_eq!(untaken(&answer, 130), Some(vec![]), "all were");
+        assert_eq!(untaken(&answer, 110), Some(vec![c"b", c"c"]));
+        assert_eq!(untaken(&answer, 100), Some(vec![c"a", c"b", c"c"]), "none was");
+        assert_eq!(untaken(&answer, 90), None, "the program went elsewhere");
         answer.begin(0);
         answer.put(110, c"a".into());
-        assert_eq!(untaken(&answer, DOT_DOT), [c"a"]);
+        assert_eq!(untaken(&answer, DOT_DOT), Some(vec![c"a"]));
     }
 
     #[test]
     fn an_answer_that_is_longer_than_a_page_was_taken() {
         let mut answer = LastAnswer::default();
         (0..=MOST as u64).for_each(|n| answer.put(100 + n, c"a".into()));
-        assert_eq!(untaken(&answer, 100).len(), 0);
+        assert_eq!(untaken(&answer, 100 + MOST as u64), Some(vec![]));
+        assert_eq!(untaken(&answer, 110), None);
     }
 }

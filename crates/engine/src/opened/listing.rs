@@ -45,7 +45,7 @@ pub(crate) const TAIL: u64 = 1 << 47;
 
 const PLACE_BITS: u32 = 48;
 /// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
-const WIDE: u64 = 1 << (PLACE_BITS - 1);
+pub(super) const WIDE: u64 = 1 << (PLACE_BITS - 1);
 /// ext4's offsets are hashes of 63 bits in ascending order (small offsets where it has no hashed directories). Without the
 /// low ones two names may share an offset: one of them may then be listed twice when a reader resumes between them, and none
 /// is left out.
@@ -486,7 +486,7 @@ impl Listing {
     }
 }
 
-fn branch_of(cookie: u64) -> Option<BranchId> {
+pub(super) fn branch_of(cookie: u64) -> Option<BranchId> {
     u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new)
 }
 

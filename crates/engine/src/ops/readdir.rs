@@ -117,7 +117,7 @@ impl Union {
         let is_late = || came.elapsed() > LISTING_LOCK_TIMEOUT;
         let mut listing = unless_stuck(&pool, || open.listing.try_lock(), is_late)?;
         listing.seek(&self.tree, &pool, &open.inode, cookie)?;
-        open.followed.resumes(cookie, listing.last.untaken(cookie));
+        open.followed.resumes(&pool, cookie, listing.last.untaken(cookie));
         listing.last.begin(cookie);
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
@@ -132,9 +132,6 @@ impl Union {
                 Ok(None) => {
                     if let Some(shown) = listing.shown {
                         open.inode.had_names(shown);
-                    }
-                    if open.is_kept.load(Relaxed) {
-                        open.inode.kept_listing_is_complete();
                     }
                     return Ok(());
                 }
@@ -166,7 +163,7 @@ impl Union {
                 continue;
             }
             let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
-            open.followed.came(&read.name, read.at, shown);
+            open.followed.came(&read, shown);
             count += listing.count(shown);
             if shown {
                 listing.last.put(read.cookie, read.name);
@@ -319,9 +316,16 @@ impl Tree {
         let own = number(branch, branch.dev(), read.ino);
         let plain = self.plain_number(branch, read.ino);
         if kind != Kind::Dir {
-            let asked = || self.stat_in(pool, dir, read.at, &read.name);
-            return plain
-                .unwrap_or_else(|| asked().map_or(own, |stat| self.identity(pool, branch, &stat).ino));
+            let asked = || match self.stat_in(pool, dir, read.at, &read.name) {
+                // It may have moved to another branch.
+                Err(error) if error.is_missing() => match self.find(pool, dir, &read.name) {
+                    Ok(Found::File(at, stat)) => Some((at, stat)),
+                    Ok(Found::Dir(..)) | Err(_) => None,
+                },
+                reported => reported.ok().map(|stat| (read.at, stat)),
+            };
+            let asked = || asked().map_or(own, |(at, stat)| self.identity(pool, pool.branch(at), &stat).ino);
+            return plain.unwrap_or_else(asked);
         }
         if let Some(known) = self.known(dir, &read.name) {
             return known.id.ino;

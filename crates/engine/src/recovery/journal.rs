@@ -151,7 +151,8 @@ impl NameChange {
                 Err(error) => reasons.push(format!("{}: {error}", branch.path.display())),
             }
         }
-        if let Some(unlogged) = UNRECORDED.lock().count(Instant::now()) {
+        let is_due = UNRECORDED.lock().count(Instant::now());
+        if let Some(unlogged) = is_due {
             let (reasons, unlogged) = (reasons.join("; "), (unlogged > 0).then_some(unlogged));
             tracing::warn!(%reasons, unlogged, "rename over several branches: no branch can store its record; a crash would leave it half done");
         }

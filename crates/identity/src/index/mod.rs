@@ -102,8 +102,14 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
-    /// Numbers of objects that were forgotten, which is not on disk yet. Held while that is written.
-    forgotten: Mutex<HashSet<Ino>>,
+    forgotten: Mutex<Forgotten>,
+}
+
+/// Numbers of objects that were forgotten, which is not on disk yet.
+#[derive(Debug, Default)]
+struct Forgotten {
+    since: HashSet<Ino>,
+    being_written: HashSet<Ino>,
 }
 
 impl Index {
@@ -284,19 +290,23 @@ impl Index {
         let known: Vec<_> =
             objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
         if !known.is_empty() {
-            let mut forgotten = self.shared.forgotten.lock();
-            forgotten.extend(known.iter().map(|(id, _)| id.ino));
+            let note = || self.shared.forgotten.lock().since.extend(known.iter().map(|(id, _)| id.ino));
+            note();
             self.shared.with(|store| store.forget(&known));
+            // What was written meanwhile may lack it.
+            note();
             self.shared.dirty.store(true, Relaxed);
         }
     }
 
     /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
     pub fn release(&self, ino: Ino) {
-        let mut forgotten = self.shared.forgotten.lock();
-        if forgotten.contains(&ino) {
+        let is_due = {
+            let forgotten = self.shared.forgotten.lock();
+            forgotten.since.contains(&ino) || forgotten.being_written.contains(&ino)
+        };
+        if is_due {
             self.shared.with(Store::flush);
-            forgotten.clear();
         }
     }
 
@@ -480,9 +490,12 @@ impl SharedIndex {
     fn tend(&self) {
         // The roots come last: a branch may hang.
         if self.dirty.swap(false, Relaxed) {
-            let mut forgotten = self.forgotten.lock();
+            {
+                let mut forgotten = self.forgotten.lock();
+                forgotten.being_written = std::mem::take(&mut forgotten.since);
+            }
             self.with(Store::flush);
-            forgotten.clear();
+            self.forgotten.lock().being_written.clear();
         }
         if self.roots_due.swap(false, Relaxed) {
             self.write_roots();
