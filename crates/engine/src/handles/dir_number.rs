@@ -76,7 +76,7 @@ impl Tree {
             }
             return Ok(live.id);
         }
-        if pool.is_one_plain_branch() && !self.may_be_guarded(pool, &ids) {
+        if pool.is_one_plain_branch() && !may_be_guarded(self, pool, &ids) {
             return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
         }
         let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
@@ -257,7 +257,7 @@ impl Tree {
     ) -> Result<SmallVec<[Option<Identity>; 2]>> {
         let mut marks = SmallVec::new();
         for nth in 0..ids.len() {
-            let is_last = !pool.settings.nfs_export && !self.may_be_guarded(pool, &ids[nth + 1..]);
+            let is_last = !pool.settings.nfs_export && !may_be_guarded(self, pool, &ids[nth + 1..]);
             let (id, at, own) = &mut ids[nth];
             let branch = pool.branch(*at);
             let fd = self.dirfd(pool, parent, *at)?;
@@ -277,11 +277,6 @@ impl Tree {
             }
         }
         Ok(marks)
-    }
-
-    /// Whether one of `copies` may be marked with a number that the index guards.
-    fn may_be_guarded(&self, pool: &Pool, copies: &[(Identity, BranchIx, u64)]) -> bool {
-        copies.iter().any(|(_, at, own)| !self.index.knows_nothing_of(natural(pool, (*at, *own))))
     }
 
     /// Keeps NFS handles of the directory `id` valid when its first copy is lost: all others are marked
@@ -363,6 +358,11 @@ pub(crate) fn guard_number(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, leaving: 
             put(branch, On::Fd(fd.as_fd()), dir.id, *own);
         }
     }
+}
+
+/// Whether one of `copies` may be marked with a number that the index guards.
+fn may_be_guarded(tree: &Tree, pool: &Pool, copies: &[(Identity, BranchIx, u64)]) -> bool {
+    copies.iter().any(|(_, at, own)| !tree.index.knows_nothing_of(natural(pool, (*at, *own))))
 }
 
 /// The number that a directory has by its copy: a branch, and the inode number there.

@@ -100,7 +100,7 @@ impl Tree {
         siblings: &DirStats,
     ) -> Identity {
         let natural = number::identity(branch, stat);
-        if self.index.knows_nothing_of(natural.ino) && !self.is_of_another_live(natural, branch, stat) {
+        if self.index.knows_nothing_of(natural.ino) && !is_of_another_live(self, natural, branch, stat) {
             return natural;
         }
         let copies: Vec<Ino> =
@@ -140,7 +140,7 @@ impl Tree {
         (branch, stat): (&Member, &Stat),
         own: &[Ino],
     ) -> bool {
-        if self.is_of_another_live(natural, branch, stat) {
+        if is_of_another_live(self, natural, branch, stat) {
             return true;
         }
         if !self.has_left(pool, natural)
@@ -167,18 +167,6 @@ impl Tree {
             self.index.release(natural.ino);
         }
         is_taken
-    }
-
-    /// Whether a live object is known by the number `natural`, and is not where the object `stat` on `branch` is: it was moved away, or
-    /// is a directory that lost its copy there. It may have no name any more, and be open.
-    fn is_of_another_live(&self, natural: Identity, branch: &Member, stat: &Stat) -> bool {
-        let Some(live) = self.inodes.get(natural.ino) else { return false };
-        // One that was there had this inode number before.
-        let was_there = match live.is_dir() {
-            true => live.copy_ino(branch.ix) == Some(stat.ino),
-            false => live.branch() == Some(branch.ix),
-        };
-        live.id.generation != natural.generation && !was_there
     }
 
     /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one
@@ -255,4 +243,16 @@ impl Tree {
         self.index.forget(id, Some(natural));
         Err(OpError::UNSURE)
     }
+}
+
+/// Whether a live object is known by the number `natural`, and is not where the object `stat` on `branch` is: it was moved away, or
+/// is a directory that lost its copy there. It may have no name any more, and be open.
+fn is_of_another_live(tree: &Tree, natural: Identity, branch: &Member, stat: &Stat) -> bool {
+    let Some(live) = tree.inodes.get(natural.ino) else { return false };
+    // One that was there had this inode number before.
+    let was_there = match live.is_dir() {
+        true => live.copy_ino(branch.ix) == Some(stat.ino),
+        false => live.branch() == Some(branch.ix),
+    };
+    live.id.generation != natural.generation && !was_there
 }

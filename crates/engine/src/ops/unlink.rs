@@ -57,7 +57,7 @@ impl Union {
         loop {
             let moves = self.tree.relocations.load(SeqCst);
             let shown = known.as_ref().and_then(|inode| inode.branch());
-            let removed = self.tree.unlink_copies(&pool, &parent, name, shown);
+            let removed = unlink_copies(&self.tree, &pool, &parent, name, shown);
             // It was opened and moved meanwhile.
             let may_have_moved = match &removed {
                 Ok(was_there) => !was_there,
@@ -89,43 +89,43 @@ fn may_keep_space(pool: &Pool, branch: &Member, removed: &Stat) -> bool {
         })
 }
 
-impl Tree {
-    /// Removes all copies of `name`. Whether the one on `shown`, that of the known file, was there.
-    ///
-    /// # Errors
-    /// ENOENT if no branch has it; EISDIR; a branch's error.
-    fn unlink_copies(
-        &self,
-        pool: &Pool,
-        parent: &Arc<Inode>,
-        name: &CStr,
-        shown: Option<BranchIx>,
-    ) -> Result<bool> {
-        let mut reported = OpError::MISSING;
-        let copies = self.removable(pool, parent, name, shown, &mut reported)?;
-        let (mut removed, mut was_there) = (false, shown.is_none());
-        let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
-        for at in copies.into_iter().rev() {
-            // Each branch is a journal of its own: after a power cut hidden copies could be back, and show. So their
-            // removal is synced before the shown copy goes.
-            if shown.is_none_or(|shown| shown == at) {
-                hidden.drain(..).try_for_each(|other| self.sync_copy(pool, parent, other))?;
-            }
-            match self.unlink_on(pool, parent, name, at) {
-                Ok(()) => {
-                    removed = true;
-                    was_there |= shown == Some(at);
-                    hidden.push(at);
-                }
-                Err(error) if error.is_missing() => {}
-                // A directory: hidden by a file on an earlier branch, or, if there is none, what the name shows.
-                Err(error) if error.errno() == Errno::ISDIR => reported = error,
-                Err(error) => return Err(error),
-            }
+/// Removes all copies of `name`. Whether the one on `shown`, that of the known file, was there.
+///
+/// # Errors
+/// ENOENT if no branch has it; EISDIR; a branch's error.
+fn unlink_copies(
+    tree: &Tree,
+    pool: &Pool,
+    parent: &Arc<Inode>,
+    name: &CStr,
+    shown: Option<BranchIx>,
+) -> Result<bool> {
+    let mut reported = OpError::MISSING;
+    let copies = tree.removable(pool, parent, name, shown, &mut reported)?;
+    let (mut removed, mut was_there) = (false, shown.is_none());
+    let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
+    for at in copies.into_iter().rev() {
+        // Each branch is a journal of its own: after a power cut hidden copies could be back, and show. So their
+        // removal is synced before the shown copy goes.
+        if shown.is_none_or(|shown| shown == at) {
+            hidden.drain(..).try_for_each(|other| tree.sync_copy(pool, parent, other))?;
         }
-        if removed { Ok(was_there) } else { Err(reported) }
+        match tree.unlink_on(pool, parent, name, at) {
+            Ok(()) => {
+                removed = true;
+                was_there |= shown == Some(at);
+                hidden.push(at);
+            }
+            Err(error) if error.is_missing() => {}
+            // A directory: hidden by a file on an earlier branch, or, if there is none, what the name shows.
+            Err(error) if error.errno() == Errno::ISDIR => reported = error,
+            Err(error) => return Err(error),
+        }
     }
+    if removed { Ok(was_there) } else { Err(reported) }
+}
 
+impl Tree {
     /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
     /// again meanwhile.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {

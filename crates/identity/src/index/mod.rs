@@ -21,6 +21,7 @@ mod damage;
 mod dir_path;
 mod file;
 mod filter;
+mod forgotten;
 mod health;
 mod members;
 mod names;
@@ -30,7 +31,6 @@ mod scan;
 mod signed;
 mod store;
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -48,6 +48,7 @@ use crate::poolid::PoolId;
 pub use away::AwayBranch;
 pub use dir_path::DirPath;
 use filter::Filter;
+use forgotten::Forgotten;
 pub use health::IndexHealth;
 pub use names::{KeptBy, Name};
 use roots::Members;
@@ -102,14 +103,7 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
-    forgotten: Mutex<Forgotten>,
-}
-
-/// Numbers of objects that were forgotten, which is not on disk yet.
-#[derive(Debug, Default)]
-struct Forgotten {
-    since: HashSet<Ino>,
-    being_written: HashSet<Ino>,
+    forgotten: Forgotten,
 }
 
 impl Index {
@@ -136,7 +130,7 @@ impl Index {
             wake: Condvar::new(),
             renames: RwLock::default(),
             dirty: AtomicBool::new(false),
-            forgotten: Mutex::default(),
+            forgotten: Forgotten::default(),
         };
         let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
         if index.shared.store.load().is_some() {
@@ -290,10 +284,9 @@ impl Index {
         let known: Vec<_> =
             objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
         if !known.is_empty() {
-            let note = || self.shared.forgotten.lock().since.extend(known.iter().map(|(id, _)| id.ino));
+            let note = || self.shared.forgotten.note(known.iter().map(|(id, _)| id.ino));
             note();
             self.shared.with(|store| store.forget(&known));
-            // What was written meanwhile may lack it.
             note();
             self.shared.dirty.store(true, Relaxed);
         }
@@ -301,11 +294,7 @@ impl Index {
 
     /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
     pub fn release(&self, ino: Ino) {
-        let is_due = {
-            let forgotten = self.shared.forgotten.lock();
-            forgotten.since.contains(&ino) || forgotten.being_written.contains(&ino)
-        };
-        if is_due {
+        if self.shared.forgotten.is_due(ino) {
             self.shared.with(Store::flush);
         }
     }
@@ -490,12 +479,7 @@ impl SharedIndex {
     fn tend(&self) {
         // The roots come last: a branch may hang.
         if self.dirty.swap(false, Relaxed) {
-            {
-                let mut forgotten = self.forgotten.lock();
-                forgotten.being_written = std::mem::take(&mut forgotten.since);
-            }
-            self.with(Store::flush);
-            self.forgotten.lock().being_written.clear();
+            self.forgotten.settle(|| _ = self.with(Store::flush));
         }
         if self.roots_due.swap(false, Relaxed) {
             self.write_roots();
