@@ -5,7 +5,7 @@
 //!
 //! A file that moves to another branch keeps its name, and a listing shows it once, by what that handle has shown
 //! (`opened/followed.rs`). A handle that is served by the kernel should not go on where another one has read, nor where the
-//! kept listing was dropped. So while files move, handles that may use one keep it: others neither use it nor fill a new one.
+//! kept listing was dropped. So while files move, handles that may use one keep it, and others neither use it nor fill one.
 
 use fsstack_pool::BranchIx;
 use fsstack_sync::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::Inode;
 /// Openings for which a listing is read anew once the attributes of its names were asked for one by one.
 const WITH_ATTRIBUTES: u8 = 8;
 
-/// Time after a move for which a kept listing is left to those who may use it.
+/// Time after a move for which no listing is kept anew.
 const BESIDE_MOVES: Duration = Duration::from_secs(10);
 
 /// Permission for the kernel to keep a listing.
@@ -36,7 +36,7 @@ pub enum KeptListing {
 pub(super) struct KernelListing {
     /// Stamp of the state of all copies when the kernel began to keep it.
     stamp: Option<u64>,
-    /// When a file in the directory moved last, while handles might use it.
+    /// When a file in the directory moved last.
     moved: Option<Instant>,
     /// Open handles that may use it or fill it.
     users: u32,
@@ -57,11 +57,8 @@ impl KernelListing {
 
     /// The directory is opened.
     fn open(&mut self, stamp: Option<u64>, fresh: Duration) -> KeptListing {
-        if self.users == 0 {
-            self.moved = None;
-        }
         if self.moved.is_some_and(|moved| moved.elapsed() < BESIDE_MOVES) {
-            return KeptListing::Beside;
+            return if self.users == 0 { KeptListing::None } else { KeptListing::Beside };
         }
         let Some(stamp) = stamp else { return KeptListing::None };
         let looked_up = std::mem::take(&mut self.looked_up);
@@ -95,11 +92,12 @@ impl Inode {
         self.with_dir(|dir| dir.kept.users = dir.kept.users.saturating_sub(1));
     }
 
-    /// A file in the directory is about to move, or has moved: the listing that the kernel keeps is left to those who may use it.
+    /// A file in the directory is about to move, or has moved: the listing that the kernel keeps is left to those who may use it, and
+    /// no other is kept for a while.
     pub(crate) fn file_moves(&self) {
         self.with_dir(|dir| {
             dir.kept.forget();
-            dir.kept.moved = (0 < dir.kept.users).then(Instant::now);
+            dir.kept.moved = Some(Instant::now());
         });
     }
 
@@ -141,7 +139,7 @@ mod tests {
         kept.moved = Some(Instant::now());
         assert_eq!([kept.open(Some(3), FRESH), kept.open(None, FRESH)], [KeptListing::Beside; 2]);
         kept.users = 0;
-        assert_eq!(kept.open(Some(3), FRESH), KeptListing::Fill);
+        assert_eq!(kept.open(Some(3), FRESH), KeptListing::None, "files move");
     }
 
     #[test]

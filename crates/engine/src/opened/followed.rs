@@ -267,8 +267,9 @@ impl Files {
 
 /// Whether a listing that goes on behind `cookie` may come to the entry with the cookie `of`; true if that is not known.
 fn comes_behind(pool: &Pool, of: u64, cookie: u64) -> bool {
+    // The end comes behind all copies.
     if is_tail(of) || is_tail(cookie) {
-        return cookie < of;
+        return is_tail(of) && (!is_tail(cookie) || cookie < of);
     }
     let (Some(turn), Some(from)) = (turn_of(pool, of), turn_of(pool, cookie)) else { return true };
     let is_hash = |cookie: u64| {

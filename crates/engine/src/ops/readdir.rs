@@ -156,6 +156,9 @@ impl Union {
             if is_tail(read.cookie) {
                 let shown = self.tree.put_entry(&pool, &open.inode, &read, plus, sink);
                 count += listing.count(shown);
+                if shown {
+                    listing.last.put(read.cookie, read.name);
+                }
                 continue;
             }
             open.followed.goes_on(read.cookie);
