@@ -52,9 +52,12 @@ fn soon<T>(what: &str, act: impl Fn() -> std::io::Result<T>) -> T {
     }
 }
 
+/// Makes a name, from what the pool has.
+type Make = dyn Fn(&Pool, &Path) -> std::io::Result<()>;
+
 fn names_are_made_beside_a_removed_copy(option: &str, removed: &str) {
     needs!(mounting());
-    let makes: [(&str, &dyn Fn(&Pool, &Path) -> std::io::Result<()>); 6] = [
+    let makes: [(&str, &Make); 6] = [
         ("create", &|_, name| File::create_new(name).map(drop)),
         ("mkdir", &|_, name| fs::create_dir(name)),
         ("symlink", &|_, name| symlink("target", name)),
