@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::CString;
+use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,9 +117,25 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
 #[test]
 fn a_file_is_removed_though_it_moves_meanwhile() {
     needs!(root());
+    removed_while_it_moves(|_| ());
+}
+
+#[test]
+fn a_file_whose_directory_is_on_all_branches_is_removed_though_it_moves_meanwhile() {
+    needs!(root());
+    let dir = Path::new(FILM).parent().unwrap();
+    removed_while_it_moves(|branches| {
+        for branch in branches.paths() {
+            fs::create_dir_all(branch.join(dir)).unwrap();
+        }
+    });
+}
+
+fn removed_while_it_moves(prepare: impl Fn(&Branches)) {
     let branches = Branches::fresh();
     for nth in 1.. {
         branches.reset();
+        prepare(&branches);
         let engine = branches.mount();
         let (dir, name) = FILM.rsplit_once('/').unwrap();
         let (ino, dir) = (engine.ino(Path::new(FILM)).unwrap(), engine.ino(Path::new(dir)).unwrap());

@@ -80,23 +80,26 @@ impl Tree {
             return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
         }
         let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
+        let unmarked = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none()).map(|((id, ..), _)| *id);
         // The copy that gave this number has left, and the index keeps it for the directory: copies made since count for less.
-        let guarded = marks.iter().flatten().copied().find(|marked| {
+        let guarded = marks.iter().map_while(|marked| *marked).find(|marked| {
             let is_guarded = || self.index.places(marked.ino).iter().any(|known| known.id == *marked);
             ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded()
         });
-        let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none()).map(|((id, ..), _)| *id);
-        let first = first.filter(|_| guarded.is_none());
+        let own = unmarked.or(ids.first().map(|(id, ..)| *id));
+        if pool.is_one_plain_branch() {
+            return guarded.or(own).ok_or(OpError::MISSING);
+        }
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive elsewhere.
-        let id = match first.or(guarded).or(marks.iter().flatten().next().copied()) {
+        let lost = || marks.iter().flatten().next().copied().filter(|_| unmarked.is_none());
+        let id = match guarded.or_else(lost) {
             Some(marked)
-                if first.is_none()
-                    && (self.is_another(pool, parent, name, marked, &ids)? || self.is_free(pool, marked)) =>
+                if !self.is_another(pool, parent, name, marked, &ids)? && !self.is_free(pool, marked) =>
             {
-                ids.first().map(|(id, ..)| *id)
+                Some(marked)
             }
-            id => id,
+            _ => own,
         };
         let id = id.ok_or(OpError::MISSING)?;
         if pool.settings.nfs_export {
@@ -256,9 +259,7 @@ impl Tree {
         ids: &mut Naturals,
     ) -> Result<SmallVec<[Option<Identity>; 2]>> {
         let mut marks = SmallVec::new();
-        for nth in 0..ids.len() {
-            let is_last = !pool.settings.nfs_export && !may_be_guarded(self, pool, &ids[nth + 1..]);
-            let (id, at, own) = &mut ids[nth];
+        for (id, at, own) in ids {
             let branch = pool.branch(*at);
             let fd = self.dirfd(pool, parent, *at)?;
             let mark = branch.ask(|| mark::of(branch, On::Name(fd.as_fd(), name), mark::DIR, *own))?;
@@ -272,7 +273,7 @@ impl Tree {
                 mark => mark,
             };
             marks.push(mark);
-            if mark.is_none() && is_last {
+            if mark.is_none() && !pool.settings.nfs_export {
                 break; // the one that counts
             }
         }
@@ -326,6 +327,8 @@ impl Tree {
         let naturals = staying.map(|copy| natural(pool, *copy));
         if naturals.clone().all(|natural| natural != dir.id.ino) {
             self.inodes.note_copies(dir, naturals);
+            // A new object on that branch may have the number by itself.
+            self.index.note_number(dir.id.ino);
         }
     }
 

@@ -128,8 +128,10 @@ impl Followed {
             names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
         }
         let Some(untaken) = untaken else {
-            let may_come = |shown: &mut (BranchIx, u64)| comes_behind(pool, shown.1, cookie);
-            names.order.iter_mut().for_each(|one| _ = one.shown.take_if(may_come));
+            for one in &mut names.order {
+                one.asked = false;
+                one.shown.take_if(|(_, by)| comes_behind(pool, *by, cookie));
+            }
             return;
         };
         for (_, name) in untaken {

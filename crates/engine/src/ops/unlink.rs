@@ -24,6 +24,9 @@ use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
 
+/// Rounds in which a name is looked for that moves from branch to branch while it is removed.
+const ROUNDS: u32 = 16;
+
 /// Blocks of 512 bytes that a removed object may keep until the kernel forgets it, also where space is short.
 const SMALL: u64 = 128;
 
@@ -54,18 +57,22 @@ impl Union {
         }
         let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         slots::acts(0);
-        loop {
+        let mut removed = false;
+        for round in 1.. {
             let moves = self.tree.relocations.load(SeqCst);
             let shown = known.as_ref().and_then(|inode| inode.branch());
-            let removed = unlink_copies(&self.tree, &pool, &parent, name, shown);
-            // It was opened and moved meanwhile.
-            let may_have_moved = match &removed {
-                Ok(was_there) => !was_there,
-                Err(error) => error.is_missing(),
-            };
-            if !may_have_moved || self.tree.relocations.load(SeqCst) == moves {
-                removed?;
-                break;
+            // It may have been opened and moved meanwhile.
+            let may_have_moved = || round < ROUNDS && self.tree.relocations.load(SeqCst) != moves;
+            match unlink_copies(&self.tree, &pool, &parent, name, shown) {
+                Ok(was_there) => {
+                    removed = true;
+                    if was_there || !may_have_moved() {
+                        break;
+                    }
+                }
+                Err(error) if error.is_missing() && may_have_moved() => {}
+                Err(error) if error.is_missing() && removed => break,
+                Err(error) => return Err(error),
             }
         }
         if let Some(inode) = known {

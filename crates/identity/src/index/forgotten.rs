@@ -1,6 +1,6 @@
 //! Numbers of objects that the index has forgotten, which is not on disk yet: after a kill it would know them again.
 //!
-//! No lock is held while the disk is written to.
+//! This table is not locked while the disk is written to. The database is, for those who change it.
 
 use std::collections::HashSet;
 
@@ -16,6 +16,7 @@ struct ForgottenNumbers {
     /// Since the last write began.
     since: HashSet<Ino>,
     being_written: HashSet<Ino>,
+    writers: usize,
 }
 
 impl Forgotten {
@@ -34,10 +35,16 @@ impl Forgotten {
     pub(super) fn settle(&self, write: impl FnOnce()) {
         {
             let mut numbers = self.0.lock();
-            numbers.being_written = std::mem::take(&mut numbers.since);
+            let since = std::mem::take(&mut numbers.since);
+            numbers.being_written.extend(since);
+            numbers.writers += 1;
         }
         write();
-        self.0.lock().being_written.clear();
+        let mut numbers = self.0.lock();
+        numbers.writers -= 1;
+        if numbers.writers == 0 {
+            numbers.being_written.clear();
+        }
     }
 }
 

@@ -201,6 +201,11 @@ impl Index {
         !self.shared.filter.may_have(ino)
     }
 
+    /// The number `ino` is that of a live object, and does not lead to it: from now on the index may have something about it.
+    pub fn note_number(&self, ino: Ino) {
+        self.shared.filter.put(ino);
+    }
+
     /// Returns the identity in force of the file born at `birth` that would have the number `natural`, if the index has
     /// it.
     pub fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
@@ -295,7 +300,7 @@ impl Index {
     /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
     pub fn release(&self, ino: Ino) {
         if self.shared.forgotten.is_due(ino) {
-            self.shared.with(Store::flush);
+            self.shared.flush();
         }
     }
 
@@ -475,11 +480,16 @@ impl SharedIndex {
         }
     }
 
+    /// Brings all to disk.
+    fn flush(&self) {
+        self.forgotten.settle(|| _ = self.with(Store::flush));
+    }
+
     /// Writes what was deferred.
     fn tend(&self) {
         // The roots come last: a branch may hang.
         if self.dirty.swap(false, Relaxed) {
-            self.forgotten.settle(|| _ = self.with(Store::flush));
+            self.flush();
         }
         if self.roots_due.swap(false, Relaxed) {
             self.write_roots();
