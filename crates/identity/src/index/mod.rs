@@ -16,6 +16,7 @@
 //! nothing. Once another object is known by its number it goes, on disk, as that cannot be seen while the branch is away.
 
 mod away;
+mod branch_marks;
 #[cfg(test)]
 mod damage;
 mod dir_path;
@@ -46,6 +47,7 @@ use crate::marked_branch::MarkedBranch;
 use crate::number::{self, Identity};
 use crate::poolid::PoolId;
 pub use away::AwayBranch;
+pub use branch_marks::BranchMarks;
 pub use dir_path::DirPath;
 use filter::Filter;
 use forgotten::Forgotten;
@@ -60,17 +62,6 @@ use store::{EntryKind, Store, StoreError, StoreWhen};
 
 /// Where the objects with one number are, as the index has it.
 pub type Places = SmallVec<[IndexEntry; 1]>;
-
-/// State of a branch's marks.
-#[derive(Debug, Default)]
-pub struct BranchMarks {
-    /// Not all marks of files are in the index: each file is asked.
-    pub ask_files: AtomicBool,
-    /// Not all marks of directories are in the index.
-    pub ask_dirs: AtomicBool,
-    /// The branch bears the index's session: objects there may be marked.
-    signed: AtomicBool,
-}
 
 /// The index; its thread ends with it.
 #[derive(Debug)]
@@ -319,13 +310,6 @@ impl Index {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
             self.start();
         }
-    }
-}
-
-impl BranchMarks {
-    /// True if all marks are in the index: a number that it does not have is of nothing on this branch.
-    pub fn are_known(&self) -> bool {
-        !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
     }
 }
 

@@ -4,6 +4,7 @@
 
 use fsstack_pool::{BranchId, Ino};
 
+use super::store::{DbResult, NAMES, Store, StoreWhen, table};
 use super::{Index, Relaxed};
 
 /// A name in a directory that is known by its own number; [`Ino`] 0 is the branch's root.
@@ -49,5 +50,38 @@ impl Index {
     /// Returns the name under which the object with the number `natural` was last seen.
     pub fn name(&self, natural: Ino) -> Option<Name> {
         self.shared.with(|store| store.name(natural)).flatten()
+    }
+}
+
+impl Store {
+    /// Records where objects were seen.
+    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> DbResult<()> {
+        self.change(StoreWhen::Soon, |tables| {
+            let mut names = tables.open_table(NAMES)?;
+            for (natural, at) in rows {
+                names.insert(natural.0, (at.branch.get(), at.look, at.parent.0, at.name.as_slice()))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes names on the branch that other walks than `look` have seen.
+    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> DbResult<()> {
+        self.change(StoreWhen::Soon, |tables| {
+            let mut names = tables.open_table(NAMES)?;
+            names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
+            Ok(())
+        })
+    }
+
+    /// Returns where the object with this number was seen last.
+    pub(super) fn name(&self, natural: Ino) -> DbResult<Option<Name>> {
+        let read = self.begin_read()?;
+        let Some(table) = table(&read, NAMES)? else { return Ok(None) };
+        let found = table.get(natural.0)?;
+        Ok(found.and_then(|found| {
+            let (branch, look, parent, name) = found.value();
+            Some(Name { branch: BranchId::new(branch)?, look, parent: Ino(parent), name: name.to_vec() })
+        }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fsstack_pool::{BranchId, Ino};
+use fsstack_pool::Ino;
 use redb::backends::InMemoryBackend;
 use redb::{
     Database, Durability, Key, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError,
@@ -10,7 +10,6 @@ use redb::{
 };
 use smallvec::SmallVec;
 
-use super::names::Name;
 use super::pages::Pages;
 use crate::number::{self, Identity};
 use crate::poolid::PoolId;
@@ -24,7 +23,7 @@ const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("k
 /// directory but its first. The first byte of the value is [`EntryKind`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
 /// From the number that branch and inode number make to branch, walk, directory and name of the last sighting.
-const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
+pub(super) const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
 /// Old form of [`NAMES`], from before scans were distinguished: removed.
 const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
 /// The index's own id, under the key 0; whether it was closed cleanly, under 1.
@@ -268,37 +267,6 @@ impl Store {
         })
     }
 
-    /// Records where objects were seen.
-    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> DbResult<()> {
-        self.change(StoreWhen::Soon, |tables| {
-            let mut names = tables.open_table(NAMES)?;
-            for (natural, at) in rows {
-                names.insert(natural.0, (at.branch.get(), at.look, at.parent.0, at.name.as_slice()))?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Removes names on the branch that other walks than `look` have seen.
-    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> DbResult<()> {
-        self.change(StoreWhen::Soon, |tables| {
-            let mut names = tables.open_table(NAMES)?;
-            names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
-            Ok(())
-        })
-    }
-
-    /// Returns where the object with this number was seen last.
-    pub(super) fn name(&self, natural: Ino) -> DbResult<Option<Name>> {
-        let read = self.db.begin_read()?;
-        let Some(table) = table(&read, NAMES)? else { return Ok(None) };
-        let found = table.get(natural.0)?;
-        Ok(found.and_then(|found| {
-            let (branch, look, parent, name) = found.value();
-            Some(Name { branch: BranchId::new(branch)?, look, parent: Ino(parent), name: name.to_vec() })
-        }))
-    }
-
     /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
     pub(super) fn some(&self, from: u64, count: usize) -> DbResult<Vec<Identity>> {
         let read = self.db.begin_read()?;
@@ -317,8 +285,7 @@ impl Store {
         // Places of files are in `KNOWN` too, those of directories are not.
         for row in read.open_table(PLACES)?.iter()? {
             let (key, value) = row?;
-            let (ino, generation) = key.value();
-            let id = Identity { ino: Ino(ino), generation };
+            let id = Identity { ino: Ino(key.value().0), generation: key.value().1 };
             each(id.ino);
             parse(id, value.value()).iter().flat_map(|entry| &entry.naturals).copied().for_each(&mut each);
         }
@@ -367,6 +334,9 @@ fn parse(id: Identity, bytes: &[u8]) -> Option<IndexEntry> {
 
 #[cfg(test)]
 mod tests {
+    use fsstack_pool::BranchId;
+
+    use super::super::names::Name;
     use super::*;
 
     fn id(n: u64) -> Identity {
