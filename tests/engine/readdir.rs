@@ -281,7 +281,7 @@ fn a_moment_later() {
 /// Whether the kernel may keep the listing, as a handle finds it that is closed again.
 fn opened(pool: &TestBed, ino: fsstack_pool::Ino, fresh: Duration) -> KeptListing {
     let handle = pool.opendir(ino);
-    let kept = pool.union.kept_listing(ino, handle, fresh);
+    let kept = pool.union.kept_listing(handle, fresh);
     pool.union.releasedir(handle);
     kept
 }

@@ -77,6 +77,33 @@ fn a_file_here_and_a_directory_there_are_logged_once() {
     );
 }
 
+/// A user has put something in place of the hidden folders, so that no branch takes a record of a rename.
+#[test]
+fn renames_without_a_record_are_a_line_a_minute_with_the_reasons() {
+    needs!(mounting());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b");
+    let mut pool = pool.option(&format!("log={}", log.path().display())).unmounted();
+    for branch in pool.branches() {
+        sh(
+            branch.path(),
+            "mkdir -p dir0 .fsstack.moving; echo > .fsstack.moving/x; chown 1234 .fsstack.moving",
+        );
+    }
+    pool.remount();
+    for n in 0..5 {
+        fs::rename(pool.at(format!("dir{n}")), pool.at(format!("dir{}", n + 1))).unwrap();
+    }
+    pool.unmount();
+    let said = fs::read_to_string(log.path()).unwrap();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("no branch can store its record")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(
+        pool.branches().iter().all(|branch| lines[0].contains(branch.path().to_str().unwrap())),
+        "{said}"
+    );
+}
+
 #[test]
 fn signals_turn_the_level_up_and_down() {
     needs!(mounting());

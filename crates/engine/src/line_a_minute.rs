@@ -6,7 +6,7 @@ use fsstack_sync::time::{Duration, Instant};
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// When it was logged last, and how often it has happened since.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LineAMinute {
     logged: Option<Instant>,
     since: u64,

@@ -224,7 +224,7 @@ impl Pool {
         self.branches.iter().all(|branch| branch.kind.is_local())
     }
 
-    /// Directories have one copy, and no NFS client knows one by the number of a copy that was there before.
+    /// Directories have one copy, and no NFS client knows one by the number of a copy on another branch.
     pub(crate) fn is_one_plain_branch(&self) -> bool {
         self.branches.len() == 1 && !self.settings.nfs_export
     }

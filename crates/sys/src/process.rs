@@ -12,6 +12,11 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
 
+/// Bytes of a page of memory.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
 /// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {

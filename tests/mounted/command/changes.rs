@@ -163,6 +163,24 @@ fn mount_with_remount_changes_options_and_flags() {
     assert!(wrong.stderr.contains("is not a placement policy"), "{}", wrong.stderr);
 }
 
+/// By mergerfs's words for what is settled at the mount.
+#[test]
+fn a_remount_does_not_pass_over_a_cache_that_cannot_change() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("page-cache=writeback").mount();
+    let remount = |options: &str| {
+        let helper = daemon::helper().unwrap();
+        command(helper).arg("ignored").arg(pool.path()).args(["-o", options]).output().unwrap()
+    };
+    let refused = remount("remount,rw,cache.writeback=false");
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.contains("negotiated at the mount"), "{}", refused.stderr);
+    // As it was mounted.
+    let same = remount("remount,rw,cache.files=full,cache.writeback=true");
+    assert_eq!(same.code, 0, "{}", same.stderr);
+    assert_eq!(output_of(&["get", &at(&pool), "page-cache"]), "writeback\n");
+}
+
 /// Another line of the file would leave no pool at the next start, or one with the former value.
 #[test]
 fn what_would_not_mount_is_not_persisted() {

@@ -90,29 +90,48 @@ fn files_that_have_numbers_of_files_removed_out_of_band_keep_them_when_the_branc
     check(&made);
 }
 
-/// The pool removes drained files, others get their numbers, and the daemon is killed at once; `before_the_kill` says when.
-fn files_keep_numbers_of_removed_files_after_a_kill(made_before_the_kill: bool) {
-    let (mut pool, again) = drained("write-path=auto");
+/// The pool removes files that were drained.
+fn removed() -> (Pool, HashSet<u64>) {
+    let (pool, again) = drained("write-path=auto");
     (0..OLD).for_each(|n| fs::remove_file(pool.at(format!("old{n}"))).unwrap());
-    let made_before = made_before_the_kill.then(|| made(&pool, &again));
+    (pool, again)
+}
+
+/// The daemon is killed at once.
+fn is_killed(pool: &mut Pool) {
     pool.kill_daemon();
     pool.remount();
-    let made = made_before.unwrap_or_else(|| made(&pool, &again));
+}
+
+/// The branch goes to which the files were drained.
+fn loses_the_drained_files_branch(pool: &mut Pool) {
     pool.branch_mut("b").unmount_lazily();
-    until("branch b is down", || run(&["status", &at(&pool)]).stdout.contains("down"));
-    check(&made);
+    until("branch b is down", || run(&["status", &at(pool)]).stdout.contains("down"));
 }
 
 #[test]
 fn files_that_have_numbers_of_removed_files_keep_them_when_the_branch_goes_after_a_kill() {
     needs!(mounting(), loops());
-    files_keep_numbers_of_removed_files_after_a_kill(false);
+    let (mut pool, again) = removed();
+    is_killed(&mut pool);
+    let made = made(&pool, &again);
+    loses_the_drained_files_branch(&mut pool);
+    check(&made);
 }
 
 #[test]
 fn files_that_had_numbers_of_removed_files_before_a_kill_keep_them_when_the_branch_goes() {
     needs!(mounting(), loops());
-    files_keep_numbers_of_removed_files_after_a_kill(true);
+    let (mut pool, again) = removed();
+    let made = made(&pool, &again);
+    is_killed(&mut pool);
+    loses_the_drained_files_branch(&mut pool);
+    check(&made);
+}
+
+/// A pool of two branches that is not exported.
+fn two_branches() -> Pool {
+    lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount()
 }
 
 /// Directories leave a branch of a pool that is not exported, some of them to copies that were made out of band, and others get
@@ -121,8 +140,7 @@ fn files_that_had_numbers_of_removed_files_before_a_kill_keep_them_when_the_bran
 fn directories_keep_their_numbers_over_a_drain() {
     const DIRS: usize = 20;
     needs!(mounting(), loops(), drop_caches());
-    let mut pool =
-        lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    let mut pool = two_branches();
     for n in 0..DIRS {
         pool.mkdir(format!("dir{n}/below"));
         pool.write(format!("dir{n}/below/file"), b"");
@@ -189,7 +207,7 @@ fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
 fn held_directories_keep_numbers_that_a_branch_uses_again() {
     const DIRS: usize = 20;
     needs!(mounting(), loops(), drop_caches());
-    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    let pool = two_branches();
     for n in 0..DIRS {
         pool.mkdir(format!("dir{n}"));
         fs::create_dir(pool.branch("b").path().join(format!("dir{n}"))).unwrap();
@@ -223,8 +241,7 @@ fn held_directories_keep_numbers_that_a_branch_uses_again() {
 fn directories_keep_their_numbers_when_the_drained_branch_leaves() {
     const DIRS: usize = 20;
     needs!(mounting(), loops(), drop_caches());
-    let mut pool =
-        lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    let mut pool = two_branches();
     (0..DIRS).for_each(|n| pool.mkdir(format!("dir{n}/below")));
     let all: Vec<_> = (0..DIRS).map(|n| with_number(pool.at(format!("dir{n}/below")))).collect();
     output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
@@ -242,7 +259,7 @@ fn directories_keep_their_numbers_when_the_drained_branch_leaves() {
 #[test]
 fn directories_keep_their_numbers_when_a_copy_comes_after_a_drain() {
     needs!(mounting(), loops(), drop_caches());
-    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64)).option("create=ff").mount();
+    let pool = two_branches();
     pool.mkdir("dir");
     let all = [with_number(pool.at("dir"))];
     output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);

@@ -248,7 +248,7 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
     }
     match row.key {
         Key::Live(_) => wanted.options = raw.options,
-        Key::None if remount => take_meaning(wanted, raw, typed.origin),
+        Key::None if remount => take_meaning(wanted, raw, typed.origin)?,
         Key::Settled(_) if remount => {}
         Key::Settled(_) => {
             let text =
@@ -263,18 +263,21 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
 }
 
 /// Changes `wanted` as another program's option means, which was applied to it in `raw`: as far as it can change while mounted.
-fn take_meaning(wanted: &mut Settings, mut raw: RawOptions, origin: Origin) {
+///
+/// # Errors
+/// A value that `fsstack set` would refuse.
+fn take_meaning(wanted: &mut Settings, mut raw: RawOptions, origin: Origin) -> Result<(), Refusal> {
     take_page_cache(&mut raw);
     for row in options::keys().filter(|row| matches!(row.key, Key::Live(_))) {
         let (Some(is), Some(asked)) = (row.get(&wanted.options), row.get(&raw.options)) else { continue };
         if is != asked {
             let typed = Typed { name: row.name(), value: Some(OsStr::new(&asked)), origin };
             let mut changed = RawOptions::over(wanted.options.clone());
-            if options::apply(&mut changed, row, &typed).is_ok() {
-                wanted.options = changed.options;
-            }
+            options::apply(&mut changed, row, &typed).map_err(Refusal::usage)?;
+            wanted.options = changed.options;
         }
     }
+    Ok(())
 }
 
 /// The page cache by mergerfs's options, of which the mount makes one.
@@ -283,9 +286,7 @@ fn take_page_cache(raw: &mut RawOptions) {
     let is = &mut raw.options.engine.page_cache;
     match (raw.cache_writeback, raw.cache_files) {
         (true, _) => *is = PageCache::WriteBack,
-        (false, None) if is_given && *is == PageCache::WriteBack => {
-            *is = PageCache::Off;
-        }
+        (false, None) if is_given && *is == PageCache::WriteBack => *is = PageCache::Off,
         // Beside `cache.writeback`.
         (false, Some(PageCache::On)) if *is == PageCache::WriteBack => {}
         (false, Some(files)) => *is = files,

@@ -23,6 +23,7 @@ use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
+use crate::tree::recheck::{has_one_of, note_new_copies};
 use crate::tree::resolve::DirStats;
 use crate::tree::tree_lock::TreeLock;
 use crate::tree::walk::is_astray;
@@ -55,9 +56,7 @@ impl Tree {
             (born.map_or(0, since_1970).max(branch.joined()), born, branch.id)
         });
         // A live directory keeps its number when the branch that it came from leaves, or an older one is added.
-        let live = self.known(parent, name).filter(|live| {
-            live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
-        });
+        let live = self.known(parent, name).filter(|live| live.is_dir() && has_one_of(live, stats));
         let live = live.or_else(|| {
             let known = |id: &Identity| self.inodes.get(id.ino).filter(|known| known.id == *id);
             ids.iter().find_map(|(id, ..)| known(id))
@@ -71,9 +70,7 @@ impl Tree {
         });
         if let Some(live) = live {
             self.keep_number(pool, &live, None);
-            for (at, stat) in stats.iter().filter(|(at, stat)| live.copy_ino(*at) != Some(stat.ino)) {
-                self.new_copy(pool, parent, name, live.id, *at, stat.ino);
-            }
+            note_new_copies(self, pool, (parent, name), &live, stats);
             return Ok(live.id);
         }
         if pool.is_one_plain_branch() && !may_be_guarded(self, pool, &ids) {
@@ -82,10 +79,10 @@ impl Tree {
         let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
         let unmarked = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none()).map(|((id, ..), _)| *id);
         // The copy that gave this number has left, and the index keeps it for the directory: copies made since count for less.
-        let guarded = marks.iter().map_while(|marked| *marked).find(|marked| {
-            let is_guarded = || self.index.places(marked.ino).iter().any(|known| known.id == *marked);
-            ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded()
-        });
+        let guarded = marks
+            .iter()
+            .map_while(|marked| *marked)
+            .find(|marked| ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded(self, *marked));
         let own = unmarked.or(ids.first().map(|(id, ..)| *id));
         if pool.is_one_plain_branch() {
             return guarded.or(own).ok_or(OpError::MISSING);
@@ -140,7 +137,7 @@ impl Tree {
     /// Whether the number `marked` may become another object's at any time: the copy that gave it is gone from a branch that
     /// answers, and the index does not guard it.
     fn is_free(&self, pool: &Pool, marked: Identity) -> bool {
-        if pool.settings.nfs_export || self.index.places(marked.ino).iter().any(|known| known.id == marked) {
+        if pool.settings.nfs_export || is_guarded(self, marked) {
             return false;
         }
         let Some((at, own)) = pool.branch_of(marked.ino).zip(number::inode_of(marked.ino)) else {
@@ -361,6 +358,11 @@ pub(crate) fn guard_number(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, leaving: 
             put(branch, On::Fd(fd.as_fd()), dir.id, *own);
         }
     }
+}
+
+/// Whether the index keeps the number of the directory `id` from other objects.
+fn is_guarded(tree: &Tree, id: Identity) -> bool {
+    tree.index.places(id.ino).iter().any(|known| known.id == id)
 }
 
 /// Whether one of `copies` may be marked with a number that the index guards.

@@ -164,7 +164,7 @@ impl Tree {
             });
         self.index.forget_each(&gone);
         if !is_taken {
-            self.index.release(natural.ino);
+            self.index.settle_forgotten(natural.ino);
         }
         is_taken
     }

@@ -5,10 +5,12 @@
 
 use std::ffi::CStr;
 
+use fsstack_sys::process::page_size;
+
 use super::listing::DOT_DOT;
 
-/// Entries of an answer of a page: each takes 32 bytes at least (`struct fuse_dirent` and a name).
-const MOST: usize = 4096 / 32;
+/// Bytes of an entry at least: `struct fuse_dirent` and a name.
+const SMALLEST_ENTRY: usize = 32;
 
 /// Names of the last answer with their cookies, if it may have been longer than the program's buffer.
 #[derive(Debug, Default)]
@@ -30,7 +32,7 @@ impl LastAnswer {
     /// An entry was put into the answer.
     pub(crate) fn put(&mut self, cookie: u64, name: Box<CStr>) {
         self.last = cookie;
-        if self.entries.len() == MOST {
+        if self.entries.len() == page_size() / SMALLEST_ENTRY {
             (self.entries, self.is_long) = (Vec::new(), true);
         }
         if !self.is_long {
@@ -80,10 +82,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_longer_than_a_page_was_taken() {
+    fn an_answer_longer_than_a_page_is_taken_as_a_whole() {
         let mut answer = LastAnswer::default();
-        (0..=MOST as u64).for_each(|n| answer.put(100 + n, c"a".into()));
-        assert_eq!(untaken(&answer, 100 + MOST as u64), Some(vec![]));
+        let most = (page_size() / SMALLEST_ENTRY) as u64;
+        (0..=most).for_each(|n| answer.put(100 + n, c"a".into()));
+        assert_eq!(untaken(&answer, 100 + most), Some(vec![]));
         assert_eq!(untaken(&answer, 110), None);
     }
 }

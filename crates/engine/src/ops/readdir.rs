@@ -62,18 +62,17 @@ impl Union {
         Ok(handle)
     }
 
-    /// Whether the kernel may keep the listing of `ino` that it is about to read by the new `handle`, and use one that it has kept.
+    /// Whether the kernel may keep the listing that it is about to read by the new `handle`, and use one that it has kept.
     ///
     /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
     /// out-of-band changes are seen at the next one. On other branches it may if nothing but the pool changes them, until
     /// [`Self::names_may_have_changed`]. The attributes of its names are good for `fresh` in the kernel: where they are asked
     /// for one by one afterwards, the listing is read anew with them.
-    pub fn kept_listing(&self, ino: Ino, handle: Handle, fresh: Duration) -> KeptListing {
+    pub fn kept_listing(&self, handle: Handle, fresh: Duration) -> KeptListing {
         let pool = self.tree.pool.load();
-        let Ok(dir) = self.tree.dir(ino) else { return KeptListing::None };
         let open = self.files.dirs.get(&handle.0).map(|open| open.clone());
-        let Some(open) = open else { return KeptListing::None };
-        let kept = dir.keeps_listing(self.tree.listing_stamp(&pool, &dir), fresh);
+        let Some(open) = open.filter(|open| !is_offline(open.inode.id.ino)) else { return KeptListing::None };
+        let kept = open.inode.keeps_listing(self.tree.listing_stamp(&pool, &open.inode), fresh);
         open.is_kept.store(matches!(kept, KeptListing::Fill | KeptListing::Valid), Relaxed);
         kept
     }
@@ -83,7 +82,7 @@ impl Union {
         let pool = self.tree.pool.load();
         if pool.settings.exclusive
             && !pool.is_local()
-            && let Ok(dir) = self.tree.dir(ino)
+            && let Some(dir) = self.tree.inodes.get(ino)
         {
             dir.forget_listing();
         }
@@ -102,7 +101,6 @@ impl Union {
     ///
     /// # Errors
     /// EIO at its end, if the listing is short because a branch cannot be asked; the branch's error before the first entry.
-    /// first entry.
     pub fn readdir(
         &self,
         handle: Handle,

@@ -9,7 +9,7 @@ pub(crate) mod pin;
 pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod quiet_dirs;
-mod recheck;
+pub(crate) mod recheck;
 mod refused_creates;
 pub(crate) mod resolve;
 pub(crate) mod rights;

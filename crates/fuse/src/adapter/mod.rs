@@ -248,7 +248,7 @@ impl Adapter {
             Operation::Opendir { flags, .. } => {
                 let flags = OFlags::from_bits_retain(flags);
                 let handle = self.union.opendir(ino, flags).map_err(errno)?;
-                let open_flags = match self.union.kept_listing(ino, handle, self.timeouts().fresh()) {
+                let open_flags = match self.union.kept_listing(handle, self.timeouts().fresh()) {
                     KeptListing::None => 0,
                     KeptListing::Beside => wire::abi::FOPEN_KEEP_CACHE,
                     KeptListing::Fill => wire::abi::FOPEN_CACHE_DIR,

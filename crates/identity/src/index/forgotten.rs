@@ -13,22 +13,33 @@ pub(super) struct Forgotten(Mutex<ForgottenNumbers>);
 
 #[derive(Debug, Default)]
 struct ForgottenNumbers {
-    /// Since the last write began.
+    /// Numbers of objects that are being forgotten: a write that ends meanwhile may lack that.
+    under_way: Vec<Ino>,
+    /// Numbers of those that were since the last write began.
     since: HashSet<Ino>,
     being_written: HashSet<Ino>,
     writers: usize,
 }
 
 impl Forgotten {
-    /// Objects with these numbers are about to be forgotten, or were just: what was written meanwhile may lack it.
-    pub(super) fn note(&self, numbers: impl Iterator<Item = Ino>) {
-        self.0.lock().since.extend(numbers);
+    /// Runs `forget`, which removes the objects with these numbers from the database.
+    pub(super) fn forget(&self, numbers: impl Iterator<Item = Ino> + Clone, forget: impl FnOnce()) {
+        self.0.lock().under_way.extend(numbers.clone());
+        forget();
+        let mut all = self.0.lock();
+        for number in numbers {
+            if let Some(at) = all.under_way.iter().position(|ino| *ino == number) {
+                all.under_way.swap_remove(at);
+            }
+            all.since.insert(number);
+        }
     }
 
     /// Whether it is not on disk that an object with this number was forgotten.
     pub(super) fn is_due(&self, ino: Ino) -> bool {
         let numbers = self.0.lock();
-        numbers.since.contains(&ino) || numbers.being_written.contains(&ino)
+        let kept = [&numbers.since, &numbers.being_written];
+        numbers.under_way.contains(&ino) || kept.iter().any(|numbers| numbers.contains(&ino))
     }
 
     /// Runs `write`, which brings everything to disk that was forgotten so far.
@@ -55,12 +66,16 @@ mod tests {
     #[test]
     fn what_is_forgotten_is_due_until_it_was_written() {
         let forgotten = Forgotten::default();
-        forgotten.note([Ino(7)].into_iter());
-        assert!(forgotten.is_due(Ino(7)) && !forgotten.is_due(Ino(8)));
+        let one = |n| [Ino(n)].into_iter();
+        forgotten.forget(one(7), || forgotten.settle(|| ()));
+        assert!(forgotten.is_due(Ino(7)), "what was written meanwhile may lack it");
+        assert!(!forgotten.is_due(Ino(8)));
         forgotten.settle(|| {
             assert!(forgotten.is_due(Ino(7)), "it is being written");
-            forgotten.note([Ino(8)].into_iter());
+            forgotten.forget(one(8), || assert!(forgotten.is_due(Ino(8))));
+            forgotten.settle(|| ());
+            assert!(forgotten.is_due(Ino(7)), "the other write may have begun before");
         });
-        assert!(!forgotten.is_due(Ino(7)) && forgotten.is_due(Ino(8)));
+        assert!(!forgotten.is_due(Ino(7)) && !forgotten.is_due(Ino(8)));
     }
 }

@@ -94,6 +94,7 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
+    /// Objects whose removal from the index is not on disk yet.
     forgotten: Forgotten,
 }
 
@@ -280,16 +281,14 @@ impl Index {
         let known: Vec<_> =
             objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
         if !known.is_empty() {
-            let note = || self.shared.forgotten.note(known.iter().map(|(id, _)| id.ino));
-            note();
-            self.shared.with(|store| store.forget(&known));
-            note();
+            let numbers = known.iter().map(|(id, _)| id.ino);
+            self.shared.forgotten.forget(numbers, || _ = self.shared.with(|store| store.forget(&known)));
             self.shared.dirty.store(true, Relaxed);
         }
     }
 
     /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
-    pub fn release(&self, ino: Ino) {
+    pub fn settle_forgotten(&self, ino: Ino) {
         if self.shared.forgotten.is_due(ino) {
             self.shared.flush();
         }
