@@ -98,6 +98,9 @@ impl<'t> Batch<'t> {
     /// The branch is as `looks` have shown; the directories of `relist` are to be listed again. Returns which directories are to be
     /// listed now.
     ///
+    /// The names of a directory that is not in the catalogue are left out: it is listed when it is found, and until then nothing
+    /// would lead to them.
+    ///
     /// # Errors
     /// The database failed.
     pub fn apply(
@@ -108,6 +111,9 @@ impl<'t> Batch<'t> {
     ) -> Result<Vec<u64>> {
         let mut due = Vec::new();
         for look in looks {
+            if self.dirs.get((branch, look.dir))?.is_none() {
+                continue;
+            }
             for (name, row) in &look.names {
                 if let Listed::Not(number) = self.set((branch, walk), look.dir, name, row.as_ref())? {
                     due.push(number);

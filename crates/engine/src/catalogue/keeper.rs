@@ -286,6 +286,7 @@ impl Keeper {
                 return Ok(());
             }
         }
+        self.searched.clear();
         if self.walking && self.pending.is_empty() && !self.again && !self.full {
             self.end_walk(branch)?;
         }
@@ -330,7 +331,6 @@ impl Keeper {
             }
         }
         self.walking = false;
-        self.searched.clear();
         self.upkeep.note_change();
         if self.unreadable {
             tracing::warn!(branch = %branch.path.display(), "catalogue: not all directories of the branch can be read; it stays incomplete until the next walk");
