@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::CString;
+use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use fsstack_engine::settings::{Locks, Settings};
 use fsstack_engine::{Caller, Union};
 use fsstack_lab::needs;
 use fsstack_pool::{BranchMode, BranchSpec, EntryName, Handle, Ino};
+use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, OFlags, fault};
 
 use crate::engine::{Engine, settings};
@@ -121,6 +123,16 @@ fn a_file_is_removed_though_it_moves_meanwhile() {
 }
 
 #[test]
+fn a_file_is_renamed_though_it_moves_meanwhile() {
+    needs!(root());
+    let renamed = Path::new(FILM).with_file_name("renamed");
+    let rename = |union: &Union, dir, name: EntryName<'_>| {
+        union.rename((dir, name), (dir, EntryName::new(c"renamed").unwrap()), RenameFlags::empty())
+    };
+    meets_its_move(|_| (), rename, Some(&renamed));
+}
+
+#[test]
 fn a_file_whose_directory_is_on_all_branches_is_removed_though_it_moves_meanwhile() {
     needs!(root());
     let dir = Path::new(FILM).parent().unwrap();
@@ -132,6 +144,15 @@ fn a_file_whose_directory_is_on_all_branches_is_removed_though_it_moves_meanwhil
 }
 
 fn removed_while_it_moves(prepare: impl Fn(&Branches)) {
+    meets_its_move(prepare, |union, dir, name| union.unlink(dir, name), None);
+}
+
+/// The file moves before each call of `act`, which takes its name away; `renamed` is the path that it has afterwards.
+fn meets_its_move<E: Debug>(
+    prepare: impl Fn(&Branches),
+    act: impl Fn(&Union, Ino, EntryName<'_>) -> Result<(), E>,
+    renamed: Option<&Path>,
+) {
     let branches = Branches::fresh();
     for nth in 1.. {
         branches.reset();
@@ -149,14 +170,18 @@ fn removed_while_it_moves(prepare: impl Fn(&Branches)) {
             }
         };
         let name = CString::new(name).unwrap();
-        let unlink = || engine.union.unlink(dir, EntryName::new(&name).unwrap());
-        let Some(removed) = meet(nth, moves, unlink) else {
-            assert!(nth > 2, "a removal makes calls");
+        let act = || act(&engine.union, dir, EntryName::new(&name).unwrap());
+        let Some(done) = meet(nth, moves, act) else {
+            assert!(nth > 2, "it makes calls");
             break;
         };
-        assert!(removed.is_ok(), "{removed:?} where it moves before call {nth}");
-        let holds = branches.paths().into_iter().find(|branch| branch.join(FILM).exists());
-        assert!(holds.is_none(), "it is left on {holds:?} where it moves before call {nth}");
+        assert!(done.is_ok(), "{done:?} where it moves before call {nth}");
+        let holders =
+            |path: &Path| branches.paths().iter().filter(|branch| branch.join(path).exists()).count();
+        assert_eq!(holders(Path::new(FILM)), 0, "it is left where it moves before call {nth}");
+        if let Some(renamed) = renamed {
+            assert_eq!(holders(renamed), 1, "branches that have it where it moves before call {nth}");
+        }
     }
 }
 

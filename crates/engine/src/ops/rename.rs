@@ -29,6 +29,7 @@ use crate::kept::slots;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
+use crate::tree::beside_moves::beside_moves;
 use crate::tree::resolve::{DirStats, Found};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -76,14 +77,17 @@ impl Union {
         } else {
             self.tree.create_guard(&pool, to.dir, to.name)?
         };
-        let at = self.tree.source(&pool, from)?;
-        slots::acts(0);
-        let renamed = match at {
-            Some(at) => self.rename_file(&pool, from, to, at, flags),
-            None => self.tree.rename_dir(&pool, from, to, flags),
-        };
+        let renamed = beside_moves(&self.tree, || {
+            let at = self.tree.source(&pool, from)?;
+            slots::acts(0);
+            match at {
+                Some(at) => self.rename_file(&pool, from, to, at, flags).map(|()| (Some(at), Ok(()))),
+                None => Ok((None, self.tree.rename_dir(&pool, from, to, flags))),
+            }
+        });
         // Whatever was answered: the name may be there.
         to.dir.has_new(to.name);
+        let (at, renamed) = renamed?;
         renamed?;
         let known = self.tree.known(to.dir, to.name);
         if let Some(at) = at {

@@ -20,12 +20,10 @@ use crate::member::Member;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::Tree;
+use crate::tree::beside_moves::ROUNDS;
 use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
-
-/// Rounds in which a name is looked for that moves from branch to branch while it is removed.
-const ROUNDS: u32 = 16;
 
 /// Blocks of 512 bytes that a removed object may keep until the kernel forgets it, also where space is short.
 const SMALL: u64 = 128;

@@ -1,5 +1,6 @@
 //! The tree: objects by number, what a name means, where something new is put.
 
+pub(crate) mod beside_moves;
 pub(crate) mod catalogued;
 pub(crate) mod clashes;
 pub(crate) mod inode_flags;
