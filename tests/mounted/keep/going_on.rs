@@ -326,3 +326,20 @@ fn files_on_a_branch_that_another_daemon_serves_go_on() {
     read_write(&here);
     assert_eq!(fs::read(pool.branch("a").path().join("there")).unwrap(), b"before\nafter\n");
 }
+
+#[test]
+fn attributes_are_removed_as_on_a_local_disk() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    pool.write("file", b"");
+    pool.mkdir("dir");
+    for (name, attribute) in [
+        ("file", "system.posix_acl_access"),
+        ("dir", "system.posix_acl_access"),
+        ("dir", "system.posix_acl_default"),
+        ("file", "user.none"),
+    ] {
+        let on_disk = rustix::fs::removexattr(pool.branch("a").path().join(name), attribute);
+        assert_eq!(rustix::fs::removexattr(pool.at(name), attribute), on_disk, "{attribute} of {name}");
+    }
+}

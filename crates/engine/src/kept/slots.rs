@@ -180,9 +180,19 @@ pub fn again() -> Option<u64> {
 
 /// The next call of this thread on a branch does what the request asks for. After a death, `note` helps to find out whether it did.
 pub fn acts(note: u64) {
+    // A second try looks for traces of the first.
+    note_act(note, |own| own.again.is_none());
+}
+
+/// Like [`acts`], for a request that opens something: it is about to get this handle. After a death it is given up, as nobody was given
+/// it. A second try has given up that of the first.
+pub fn opens(handle: u64) {
+    note_act(handle, |_| true);
+}
+
+fn note_act(note: u64, is_noted: impl FnOnce(&OwnSlot) -> bool) {
     on_own(|own, slot| {
-        // A second try looks for traces of the first.
-        if own.again.is_none() {
+        if is_noted(own) {
             slot[NOTE].store(note, SeqCst);
             slot[STATE].store(own.kept.state(ACTS), SeqCst);
         }
@@ -295,8 +305,15 @@ mod tests {
             assert_eq!(again(), Some(99));
             super::acts(5);
         });
+        let kept = second.clone();
+        thread(move || {
+            kept.begin(22 | COMES_AGAIN, Some(99));
+            opens(100);
+        });
         let third = next(&second);
         assert_eq!(third.earlier(12), Some(Earlier::Acts(99)));
+        // One that opens again has another handle to give up.
+        assert_eq!(third.earlier(22), Some(Earlier::Acts(100)));
         assert_eq!((third.earlier(14), third.earlier(10)), (None, Some(Earlier::Begun)));
         let fifth = next(&next(&third));
         assert_eq!((fifth.earlier(10), fifth.earlier(12)), (None, Some(Earlier::Acts(99))));

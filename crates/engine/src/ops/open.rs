@@ -125,8 +125,9 @@ impl Union {
             appends,
             row: None,
         };
+        // Before the row: what has one is known by its handle.
+        slots::opens(handle.0);
         open.row = self.kept().and_then(|kept| kept.note_file(handle, &open));
-        slots::acts(handle.0);
         self.files.handles.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }

@@ -52,9 +52,10 @@ impl Union {
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
         let listing = Ranked::new(Listing::new(noatime, &self.files.listing_memory));
         let losses = AtomicU32::new(inode.losses());
+        // Before the row: what has one is known by its handle.
+        slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        slots::acts(handle.0);
         let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
         let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());

@@ -15,6 +15,8 @@ use super::{Adapter, Served, entry_name, errno, full};
 const XATTR_CREATE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const TYPE: u32 = 0o170_000;
+/// Beginning of the names of the two POSIX ACLs.
+const ACLS: &[u8] = b"system.posix_acl_";
 
 /// Whether `op`, done twice, does something else than done once.
 pub(crate) fn is_once(op: &Operation<'_>) -> bool {
@@ -123,7 +125,10 @@ impl Adapter {
             Err(errno) => Err(errno),
         };
         match request.op {
-            Operation::Removexattr { name } if !is_there(name)? => Err(Errno::NODATA),
+            // An ACL that is not there is removed without an error.
+            Operation::Removexattr { name } if !name.to_bytes().starts_with(ACLS) && !is_there(name)? => {
+                Err(Errno::NODATA)
+            }
             Operation::Setxattr { name, .. } if is_there(name)? => Err(Errno::EXIST),
             Operation::Removexattr { .. } | Operation::Setxattr { .. } => {
                 slots::acts(0);
