@@ -276,11 +276,13 @@ impl Inode {
         })?
     }
 
-    /// Keeps `fd` as the descriptor of the copy on `branch`; not if it is on a mount that was replaced. Whether it is kept.
-    pub(crate) fn keep_dirfd(&self, branch: &Branch, fd: &Arc<DirFd>) -> bool {
+    /// Keeps `fd` as the descriptor of the copy `was` on `branch`, as [`Self::copy_on`] returned it; not if another copy is there by
+    /// now, nor if it is on a mount that was replaced. Whether it is kept.
+    pub(crate) fn keep_dirfd(&self, branch: &Branch, was: (u64, Moment), fd: &Arc<DirFd>) -> bool {
         self.with_dir(|dir| {
             // With the inode locked: a mount that is replaced from now on has the descriptor closed (`close_on`).
-            let copy = dir.copies.iter_mut().find(|copy| copy.branch == branch.ix)?;
+            let is_it = |copy: &&mut Copy| copy.branch == branch.ix && (copy.ino, copy.given) == was;
+            let copy = dir.copies.iter_mut().find(is_it)?;
             if fd.mount_generation != branch.mount_generation() {
                 return None;
             }

@@ -190,7 +190,7 @@ impl Table {
         match self.slots.entry(inode.id.ino.0) {
             Entry::Occupied(_) => Err(format!("inode {}: it is listed twice", inode.id.ino)),
             Entry::Vacant(free) => {
-                free.insert(Slot { inode: inode.clone(), lookups });
+                free.insert(Slot { inode: inode.clone(), lookups, holds: 0 });
                 Ok(())
             }
         }

@@ -2,6 +2,10 @@
 //!
 //! A lookup that finds an inode and a FORGET that takes its last count may meet: both change the count
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
+//!
+//! In a daemon that follows a dead one the kernel has lookups that the table has not counted, and forgets more than are counted.
+//! What a job has met is held apart from these counts: there is one inode for an object while a job moves it, whatever the
+//! kernel forgets.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -41,13 +45,13 @@ pub struct Table {
     is_uncertain: AtomicBool,
 }
 
-/// Lookups of an inode whose number is not known.
-const UNCERTAIN: u64 = u64::MAX;
-
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) inode: Arc<Inode>,
+    /// Lookups that the kernel has not forgotten. If the table is uncertain it may have more, or some though none is counted.
     pub(super) lookups: u64,
+    /// How often jobs hold it ([`Table::hold`]).
+    pub(super) holds: u32,
 }
 
 impl Table {
@@ -91,10 +95,36 @@ impl Table {
             Entry::Vacant(free) => {
                 let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
                 inode.is_from_before();
-                free.insert(Slot { inode: inode.clone(), lookups: UNCERTAIN });
+                free.insert(Slot { inode: inode.clone(), lookups: 1, holds: 0 });
                 inode
             }
         }
+    }
+
+    /// The inode `ino`, which the kernel has sent a request for: so it knows it.
+    pub(crate) fn requested(&self, ino: Ino) -> Option<Arc<Inode>> {
+        if !self.is_uncertain() || ino == Ino::ROOT {
+            return self.get(ino);
+        }
+        let mut slot = self.slots.get_mut(&ino.0)?;
+        slot.lookups = slot.lookups.max(1);
+        Some(slot.inode.clone())
+    }
+
+    /// Turns a lookup of `ino` that was not the kernel's into a hold: the inode stays until [`Self::release`].
+    pub(crate) fn hold(&self, ino: Ino) -> Option<Arc<Inode>> {
+        if ino == Ino::ROOT {
+            return Some(self.root.clone());
+        }
+        let mut slot = self.slots.get_mut(&ino.0)?;
+        slot.lookups = slot.lookups.saturating_sub(1);
+        slot.holds += 1;
+        Some(slot.inode.clone())
+    }
+
+    /// Ends a hold of `ino`. Returns as [`Self::forget`].
+    pub(crate) fn release(&self, ino: Ino) -> bool {
+        self.take(ino, |slot| slot.holds = slot.holds.saturating_sub(1))
     }
 
     /// The root.
@@ -134,11 +164,10 @@ impl Table {
             }
             Entry::Vacant(free) => {
                 let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
-                let lookups = if self.is_uncertain() { UNCERTAIN } else { 1 };
-                if lookups == UNCERTAIN {
+                if self.is_uncertain() {
                     inode.is_from_before();
                 }
-                free.insert(Slot { inode: inode.clone(), lookups });
+                free.insert(Slot { inode: inode.clone(), lookups: 1, holds: 0 });
                 inode
             }
         };
@@ -216,14 +245,25 @@ impl Table {
     /// The kernel has forgotten `count` lookups of `ino`. True every now and then, when so many inodes have
     /// gone that giving memory back is worth a thought.
     pub fn forget(&self, ino: Ino, count: u64) -> bool {
-        if self.is_uncertain() && self.get(ino).is_some_and(|inode| inode.open_file().is_some()) {
+        let is_uncertain = self.is_uncertain();
+        if is_uncertain && self.get(ino).is_some_and(|inode| inode.open_file().is_some()) {
             return false; // the kernel has more lookups than these: it does not forget what is open
         }
+        self.take(ino, |slot| {
+            debug_assert!(
+                is_uncertain || count <= slot.lookups,
+                "the kernel forgot {ino} more often than it was told of it"
+            );
+            slot.lookups = slot.lookups.saturating_sub(count);
+        })
+    }
+
+    /// Has `change` lessen the counts of `ino`, which goes if none is left.
+    fn take(&self, ino: Ino, change: impl FnOnce(&mut Slot)) -> bool {
         let Entry::Occupied(mut known) = self.slots.entry(ino.0) else { return false };
         let slot = known.get_mut();
-        debug_assert!(count <= slot.lookups, "the kernel forgot {ino} more often than it was told of it");
-        slot.lookups = if slot.lookups == UNCERTAIN { 0 } else { slot.lookups.saturating_sub(count) };
-        if slot.lookups > 0 {
+        change(slot);
+        if slot.lookups > 0 || slot.holds > 0 {
             return false;
         }
         let in_use = slot.inode.is_dir() && Arc::strong_count(&slot.inode) > 1;
@@ -296,5 +336,55 @@ impl Table {
             self.slots.shrink_to_fit();
         }
         roomy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Identity = Identity { ino: Ino(7), generation: 1 };
+
+    fn table(is_uncertain: bool) -> Table {
+        let table = Table::new(Inode::root(std::iter::empty()));
+        if is_uncertain {
+            table.is_of_a_later_daemon();
+        }
+        table
+    }
+
+    fn look_up(table: &Table) -> Arc<Inode> {
+        table.looked_up(FILE, Kind::File, || Inode::file(FILE, Kind::File, BranchIx(0)))
+    }
+
+    #[test]
+    fn what_jobs_hold_stays_one_inode_whatever_the_kernel_forgets() {
+        for is_uncertain in [false, true] {
+            let table = table(is_uncertain);
+            let known = look_up(&table);
+            // Two names of it, each met by a job.
+            for _ in 0..2 {
+                look_up(&table);
+                assert!(Arc::ptr_eq(&table.hold(FILE.ino).unwrap(), &known));
+            }
+            table.release(FILE.ino);
+            // In a later daemon the kernel has some from before.
+            table.forget(FILE.ino, if is_uncertain { 5 } else { 1 });
+            assert!(Arc::ptr_eq(&look_up(&table), &known), "is_uncertain: {is_uncertain}");
+            table.release(FILE.ino);
+            assert!(Arc::ptr_eq(&table.get(FILE.ino).unwrap(), &known), "the kernel has looked it up again");
+            table.forget(FILE.ino, 1);
+            assert!(table.is_empty(), "is_uncertain: {is_uncertain}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_requests_stays_when_a_job_lets_it_go() {
+        let table = table(true);
+        look_up(&table);
+        let held = table.hold(FILE.ino).unwrap();
+        assert!(Arc::ptr_eq(&table.requested(FILE.ino).unwrap(), &held));
+        table.release(FILE.ino);
+        assert!(Arc::ptr_eq(&table.get(FILE.ino).unwrap(), &held));
     }
 }

@@ -22,6 +22,7 @@ use crate::moves::hidden::HiddenName;
 use crate::moves::job_move;
 use crate::moves::moving::Names;
 use crate::moves::reasons::{FROZEN, LINKED};
+use crate::tree::lookup::{hold, release};
 use crate::tree::resolve::is_private;
 
 /// Files that are held open for their move at a time.
@@ -41,7 +42,7 @@ pub(super) struct Met<'a> {
 impl Drop for Met<'_> {
     fn drop(&mut self) {
         if self.counted {
-            self.jobs.tree.forget(self.inode.id.ino, 1);
+            release(&self.jobs.tree, self.inode.id.ino);
         }
     }
 }
@@ -241,7 +242,7 @@ impl Jobs {
 
     /// The object `ino`, of which one more lookup was counted.
     pub(super) fn met(&self, ino: Ino) -> Option<Met<'_>> {
-        Some(Met { jobs: self, inode: self.tree.inode(ino).ok()?, counted: true })
+        Some(Met { jobs: self, inode: hold(&self.tree, ino)?, counted: true })
     }
 }
 

@@ -42,9 +42,8 @@ impl Tree {
 
     /// The kernel has forgotten `count` lookups of `ino`. Memory goes; the number keeps its meaning.
     pub(crate) fn forget(&self, ino: Ino, count: u64) {
-        if self.inodes.forget(ino, count) && self.inodes.shrink() {
-            // Freed piece by piece, it would stay with the process.
-            fsstack_sys::process::give_memory_back();
+        if self.inodes.forget(ino, count) {
+            shrink(self);
         }
     }
 
@@ -112,6 +111,29 @@ impl Tree {
         let recheck = pool.settings.recheck;
         let lately = if self.is_watched() { recheck.max(WATCHED_RECHECK) } else { recheck };
         dir.checked().is_some_and(|asked| asked.elapsed() < lately) && !dir.is_unsure()
+    }
+}
+
+/// The inode of a lookup of `ino` that was not the kernel's, held until [`release`].
+pub(crate) fn hold(tree: &Tree, ino: Ino) -> Option<Arc<Inode>> {
+    tree.inodes.hold(ino).or_else(|| {
+        // The kernel may have forgotten it since, and the lookups of before with it.
+        tree.found_again(ino).ok()?;
+        tree.inodes.hold(ino)
+    })
+}
+
+/// Ends what [`hold`] began.
+pub(crate) fn release(tree: &Tree, ino: Ino) {
+    if tree.inodes.release(ino) {
+        shrink(tree);
+    }
+}
+
+fn shrink(tree: &Tree) {
+    if tree.inodes.shrink() {
+        // Freed piece by piece, it would stay with the process.
+        fsstack_sys::process::give_memory_back();
     }
 }
 

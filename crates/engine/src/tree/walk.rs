@@ -20,8 +20,9 @@ use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 
 impl Tree {
+    /// The inode `ino`, which the kernel has sent a request for.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        match self.inodes.get(ino) {
+        match self.inodes.requested(ino) {
             Some(inode) => Ok(inode),
             // While its branch is away there is nothing to be done with it; afterwards it has its own number.
             None if is_offline(ino) => {
@@ -143,7 +144,8 @@ impl Tree {
             return Err(OpError::MISSING);
         }
         let fd = Arc::new(self.budget.count(parent.opened(opened)));
-        if dir.keep_dirfd(branch, &fd) {
+        // With the copy as it was before the call: the branch may have used the number of a removed one again.
+        if was.is_some_and(|was| dir.keep_dirfd(branch, was, &fd)) {
             self.budget.opened(&self.inodes, dir, branch.ix);
         }
         Ok(fd)
