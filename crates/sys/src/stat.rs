@@ -16,6 +16,14 @@ pub struct Time {
     pub nsec: u32,
 }
 
+impl Time {
+    /// Now, on the clock of which file systems take the times of new objects: it stands still for some milliseconds at a time.
+    pub fn coarse_now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    }
+}
+
 impl From<StatxTimestamp> for Time {
     fn from(stamp: StatxTimestamp) -> Self {
         Self { sec: stamp.tv_sec, nsec: stamp.tv_nsec }

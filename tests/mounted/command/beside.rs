@@ -133,6 +133,31 @@ fn listings_through_small_buffers_beside_a_drain_have_each_name_once() {
     every_listing_has_each_name_once(2, |dir| listed(dir, 600));
 }
 
+const SUBDIRS: usize = 150;
+
+/// A directory is on each branch that has something in it, and a drain removes its copies one after the other.
+#[test]
+fn listings_beside_drains_have_each_directory_once() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=rand,minfreespace=4M").mount();
+    for n in 0..SUBDIRS {
+        pool.mkdir(format!("d/name{n:05}"));
+        (0..2).for_each(|file| pool.write(format!("d/name{n:05}/file{file}"), b""));
+    }
+    let wrong = beside_drains(&pool, &["a", "b", "c"], (3, 2), |_, ended| {
+        while !ended.load(SeqCst) {
+            let names = listed(&pool.at("d"), 600);
+            let distinct = names.iter().collect::<HashSet<_>>().len();
+            if (names.len(), distinct) != (SUBDIRS, SUBDIRS) {
+                return Some((names.len(), distinct));
+            }
+        }
+        None
+    });
+    assert!(wrong.iter().all(Option::is_none), "entries and names: {wrong:?}");
+}
+
 /// A program goes back to a place in its listing after files that it has read since have moved.
 #[test]
 fn a_listing_that_goes_back_leaves_out_no_moved_name() {

@@ -79,6 +79,8 @@ impl Moves {
         let branch = pool.branch(from);
         self.tree.keep_number(&pool, dir, Some(from));
         guard_number(&self.tree, &pool, dir, from);
+        // A listing that was shown the name in this copy does not find it there when it comes to another one.
+        let _followed = self.files.listings_follow_dir(&self.tree, &pool, &name, dir);
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);

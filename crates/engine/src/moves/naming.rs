@@ -82,7 +82,8 @@ impl Moves {
         new: &NewCopy<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
-        let follow = |name| self.files.listings_follow(&self.tree, pool, name, moving.from.ix);
+        let follow =
+            |name| self.files.listings_follow(&self.tree, pool, name, (moving.from.ix, moving.stat.ino));
         let _followed: SmallVec<[_; 1]> = moving.names.iter().map(follow).collect();
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.

@@ -8,7 +8,8 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, Ino};
 
-use crate::opened::listing::{Listing, Read, TAIL};
+use crate::opened::cookie::TAIL;
+use crate::opened::listing::{Listing, Read};
 use crate::pool::Pool;
 use crate::settings::Degraded;
 

@@ -1,14 +1,15 @@
-//! Files that move to another branch while their directory is listed.
+//! Names that move to another branch while their directory is listed: files, and directories that lose a copy.
 //!
-//! A listing reads the copies of a directory one after the other. A file that moves meanwhile from a copy still to come into
-//! one that was read would be missed, and the other way round shown twice. So a move informs the listings of the file's
+//! A listing reads the copies of a directory one after the other. A name that moves meanwhile from a copy still to come into
+//! one that was read would be missed, and the other way round shown twice. So a move informs the listings of the name's
 //! directory first ([`Files::listings_follow`]). Whether one has shown the name already is found out by its place: it has,
-//! if the name does not come any more in the copy that the file leaves. From then on the name is followed: it is shown where
+//! if the name does not come any more in the copy that it leaves. From then on the name is followed: it is shown where
 //! it is come across first, and at the end if it never is. Names shown at the end have cookies of their own, valid in that
 //! handle; for another one nothing comes after them.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::branch::FsKind;
@@ -16,11 +17,14 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use fsstack_sys as sys;
+use fsstack_sys::Time;
 
 use super::DirHandle;
 use super::behind::is_tail;
+use super::cookie::{DOT_DOT, TAIL, WIDE, branch_of, turn_of};
 use super::handed::FollowedRow;
-use super::listing::{DOT_DOT, Listing, Read, TAIL, WIDE, branch_of, turn_of};
+use super::listing::{Listing, Read};
 use super::tables::Files;
 use crate::files::handed::NameRow;
 use crate::inode::{Inode, InodeName};
@@ -30,11 +34,23 @@ use crate::tree::Tree;
 /// Names that one listing follows; with more it ends as one that is short.
 const MOST: usize = 10_000;
 
+/// Where a listing is when a name is about to move.
+enum Seen {
+    /// It has not come by the name.
+    Ahead,
+    /// It has passed by the name in the copy on this branch.
+    Passed(BranchIx),
+    /// The name means another object by now, which does not move.
+    Other,
+}
+
 /// Names that a listing follows.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     /// The cookie of the last entry handed out.
     at: AtomicU64,
+    /// When the directory was opened, on the clock of file systems, which does not tick often. None: that is not known.
+    since: Option<Time>,
     /// There are some.
     any: AtomicBool,
     names: Mutex<FollowedNames>,
@@ -56,6 +72,8 @@ struct FollowedName {
     shown: Option<(BranchIx, u64)>,
     /// Whether it was is being determined.
     asked: bool,
+    /// It is not followed: it meant another object.
+    lapsed: bool,
 }
 
 impl FollowedNames {
@@ -74,12 +92,25 @@ impl FollowedNames {
             return false;
         }
         self.positions.insert(name.clone(), self.order.len());
-        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true });
+        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true, lapsed: false });
         true
+    }
+
+    /// `name` is not followed after all.
+    fn lapse(&mut self, name: &CStr) {
+        if let Some(one) = self.get(name) {
+            one.lapsed = true;
+        }
+        self.positions.remove(name);
     }
 }
 
 impl Followed {
+    /// That of a directory that is opened now.
+    pub(crate) fn of_new() -> Self {
+        Self { since: Some(Time::coarse_now()), ..Self::default() }
+    }
+
     /// Its row, for another program.
     pub(super) fn row(&self) -> FollowedRow {
         let names = self.names.lock();
@@ -102,7 +133,7 @@ impl Followed {
         }
         names.lost = row.lost;
         let any = AtomicBool::new(row.lost || !row.names.is_empty());
-        Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names) })
+        Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names), ..Self::default() })
     }
 
     /// The listing has come to `cookie`.
@@ -173,13 +204,13 @@ impl Followed {
         }
         let from = if is_tail(cookie) { cookie - TAIL + 1 } else { 0 };
         let mut rest = (0_u64..).zip(&names.order).skip_while(|(at, _)| *at < from);
-        let is_left = |one: &FollowedName| one.shown.is_none() && !one.asked;
+        let is_left = |one: &FollowedName| one.shown.is_none() && !one.asked && !one.lapsed;
         Ok(rest.find(|(_, one)| is_left(one)).map(|(at, one)| (one.name.clone(), TAIL + at)))
     }
 
-    /// `name` is about to leave the branch `from`; `passed` finds out whether the listing has passed by it there, up to the
-    /// given position.
-    fn follow(&self, name: &Arc<CStr>, from: BranchIx, passed: impl FnOnce(u64) -> bool) {
+    /// `name` is about to leave a branch; `seen` finds out whether the listing, which has come to the given position since it was
+    /// opened then, has passed by it.
+    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(u64, Option<Time>) -> Seen) {
         let new = self.names.lock().add(name);
         // Later readers see that; earlier ones have published their position before they looked.
         self.any.store(true, SeqCst);
@@ -187,16 +218,21 @@ impl Followed {
             return;
         }
         let at = self.at.load(SeqCst);
-        let passed = passed(at);
-        if let Some(one) = self.names.lock().get(name)
+        let seen = seen(at, self.since);
+        let mut names = self.names.lock();
+        if let Seen::Other = seen {
+            return names.lapse(name);
+        }
+        if let Some(one) = names.get(name)
             && std::mem::take(&mut one.asked)
+            && let Seen::Passed(on) = seen
         {
-            one.shown = passed.then_some((from, at));
+            one.shown = Some((on, at));
         }
     }
 }
 
-/// A file is being moved: listings that begin meanwhile follow it, too.
+/// A name is being moved: listings that begin meanwhile follow it, too.
 #[must_use = "it is followed by those only that began before, when this drops"]
 pub(crate) struct FollowedMove<'a> {
     files: &'a Files,
@@ -216,23 +252,59 @@ impl Drop for FollowedMove<'_> {
 }
 
 impl Files {
-    /// The file `name` is about to leave the branch `from` for another one: listings of its directory show it once.
+    /// The file with the number `ino` on the branch `from` is about to leave it, with its `name`: listings of that directory show it
+    /// once.
     pub(crate) fn listings_follow(
         &self,
         tree: &Tree,
         pool: &Pool,
         name: &InodeName,
-        from: BranchIx,
+        (from, ino): (BranchIx, u64),
     ) -> FollowedMove<'_> {
+        let dir = &name.parent;
+        self.follow(name, |at, _| {
+            // A program may have renamed it since the names were read.
+            let there = tree.stat_in(pool, dir, from, &name.name);
+            match there.is_ok_and(|there| there.ino == ino) {
+                false => Seen::Other,
+                true if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
+                true => Seen::Ahead,
+            }
+        })
+    }
+
+    /// The directory `dir`, which has that name, is about to lose one of its copies: listings of the one above show it once. The caller
+    /// holds the tree lock exclusively.
+    pub(crate) fn listings_follow_dir(
+        &self,
+        tree: &Tree,
+        pool: &Pool,
+        name: &InodeName,
+        dir: &Arc<Inode>,
+    ) -> FollowedMove<'_> {
+        // A listing has passed by a copy only if that was there then.
+        let is_older = |on: BranchIx, since: Time| {
+            let fd = tree.dirfd(pool, dir, on)?;
+            let stat = pool.branch(on).ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            Ok::<_, OpError>(stat.btime.is_some_and(|born| born < since))
+        };
+        self.follow(name, |at, since| {
+            let has_passed = |on: &BranchIx| {
+                since.is_some_and(|since| is_older(*on, since).unwrap_or(false))
+                    && self.has_passed((tree, pool), &name.parent, (*on, &name.name), at)
+            };
+            dir.copies().into_iter().find(has_passed).map_or(Seen::Ahead, Seen::Passed)
+        })
+    }
+
+    fn follow(&self, name: &InodeName, seen: impl Fn(u64, Option<Time>) -> Seen) -> FollowedMove<'_> {
         self.moving.lock().push(name.clone());
         let dir = &name.parent;
         dir.file_moves();
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
-            listing
-                .followed
-                .follow(&name.name, from, |at| self.has_passed((tree, pool), dir, (from, &name.name), at));
+            listing.followed.follow(&name.name, &seen);
         }
         FollowedMove { files: self, name: name.clone() }
     }
@@ -240,7 +312,7 @@ impl Files {
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
         for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
-            listing.followed.follow(&name.name, BranchIx(0), |_| false);
+            listing.followed.follow(&name.name, |_, _| Seen::Ahead);
         }
     }
 

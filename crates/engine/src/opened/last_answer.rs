@@ -7,7 +7,7 @@ use std::ffi::CStr;
 
 use fsstack_sys::process::page_size;
 
-use super::listing::DOT_DOT;
+use super::cookie::DOT_DOT;
 
 /// Bytes of an entry at least: `struct fuse_dirent` and a name.
 const SMALLEST_ENTRY: usize = 32;

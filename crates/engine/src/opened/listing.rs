@@ -19,13 +19,14 @@ use fsstack_branch::branch::{Branch, FsKind};
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
-use fsstack_identity::number::{hash_name, mix};
-use fsstack_pool::{BranchId, BranchIx, Ino};
+use fsstack_identity::number::hash_name;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::{self as sys, Errno, Kind, OFlags};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat, Time};
 
 use crate::inode::Inode;
 use crate::opened::behind::{self, Behind, is_tail};
+use crate::opened::cookie::{DOT_DOT, FIRST_OWN, HASHED_SHIFT, PLACE_BITS, WIDE, branch_of, turn_of, wide};
 use crate::opened::last_answer::LastAnswer;
 use crate::opened::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
@@ -33,23 +34,6 @@ use crate::settings::Degraded;
 use crate::tree::Tree;
 use crate::tree::resolve::is_private;
 
-/// Cookies of "." and "..", which the pool makes itself.
-pub(crate) const DOT: u64 = 1;
-pub(crate) const DOT_DOT: u64 = 2;
-
-/// The first cookie that is good in one handle only. Others have the id of a branch in their high bits.
-const FIRST_OWN: u64 = 3;
-
-/// The first cookie of entries that are shown at the end (`followed.rs`).
-pub(crate) const TAIL: u64 = 1 << 47;
-
-const PLACE_BITS: u32 = 48;
-/// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
-pub(super) const WIDE: u64 = 1 << (PLACE_BITS - 1);
-/// ext4's offsets are hashes of 63 bits in ascending order (small offsets where it has no hashed directories). Without the
-/// low ones two names may share an offset: one of them may then be listed twice when a reader resumes between them, and none
-/// is left out.
-const HASHED_SHIFT: u32 = 17;
 const BUFFER: usize = 32 << 10;
 
 /// An entry that was read.
@@ -80,6 +64,8 @@ pub struct Listing {
     pub(super) short: bool,
     /// Cookies of the entries read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     pub(super) own: Vec<u64>,
+    /// When it was opened, on the clock of file systems. None: that is not known.
+    since: Option<Time>,
     /// Number of names handed out since the start; None: it began elsewhere.
     pub(crate) shown: Option<u32>,
     /// The entries that were handed out last.
@@ -112,6 +98,7 @@ impl Listing {
             wide: HashMap::new(),
             short: false,
             own: Vec::new(),
+            since: Some(Time::coarse_now()),
             shown: None,
             last: LastAnswer::default(),
             noatime,
@@ -149,8 +136,17 @@ impl Listing {
         // No position until then: a repeated request after an error must not read as the end.
         self.position = u64::MAX;
         self.stream = None;
-        self.pending = None;
-        self.drop_names();
+        let pending = self.pending.take();
+        match (self.last.untaken(cookie), &mut self.names) {
+            // The program goes on where its buffer was full: these are still to be shown.
+            (Some(untaken), Some(names)) => {
+                let hash = |name: &CStr| hash_name(dir.id.ino, name.to_bytes());
+                let untaken =
+                    untaken.iter().map(|(_, name)| name).chain(pending.as_ref().map(|read| &read.name));
+                untaken.for_each(|name| _ = names.remove(&hash(name)));
+            }
+            _ => self.drop_names(),
+        }
         self.go_to(tree, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
         self.position = cookie;
         Ok(())
@@ -448,6 +444,11 @@ impl Listing {
         Ok(())
     }
 
+    /// Whether the object was surely made since the listing was opened: the clock stands still for some milliseconds.
+    fn is_younger(&self, stat: &Stat) -> bool {
+        stat.btime.zip(self.since).is_some_and(|(born, since)| born > since)
+    }
+
     /// A name that an earlier copy of the directory has was shown there.
     fn is_shown(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
         if is_private(pool, dir, &read.name) {
@@ -467,6 +468,8 @@ impl Listing {
         }
         for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
             match tree.stat_in(pool, dir, earlier, &read.name) {
+                // One that is younger than the listing may have been passed by before it was there.
+                Ok(stat) if self.names.is_none() && stat.is_dir() && self.is_younger(&stat) => {}
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
                         tree.report_clash(pool, dir, read.at, &read.name);
@@ -484,17 +487,4 @@ impl Listing {
             Err(error) => Err(error),
         }
     }
-}
-
-pub(super) fn branch_of(cookie: u64) -> Option<BranchId> {
-    u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new)
-}
-
-/// The turn of the branch that `cookie` is of.
-pub(crate) fn turn_of(pool: &Pool, cookie: u64) -> Option<usize> {
-    branch_of(cookie).and_then(|id| pool.turn_of(id))
-}
-
-fn wide(off: u64) -> u64 {
-    WIDE | mix(off) & (WIDE - 1)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod behind;
 pub(crate) mod choose;
+pub(crate) mod cookie;
 mod first_open;
 pub(crate) mod followed;
 pub(crate) mod handed;

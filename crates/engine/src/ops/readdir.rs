@@ -18,8 +18,9 @@ use crate::inode::{Inode, KeptListing};
 use crate::kept::slots;
 use crate::opened::DirHandle;
 use crate::opened::behind::{self, is_tail};
+use crate::opened::cookie::{DOT, DOT_DOT};
 use crate::opened::followed::Followed;
-use crate::opened::listing::{DOT, DOT_DOT, Listing, Read};
+use crate::opened::listing::{Listing, Read};
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
@@ -56,7 +57,7 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
+        let (followed, is_kept) = (Followed::of_new(), AtomicBool::new(false));
         let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
@@ -192,13 +193,12 @@ impl Union {
         let mut at = listing.position();
         while let Some((name, cookie)) = open.followed.next(at)? {
             match self.tree.find(pool, &open.inode, &name) {
-                Ok(Found::File(at, stat)) => {
-                    let name = name.as_ref().into();
-                    let kind = Some(stat.kind());
-                    return Ok(Some(Read { at, ino: stat.ino, cookie, kind, name, offline: None }));
+                Ok(found) => {
+                    if let Some((at, stat)) = found.first() {
+                        let (name, kind) = (name.as_ref().into(), Some(stat.kind()));
+                        return Ok(Some(Read { at, ino: stat.ino, cookie, kind, name, offline: None }));
+                    }
                 }
-                // Another object got that name.
-                Ok(Found::Dir(..)) => {}
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
             }

@@ -38,6 +38,16 @@ pub(crate) enum Found {
     Dir(DirStats, Copies),
 }
 
+impl Found {
+    /// The first branch that has it, and its attributes there.
+    pub(crate) fn first(self) -> Option<(BranchIx, Stat)> {
+        match self {
+            Self::File(at, stat) => Some((at, stat)),
+            Self::Dir(stats, _) => stats.first().copied(),
+        }
+    }
+}
+
 impl Tree {
     /// Asks the branches that hold `parent` for `name`, in order.
     ///
