@@ -143,9 +143,18 @@ fn an_open_directory_gets_one_error_for_names_that_a_lost_mount_may_have_lost() 
 #[test]
 fn sync_and_dirsync_mean_what_mount_says() {
     needs!(mounting(), loops(), program("xfs_io"));
-    let lab = |option| lab::pool().xfs_branch("a", MiB(300)).option(option).mount();
-    for option in ["dirsync", "sync"] {
-        let mut pool = lab(option);
+    let lab = || lab::pool().xfs_branch("a", MiB(300));
+    for (option, by_remount) in [("dirsync", false), ("sync", false), ("dirsync", true), ("sync", true)] {
+        let mut pool = if by_remount { lab().mount() } else { lab().option(option).mount() };
+        if by_remount {
+            let remount = lab::shell::command(lab::daemon::helper().unwrap())
+                .arg("ignored")
+                .arg(pool.path())
+                .args(["-o", &format!("remount,{option}")])
+                .output()
+                .unwrap();
+            assert_eq!(remount.code, 0, "{}", remount.stderr);
+        }
         fs::write(pool.at("from"), "written").unwrap();
         pool.mkdir("dir");
         fs::rename(pool.at("from"), pool.at("dir/to")).unwrap();

@@ -8,7 +8,7 @@ use crate::gather::{gather_words, words_of};
 use crate::options;
 use crate::problem::Problems;
 use crate::raw::RawOptions;
-use crate::resolve::flags;
+use crate::resolve::{check_together, flags};
 use crate::restrictions::Restrictions;
 use crate::serve::kernel_flags;
 use crate::settings::{AccessTimes, MountFlags};
@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 
 /// Options in the mount table that kernel and daemon negotiate.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
+
+/// Flags of the mount that the daemon acts on.
+const OF_THE_DAEMON_TOO: [&str; 3] = ["sync", "async", "dirsync"];
 
 /// True if a remount is requested.
 pub(crate) fn is_asked_for(typed: &Invocation) -> bool {
@@ -68,7 +71,8 @@ fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignm
     let mut words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
     words.retain(|(name, _)| !OF_THE_KERNEL.contains(&name.as_str()));
     let raw = gather_words(&words, typed.sloppy, problems);
-    words.retain(|(name, _)| options::is_of_the_pool(name));
+    check_together(raw.clone(), problems);
+    words.retain(|(name, _)| options::is_of_the_pool(name) || OF_THE_DAEMON_TOO.contains(&name.as_str()));
     let assignments = words.into_iter().map(|(key, value)| Assignment {
         key,
         value: value.map(|value| value.to_string_lossy().into_owned()),

@@ -186,6 +186,12 @@ fn xattrs(raw: &mut RawOptions, problems: &mut Problems) {
     raw.options.engine.control_file = ControlFile::Off;
 }
 
+/// Finds contradictions between the options that were given: what a mount with all of them would refuse.
+pub(crate) fn check_together(mut raw: RawOptions, problems: &mut Problems) {
+    place(&mut raw, problems);
+    page_cache(&raw, problems);
+}
+
 /// Combines all spellings into one policy and one floor.
 fn place(raw: &mut RawOptions, problems: &mut Problems) {
     let mut choices = raw.policies.clone();

@@ -150,6 +150,26 @@ fn mount_with_remount_changes_options_and_flags() {
     assert!(by_words.stderr.contains("fuse-msg-size=128K: max-write stays"), "{}", by_words.stderr);
     assert_eq!(remount("cache.files=off,passthrough.io=rw").code, 0);
     assert_eq!(["page-cache", "write-path"].map(key), ["off\n", "auto\n"].map(str::to_owned));
+    for together in
+        ["category.create=mfs,func.create=ff", "mlimit=1G,create=mfs", "mlimit=1G,minfreespace=5M"]
+    {
+        let refused = remount(together);
+        assert_eq!(refused.code, 1, "{together}");
+        assert!(refused.stderr.contains("keep one of them"), "{}", refused.stderr);
+    }
+    let is_so = || {
+        fs::read(pool.at("file")).is_ok_and(|_| {
+            crate::script::sh(pool.path(), "getfattr --only-values -n user.fsstack.why file")
+                .contains("synchronous")
+        })
+    };
+    for (options, is_synchronous) in [("rw,sync", true), ("rw,async", false)] {
+        assert_eq!(remount(options).code, 0);
+        let open =
+            fs::File::options().create(true).truncate(false).write(true).open(pool.at("file")).unwrap();
+        assert_eq!(is_so(), is_synchronous, "{options}");
+        drop(open);
+    }
     let read_only = remount("ro,create=mfs");
     assert_eq!(read_only.code, 0, "{}", read_only.stderr);
     let mount = mounts::at(pool.path()).unwrap().unwrap();

@@ -6,10 +6,11 @@
 use super::{Served, persist};
 use crate::options::{self, Key, Origin, Row, Typed};
 use crate::outside::timeouts;
+use crate::problem::Problems;
 use crate::raw::RawOptions;
-use crate::resolve::{place_by_mlimit, resolve_config};
+use crate::resolve::{self, place_by_mlimit, resolve_config};
 use crate::serve::engine_settings;
-use crate::settings::{Privilege, Settings};
+use crate::settings::{MountFlags, Privilege, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_control::Refusal;
@@ -31,6 +32,10 @@ impl Served {
             for assignment in &request.changes {
                 named.push(assign(&mut wanted, assignment, request.remount)?);
             }
+            check_together(held, &request.changes)?;
+            if request.remount {
+                take_flags(&mut wanted.flags, &request.changes);
+            }
             Ok((wanted, named))
         };
         let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
@@ -51,10 +56,20 @@ impl Served {
             notes.extend(shadowed(&wanted, &named));
             persisted = self.persist(&wanted, &named, request.dry_run)?;
         }
-        if !request.dry_run && !changes.is_empty() {
+        let flags = wanted.flags != held.flags;
+        if !request.dry_run && (flags || !changes.is_empty()) {
             self.put_in_force(&wanted)?;
+            if wanted.flags.synchronous && 0 < self.union.open_by_write_path().other_way {
+                notes.push("sync: files that are open by passthrough are synchronous once they are closed and opened again".to_owned());
+            }
+            let mut told: Vec<String> = changes.iter().map(|c| format!("{}={}", c.key, c.to)).collect();
+            if flags {
+                told.push(format!(
+                    "sync={} dirsync={}",
+                    wanted.flags.synchronous, wanted.flags.synchronous_directories
+                ));
+            }
             *held = wanted;
-            let told: Vec<String> = changes.iter().map(|c| format!("{}={}", c.key, c.to)).collect();
             tracing::info!("changed by the operator: {}", told.join(", "));
         }
         Ok(Changed { changes, dry_run: request.dry_run, persisted, notes })
@@ -260,6 +275,30 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
         }
     }
     Ok(row)
+}
+
+/// Refuses assignments that a mount with all of them would refuse.
+fn check_together(held: &Settings, changes: &[Assignment]) -> Result<(), Refusal> {
+    let mut raw = RawOptions::over(held.options.clone());
+    for Assignment { key, value } in changes {
+        let value = value.as_deref().map(OsStr::new);
+        if let Some(row) = options::find(key) {
+            options::apply(&mut raw, row, &Typed { name: key, value, origin: Origin::CommandLine })
+                .map_err(Refusal::usage)?;
+        }
+    }
+    let mut problems = Problems::default();
+    resolve::check_together(raw, &mut problems);
+    let problem = problems.into_iter().next().map(|problem| Refusal::usage(problem.text.clone()));
+    problem.map_or(Ok(()), Err)
+}
+
+/// Takes over the flags that the daemon acts on. The kernel neither tells that a mount is `dirsync` nor changes that at a remount, so it
+/// is only ever added.
+fn take_flags(flags: &mut MountFlags, changes: &[Assignment]) {
+    let words = || changes.iter().map(|assignment| assignment.key.as_str());
+    flags.synchronous = words().rfind(|word| matches!(*word, "sync" | "async")) == Some("sync");
+    flags.synchronous_directories |= words().any(|word| word == "dirsync");
 }
 
 /// Changes `wanted` as another program's option means, which was applied to it in `raw`: as far as it can change while mounted.
