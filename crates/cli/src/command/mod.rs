@@ -18,6 +18,7 @@ mod failure;
 mod job;
 mod list;
 mod log;
+pub(crate) mod mounted;
 mod nfs;
 mod pages;
 mod pool;

@@ -140,6 +140,7 @@ fn open_into(plan: &Plan) -> Result<Destination, Failed> {
         Ok(Destination { fd, stat, names, branches: plan.branches.clone() })
     };
     let into = open().map_err(failed)?;
+    crate::command::mounted::check_opened(&plan.into, into.stat.mnt_id)?;
     let root = sys::at::open_root(&plan.mount_point).and_then(|root| sys::at::stat_fd(root.as_fd()));
     if root.map_err(failed)?.dev != into.stat.dev {
         return Err(Failed::Missing(format!(

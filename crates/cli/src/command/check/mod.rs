@@ -18,7 +18,7 @@ use super::args::Check;
 use super::pool::{self, Pool};
 use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
-use super::{Failed, doctor, typed_dir};
+use super::{Failed, doctor, mounted, typed_dir};
 use beside::BesideDaemon;
 use fsstack_control::api::Status;
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
@@ -66,6 +66,9 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     // A deep tree takes a descriptor for each level and branch.
     thread::raise_nofile_limit();
     let status = pool.client().status()?;
+    if wish.fix || wish.prune {
+        mounted::check_mount_point(&pool.entry.mount_point())?;
+    }
     if wish.prune {
         let daemon = Arc::new(BesideDaemon::new(daemon_of_this_user(&pool)?, pool.client(), &status));
         let (branches, lacking) = open_branches(&pool, &status);
