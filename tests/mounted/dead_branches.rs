@@ -93,6 +93,26 @@ fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     assert!(reply.f_blocks > 0);
 }
 
+/// Neither directory was known before the branch was dead: what it may have of the one below is not known either.
+#[test]
+fn names_two_levels_below_what_a_dead_branch_may_have_are_an_error() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool_of_two();
+    for branch in ["a", "b"] {
+        let deep = pool.branch(branch).path().join("outer/middle/deep");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join(format!("on-{branch}")), branch).unwrap();
+    }
+    pool.remount();
+    pool.branch("a").daemon().kill().unwrap();
+    for name in ["outer/middle/deep/on-a", "outer/middle/nowhere", "outer/middle/deep/nowhere"] {
+        assert_eq!(errno(fs::read(pool.at(name))), EIO, "{name}");
+        assert_eq!(errno(create_new(&pool.at(name))), EIO, "{name}");
+    }
+    assert_eq!(errno(listed(&pool.at("outer/middle/deep"))), EIO);
+    assert_eq!(pool.read("outer/middle/deep/on-b"), b"b");
+}
+
 #[test]
 fn a_name_that_was_seen_on_a_dead_branch_is_not_anothers_file() {
     needs!(mounting(), program("mergerfs"));

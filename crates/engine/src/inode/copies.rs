@@ -105,7 +105,12 @@ impl Inode {
 
     /// Some branch that might have a copy, or a name in it, could not be asked.
     pub fn is_unsure(&self) -> bool {
-        self.with_dir(|dir| dir.unsure != 0).unwrap_or(false)
+        self.unsure() != 0
+    }
+
+    /// Branches that might have a copy, and could not be asked: a bit each.
+    pub(crate) fn unsure(&self) -> u64 {
+        self.with_dir(|dir| dir.unsure).unwrap_or(0)
     }
 
     /// Whether `branch` might have a copy, and could not be asked.

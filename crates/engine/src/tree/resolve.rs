@@ -72,6 +72,8 @@ impl Tree {
         let mut dirs = DirStats::new();
         let mut copies = Copies::asked_now();
         let mut fault = self.is_unsure(pool, parent).then_some(OpError::UNSURE);
+        // A branch that may have a copy of the parent may have one of what is in it.
+        copies.unsure |= parent.unsure();
         for (at, answer) in self.ask_each(pool, parent, name, parent.copies()) {
             match answer {
                 Ok(stat) if stat.is_dir() => {
