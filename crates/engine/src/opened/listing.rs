@@ -444,9 +444,10 @@ impl Listing {
         Ok(())
     }
 
-    /// Whether the object was surely made since the listing was opened: the clock stands still for some milliseconds.
+    /// Whether the object was surely made since the listing was opened: times of new objects may be a tick ahead of the clock.
     fn is_younger(&self, stat: &Stat) -> bool {
-        stat.btime.zip(self.since).is_some_and(|(born, since)| born > since)
+        let born = stat.btime.zip(self.since);
+        born.is_some_and(|(born, since)| born > Time { sec: since.sec + 1, ..since })
     }
 
     /// A name that an earlier copy of the directory has was shown there.
