@@ -147,6 +147,11 @@ impl<'a> DirPlacement<'a> {
         bytes.saturating_add(floor.bytes_of(candidate.space.total)) <= candidate.space.available
     }
 
+    /// True if a branch below its floor is taken where no other is left (`any`).
+    pub fn has_last_resort(&self) -> bool {
+        self.steps().iter().any(|step| step.chain.has_last_resort())
+    }
+
     /// True if a candidate's `deepest` is used.
     pub fn needs_depth(&self) -> bool {
         self.chains().any(Chain::needs_depth)

@@ -21,7 +21,7 @@ pub(super) fn source() -> (TempDir, PathBuf) {
     (dir, tree)
 }
 
-fn text(path: &Path) -> &str {
+pub(super) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
@@ -169,36 +169,6 @@ fn files_are_placed_by_the_policy_and_seen_at_once() {
     json("copy", &["copy", &contents, text(&tree), &at(&pool)]);
     assert_eq!(pool.read("second"), b"2");
     assert_eq!(pool.read("tree/second"), b"2");
-}
-
-/// Its branches are written past the mount.
-#[test]
-fn nothing_is_changed_where_the_pool_is_not_mounted_or_read_only() {
-    needs!(mounting());
-    let (_dir, from) = source();
-    fs::write(from.join("file"), "x").unwrap();
-    let pool = pool();
-    let refused = |arguments: &[&str], code: i32, why: &str| {
-        let done = run(arguments);
-        assert!(
-            done.code == code && done.stderr.contains(why),
-            "{arguments:?}: {} {}",
-            done.code,
-            done.stderr
-        );
-    };
-    let copied = [text(&from), &at(&pool)];
-    let remount = |options: &str| sh(Path::new("/"), &format!("mount -i -o remount,{options} {}", at(&pool)));
-    remount("ro");
-    refused(&[&["copy"], &copied[..]].concat(), 1, "mounted read-only");
-    refused(&["check", &at(&pool), "--fix"], 1, "mounted read-only");
-    remount("rw");
-    // Its mount goes with its last user.
-    let held = fs::File::create(pool.at("held")).unwrap();
-    sh(Path::new("/"), &format!("umount -l {}", at(&pool)));
-    refused(&[&["copy"], &copied[..]].concat(), 4, "not mounted here");
-    assert_eq!(fs::read_dir(pool.path()).unwrap().count(), 0, "nothing is in the bare directory");
-    drop(held);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod check_fix;
 mod copied_roots;
 mod copy;
 mod copy_durable;
+mod copy_room;
 mod drain;
 mod drain_hidden;
 mod drain_targets;

@@ -104,10 +104,16 @@ impl Union {
             return Err(OpError::NoBranch(verdict(&ranking.refused)));
         }
         let mut last = None;
-        for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
+        let order = || ranking.order.iter().filter(|at| !file.not_on.contains(at));
+        // The policy's last resort, below the floors, is not for files that are known to be too large.
+        let below_floors = order().filter(|_| placement.has_last_resort()).map(|at| (at, true));
+        for (at, below_floor) in order().map(|at| (at, false)).chain(below_floors) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
-            // The policy's last resort, under the floor, is not for files that are known to be too large.
-            let Some(known) = known.filter(|facts| placement.fits(facts, file.size)) else { continue };
+            let has_room = |facts: &&mut Candidate| match below_floor {
+                true => file.size < facts.space.available,
+                false => placement.fits(facts, file.size),
+            };
+            let Some(known) = known.filter(has_room) else { continue };
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
                 && let Err(error) = self.tree.skeleton(pool, parent, *at)
