@@ -80,6 +80,36 @@ else:
     }
 }
 
+/// The rest of a page has room for a part of it.
+#[test]
+fn a_copy_between_full_branches_says_how_much_it_has_copied() {
+    needs!(mounting(), program("python3"));
+    let mut pool = lab::pool()
+        .tmpfs_branch("a", MiB(4))
+        .tmpfs_branch("b", MiB(4))
+        .option("create=ff,minfreespace=0,write-path=stacked")
+        .unmounted();
+    fs::write(pool.branch("a").path().join("to"), [0; 1000]).unwrap();
+    fs::write(pool.branch("b").path().join("from"), mib(7)).unwrap();
+    for branch in ["a", "b"] {
+        let branch = pool.branch(branch);
+        let ballast = vec![1; usize::try_from(branch.free()).unwrap()];
+        fs::write(branch.path().join(format!("ballast-{}", ballast.len())), ballast).unwrap();
+    }
+    pool.remount();
+    let work = "
+import errno, os
+source, target = os.open('from', os.O_RDONLY), os.open('to', os.O_RDWR)
+print(os.copy_file_range(source, target, 300000, 0, 1000), os.fstat(target).st_size)
+print(os.pread(target, 3096, 1000) == os.pread(source, 3096, 0))
+try:
+    os.copy_file_range(source, target, 300000, 3096, 4096)
+except OSError as error:
+    print(errno.errorcode[error.errno], os.fstat(target).st_size)
+";
+    assert_eq!(python(pool.path(), work), "3096 4096\nTrue\nENOSPC 4096");
+}
+
 /// The kernel reads more at once than it may write.
 #[test]
 fn small_writes_cut_no_read_short() {

@@ -106,8 +106,11 @@ impl Transfer<'_> {
             None => {
                 buffer.resize(buffer.len().max(len), 0); // a small file pays for no more
                 let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
-                write_all(to.0, &buffer[..read], to.1)?;
-                read
+                // What a full file system takes is not lost: the caller asks for the rest, and meets the error there.
+                match sys::file::write_at(to.0, &buffer[..read], to.1)? {
+                    0 if read > 0 => return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC }),
+                    written => written,
+                }
             }
         };
         if let Some(rate_limit) = &mut self.rate_limit {
