@@ -150,6 +150,28 @@ fn mount_with_remount_changes_options_and_flags() {
     assert!(by_words.stderr.contains("fuse-msg-size=128K: max-write stays"), "{}", by_words.stderr);
     assert_eq!(remount("cache.files=off,passthrough.io=rw").code, 0);
     assert_eq!(["page-cache", "write-path"].map(key), ["off\n", "auto\n"].map(str::to_owned));
+    let read_only = remount("ro,create=mfs");
+    assert_eq!(read_only.code, 0, "{}", read_only.stderr);
+    let mount = mounts::at(pool.path()).unwrap().unwrap();
+    assert!(fs::write(pool.at("file"), "x").is_err(), "{mount:?}");
+    assert_eq!(remount("rw").code, 0);
+    pool.write("file", b"x");
+    // Options that need a new mount stay unchanged; invalid ones are refused.
+    assert_eq!(remount("transport=dev").code, 0);
+    let wrong = remount("create=nonsense");
+    assert_eq!(wrong.code, 1);
+    assert!(wrong.stderr.contains("is not a placement policy"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_remount_is_synchronous_and_refuses_contradictions_as_a_mount() {
+    needs!(mounting());
+    let pool = pool();
+    let remount = |options: &str| {
+        let helper = daemon::helper().unwrap();
+        let options = format!("remount,{options}");
+        command(helper).arg("ignored").arg(pool.path()).args(["-o", &options]).output().unwrap()
+    };
     for together in
         ["category.create=mfs,func.create=ff", "mlimit=1G,create=mfs", "mlimit=1G,minfreespace=5M"]
     {
@@ -170,17 +192,6 @@ fn mount_with_remount_changes_options_and_flags() {
         assert_eq!(is_so(), is_synchronous, "{options}");
         drop(open);
     }
-    let read_only = remount("ro,create=mfs");
-    assert_eq!(read_only.code, 0, "{}", read_only.stderr);
-    let mount = mounts::at(pool.path()).unwrap().unwrap();
-    assert!(fs::write(pool.at("file"), "x").is_err(), "{mount:?}");
-    assert_eq!(remount("rw").code, 0);
-    pool.write("file", b"x");
-    // Options that need a new mount stay unchanged; invalid ones are refused.
-    assert_eq!(remount("transport=dev").code, 0);
-    let wrong = remount("create=nonsense");
-    assert_eq!(wrong.code, 1);
-    assert!(wrong.stderr.contains("is not a placement policy"), "{}", wrong.stderr);
 }
 
 /// By mergerfs's words for what is settled at the mount.
