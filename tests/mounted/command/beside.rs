@@ -147,7 +147,7 @@ fn listings_beside_drains_have_each_directory_once() {
     }
     let wrong = beside_drains(&pool, &["a", "b", "c"], (3, 2), |_, ended| {
         while !ended.load(SeqCst) {
-            let names = listed(&pool.at("d"), 600);
+            let names = listed(&pool.at("d"), 32 << 10);
             let distinct = names.iter().collect::<HashSet<_>>().len();
             if (names.len(), distinct) != (SUBDIRS, SUBDIRS) {
                 return Some((names.len(), distinct));

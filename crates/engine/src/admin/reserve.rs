@@ -77,13 +77,14 @@ impl Union {
         let mut asked_again = false;
         let mut reserved = Vec::with_capacity(wanted.len());
         for file in wanted {
-            let mut one = self.reserve_one(&pool, copy, (&parent, &placement), &mut facts, file);
+            let place = (&parent, &placement);
+            let mut one = self.reserve_one(&pool, copy, place, &mut facts, (file, asked_again));
             if matches!(one, Err(error) if error.errno() == Errno::NOSPC) && !asked_again {
                 // The known space of the branches may be a second old.
                 asked_again = true;
                 pool.branches.iter().for_each(|branch| branch.distrust_space());
                 facts = known();
-                one = self.reserve_one(&pool, copy, (&parent, &placement), &mut facts, file);
+                one = self.reserve_one(&pool, copy, place, &mut facts, (file, true));
             }
             reserved.push(one);
         }
@@ -96,7 +97,7 @@ impl Union {
         copy: CopyId,
         (parent, placement): (&Arc<Inode>, &DirPlacement<'_>),
         facts: &mut [Candidate],
-        file: &Wanted,
+        (file, may_go_below): (&Wanted, bool),
     ) -> Result<Reserved> {
         check_public(pool, parent, &file.name)?;
         let ranking = placement.rank(facts, &mut random);
@@ -106,7 +107,8 @@ impl Union {
         let mut last = None;
         let order = || ranking.order.iter().filter(|at| !file.not_on.contains(at));
         // The policy's last resort, below the floors, is not for files that are known to be too large.
-        let below_floors = order().filter(|_| placement.has_last_resort()).map(|at| (at, true));
+        let below_floors =
+            order().filter(|_| may_go_below && placement.has_last_resort()).map(|at| (at, true));
         for (at, below_floor) in order().map(|at| (at, false)).chain(below_floors) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
             let has_room = |facts: &&mut Candidate| match below_floor {

@@ -179,9 +179,10 @@ impl Tree {
         fd: BorrowedFd<'_>,
         inode: u64,
     ) -> Result<ConnectedDir> {
-        let (mut last, mut unsure) = (None, false);
+        let (mut last, mut changed, mut unsure) = (None, None, false);
+        let branch = pool.branch(at);
         for _ in 0..ATTEMPTS {
-            let Some(path) = self.path_of(pool.branch(at), fd)? else { return Err(OpError::STALE) };
+            let Some(path) = self.path_of(branch, fd)? else { return Err(OpError::STALE) };
             match self.walk_to_dir(pool, &path) {
                 Ok(found) if found.copies.found.contains(&(at, inode)) => return Ok(found),
                 Ok(found) => unsure |= found.copies.is_unsure_of(at),
@@ -189,6 +190,9 @@ impl Tree {
                 Err(_) => {}
             }
             unsure |= last.replace(path.clone()).is_some_and(|last| last != path);
+            // Renamed there and back between two looks.
+            let now = branch.ask(|| sys::at::stat_fd(fd))?.ctime;
+            unsure |= changed.replace(now).is_some_and(|before| before != now);
         }
         // It stays where the pool has another object, or is renamed faster than the walk, or its branch did not answer.
         Err(if unsure { OpError::UNSURE } else { OpError::STALE })

@@ -91,7 +91,11 @@ impl Table {
             return self.root.clone();
         }
         match self.slots.entry(id.ino.0) {
-            Entry::Occupied(known) => known.get().inode.clone(),
+            Entry::Occupied(mut known) => {
+                let slot = known.get_mut();
+                slot.lookups = slot.lookups.max(1);
+                slot.inode.clone()
+            }
             Entry::Vacant(free) => {
                 let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
                 inode.is_from_before();
@@ -111,13 +115,13 @@ impl Table {
         Some(slot.inode.clone())
     }
 
-    /// Turns a lookup of `ino` that was not the kernel's into a hold: the inode stays until [`Self::release`].
-    pub(crate) fn hold(&self, ino: Ino) -> Option<Arc<Inode>> {
+    /// Turns as many lookups of `ino` that were not the kernel's into a hold: the inode stays until [`Self::release`].
+    pub(crate) fn hold(&self, ino: Ino, lookups: u64) -> Option<Arc<Inode>> {
         if ino == Ino::ROOT {
             return Some(self.root.clone());
         }
         let mut slot = self.slots.get_mut(&ino.0)?;
-        slot.lookups = slot.lookups.saturating_sub(1);
+        slot.lookups = slot.lookups.saturating_sub(lookups);
         slot.holds += 1;
         Some(slot.inode.clone())
     }
@@ -365,7 +369,7 @@ mod tests {
             // Two names of it, each met by a job.
             for _ in 0..2 {
                 look_up(&table);
-                assert!(Arc::ptr_eq(&table.hold(FILE.ino).unwrap(), &known));
+                assert!(Arc::ptr_eq(&table.hold(FILE.ino, 1).unwrap(), &known));
             }
             table.release(FILE.ino);
             // In a later daemon the kernel has some from before.
@@ -382,7 +386,7 @@ mod tests {
     fn what_the_kernel_requests_stays_when_a_job_lets_it_go() {
         let table = table(true);
         look_up(&table);
-        let held = table.hold(FILE.ino).unwrap();
+        let held = table.hold(FILE.ino, 1).unwrap();
         assert!(Arc::ptr_eq(&table.requested(FILE.ino).unwrap(), &held));
         table.release(FILE.ino);
         assert!(Arc::ptr_eq(&table.get(FILE.ino).unwrap(), &held));

@@ -307,7 +307,7 @@ impl Jobs {
             };
             let Some(parent) = way.last().filter(|parent| parent.inode.is_dir()) else { return Ok(None) };
             let Ok(entry_name) = EntryName::new(name) else { return Ok(None) };
-            let entry = match self.tree.lookup(parent.inode.id.ino, entry_name) {
+            let entry = match self.tree.lookup_in(&parent.inode, entry_name) {
                 Ok(entry) => entry,
                 Err(error) if error.is_missing() => return Ok(None),
                 Err(error) => return Err(job_move::in_words(error)),

@@ -95,10 +95,10 @@ impl Jobs {
     pub(super) fn meet_path(&self, path: &[u8]) -> Result<Vec<Met<'_>>> {
         let mut way = vec![Met { jobs: self, inode: self.tree.inodes.root().clone(), counted: false }];
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-            let above = way.last().map_or(Ino::ROOT, |met| met.inode.id.ino);
+            let above = way.last().map_or_else(|| self.tree.inodes.root().clone(), |met| met.inode.clone());
             let name = CString::new(part).map_err(|_| Errno::INVAL)?;
             let name = EntryName::new(&name).map_err(|_| Errno::INVAL)?;
-            let entry = self.tree.lookup(above, name)?;
+            let entry = self.tree.lookup_in(&above, name)?;
             way.push(self.met(entry.ino).ok_or(OpError::STALE)?);
         }
         Ok(way)
@@ -206,7 +206,7 @@ impl Jobs {
         if is_private(&self.pool(), dir, name) {
             return visitor.stays(path, CONTROL);
         }
-        let entry = match self.tree.lookup(dir.id.ino, entry_name) {
+        let entry = match self.tree.lookup_in(dir, entry_name) {
             Ok(entry) => entry,
             Err(error) if error.is_missing() => return, // removed since
             Err(error) => return visitor.stays(path, cannot_list(error)),

@@ -264,11 +264,11 @@ impl Files {
         let dir = &name.parent;
         self.follow(name, |at, _| {
             // A program may have renamed it since the names were read.
-            let there = tree.stat_in(pool, dir, from, &name.name);
-            match there.is_ok_and(|there| there.ino == ino) {
-                false => Seen::Other,
-                true if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
-                true => Seen::Ahead,
+            match tree.stat_in(pool, dir, from, &name.name) {
+                Ok(there) if there.ino != ino => Seen::Other,
+                Err(error) if error.is_missing() => Seen::Other,
+                _ if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
+                _ => Seen::Ahead,
             }
         })
     }
@@ -286,7 +286,9 @@ impl Files {
         let is_older = |on: BranchIx, since: Time| {
             let fd = tree.dirfd(pool, dir, on)?;
             let stat = pool.branch(on).ask(|| sys::at::stat_fd(fd.as_fd()))?;
-            Ok::<_, OpError>(stat.btime.is_some_and(|born| born < since))
+            // A server's clock may be another.
+            let is_local = pool.branch(on).kind.is_local();
+            Ok::<_, OpError>(is_local && stat.btime.is_some_and(|born| born < since))
         };
         self.follow(name, |at, since| {
             let has_passed = |on: &BranchIx| {

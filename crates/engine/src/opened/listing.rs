@@ -135,7 +135,7 @@ impl Listing {
         }
         // No position until then: a repeated request after an error must not read as the end.
         self.position = u64::MAX;
-        self.stream = None;
+        let was_last = self.stream.take().is_some_and(|stream| stream.last);
         let pending = self.pending.take();
         match (self.last.untaken(cookie), &mut self.names) {
             // The program goes on where its buffer was full: these are still to be shown.
@@ -148,12 +148,16 @@ impl Listing {
             _ => self.drop_names(),
         }
         self.go_to(tree, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
+        if was_last && self.stream.as_ref().is_some_and(|stream| !stream.last) {
+            self.drop_names(); // those of the last copy were not kept
+        }
         self.position = cookie;
         Ok(())
     }
 
     fn go_to(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
+            self.since = self.since.map(|_| Time::coarse_now());
             self.short = false;
             self.own = Vec::new();
             self.wide = HashMap::new();
@@ -445,8 +449,9 @@ impl Listing {
     }
 
     /// Whether the object was surely made since the listing was opened: times of new objects may be a tick ahead of the clock.
-    fn is_younger(&self, stat: &Stat) -> bool {
-        let born = stat.btime.zip(self.since);
+    fn is_younger(&self, on: &Branch, stat: &Stat) -> bool {
+        // A server's clock may be another.
+        let born = stat.btime.filter(|_| on.kind.is_local()).zip(self.since);
         born.is_some_and(|(born, since)| born > Time { sec: since.sec + 1, ..since })
     }
 
@@ -470,7 +475,10 @@ impl Listing {
         for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
             match tree.stat_in(pool, dir, earlier, &read.name) {
                 // One that is younger than the listing may have been passed by before it was there.
-                Ok(stat) if self.names.is_none() && stat.is_dir() && self.is_younger(&stat) => {}
+                Ok(stat)
+                    if self.names.is_none()
+                        && stat.is_dir()
+                        && self.is_younger(pool.branch(earlier), &stat) => {}
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
                         tree.report_clash(pool, dir, read.at, &read.name);

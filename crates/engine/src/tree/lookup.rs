@@ -16,6 +16,7 @@ use crate::inode::clock::Moment;
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
+use crate::tree::recheck::recheck;
 use crate::tree::resolve::{DirStats, entry, merge};
 
 /// How long copies are believed in where each change is reported: a report finds a directory by what is cached of its name.
@@ -27,17 +28,24 @@ impl Tree {
     /// # Errors
     /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
     pub(crate) fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
-        let pool = self.pool.load();
-        let parent = self.dir(parent)?;
-        let name = name.as_cstr();
+        self.lookup_in(&self.inode(parent)?, name)
+    }
+
+    /// Like [`Self::lookup`], in a directory that was found already: the kernel need not know it.
+    pub(crate) fn lookup_in(&self, parent: &Arc<Inode>, name: EntryName<'_>) -> Result<Entry> {
+        if !parent.is_dir() {
+            return Err(fsstack_sys::Errno::NOTDIR.into());
+        }
+        recheck(self, parent);
+        let (pool, name) = (self.pool.load(), name.as_cstr());
         let asked = Moment::now();
-        if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name, asked) {
+        if let Some(entry) = self.lookup_at_cached_location(&pool, parent, name, asked) {
             self.metrics.note(PoolCounter::LookupKnown);
             return Ok(entry);
         }
         self.metrics.note(PoolCounter::LookupAsked);
-        let found = self.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
-        self.admit(&pool, &parent, name, found, asked)
+        let found = self.find(&pool, parent, name).map_err(|error| out_of_sight(&pool, error))?;
+        self.admit(&pool, parent, name, found, asked)
     }
 
     /// The kernel has forgotten `count` lookups of `ino`. Memory goes; the number keeps its meaning.
@@ -116,10 +124,10 @@ impl Tree {
 
 /// The inode of a lookup of `ino` that was not the kernel's, held until [`release`].
 pub(crate) fn hold(tree: &Tree, ino: Ino) -> Option<Arc<Inode>> {
-    tree.inodes.hold(ino).or_else(|| {
+    tree.inodes.hold(ino, 1).or_else(|| {
         // The kernel may have forgotten it since, and the lookups of before with it.
         tree.found_again(ino).ok()?;
-        tree.inodes.hold(ino)
+        tree.inodes.hold(ino, 0)
     })
 }
 
