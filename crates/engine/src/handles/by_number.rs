@@ -179,20 +179,22 @@ impl Tree {
         fd: BorrowedFd<'_>,
         inode: u64,
     ) -> Result<ConnectedDir> {
-        let (mut last, mut changed, mut unsure) = (None, None, false);
+        let (mut last, mut unsure) = (None, false);
         let branch = pool.branch(at);
         for _ in 0..ATTEMPTS {
             let Some(path) = self.path_of(branch, fd)? else { return Err(OpError::STALE) };
+            let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+            if CString::new(first).is_ok_and(|first| pool.hides(&first)) {
+                return Err(OpError::STALE);
+            }
             match self.walk_to_dir(pool, &path) {
-                Ok(found) if found.copies.found.contains(&(at, inode)) => return Ok(found),
-                Ok(found) => unsure |= found.copies.is_unsure_of(at),
+                Ok(Some(found)) if found.copies.found.contains(&(at, inode)) => return Ok(found),
+                Ok(found) => unsure |= found.is_some_and(|found| found.copies.is_unsure_of(at)),
                 Err(error) if !error.is_missing() => return Err(error),
-                Err(_) => {}
+                // The branch had that path a moment ago: a directory on it was renamed since.
+                Err(_) => unsure = true,
             }
             unsure |= last.replace(path.clone()).is_some_and(|last| last != path);
-            // Renamed there and back between two looks.
-            let now = branch.ask(|| sys::at::stat_fd(fd))?.ctime;
-            unsure |= changed.replace(now).is_some_and(|before| before != now);
         }
         // It stays where the pool has another object, or is renamed faster than the walk, or its branch did not answer.
         Err(if unsure { OpError::UNSURE } else { OpError::STALE })
@@ -274,7 +276,7 @@ impl Tree {
         let name = CString::new(last).ok().filter(|name| !name.is_empty())?;
         let parent = match dir {
             [] => self.inodes.root().clone(),
-            dir => known.find(dir, || Some(self.pass_by(&self.walk_to_dir(pool, dir).ok()?)))?,
+            dir => known.find(dir, || Some(self.pass_by(&self.walk_to_dir(pool, dir).ok()??)))?,
         };
         let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
         (self.identity(pool, branch, &there) == reached.id).then_some((parent, name))
@@ -309,7 +311,8 @@ impl Tree {
         }
     }
 
-    fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<ConnectedDir> {
+    /// The directory at `path`. None: another object is there, or on the way.
+    fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<Option<ConnectedDir>> {
         let mut parent = self.inodes.root().clone();
         let mut names = path.split(|byte| *byte == b'/').peekable();
         while let Some(raw) = names.next() {
@@ -321,11 +324,11 @@ impl Tree {
             let id = self.dir_identity(pool, &parent, &name, &stats)?;
             let here = ConnectedDir { parent, name, stats, copies, id };
             if names.peek().is_none() {
-                return Ok(here);
+                return Ok(Some(here));
             }
             parent = self.pass_by(&here);
         }
-        Err(OpError::MISSING)
+        Ok(None)
     }
 
     /// The inode of a directory on the way.
