@@ -6,6 +6,7 @@ use std::path::Path;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
+use crate::command::remount;
 use crate::hung_branches::until;
 use crate::script::sh;
 
@@ -147,12 +148,7 @@ fn sync_and_dirsync_mean_what_mount_says() {
     for (option, by_remount) in [("dirsync", false), ("sync", false), ("dirsync", true), ("sync", true)] {
         let mut pool = if by_remount { lab().mount() } else { lab().option(option).mount() };
         if by_remount {
-            let remount = lab::shell::command(lab::daemon::helper().unwrap())
-                .arg("ignored")
-                .arg(pool.path())
-                .args(["-o", &format!("remount,{option}")])
-                .output()
-                .unwrap();
+            let remount = remount(&pool, option);
             assert_eq!(remount.code, 0, "{}", remount.stderr);
         }
         fs::write(pool.at("from"), "written").unwrap();

@@ -147,9 +147,9 @@ impl<'a> DirPlacement<'a> {
         bytes.saturating_add(floor.bytes_of(candidate.space.total)) <= candidate.space.available
     }
 
-    /// True if a branch below its floor is taken where no other is left (`any`).
-    pub fn has_last_resort(&self) -> bool {
-        self.steps().iter().any(|step| step.chain.has_last_resort())
+    /// True if `branch` is taken below its floor where no other branch is left (`any`).
+    pub fn is_last_resort(&self, branch: BranchIx) -> bool {
+        self.steps().iter().any(|step| step.chain.has_last_resort() && step.branches.contains(branch))
     }
 
     /// True if a candidate's `deepest` is used.
@@ -319,6 +319,17 @@ mod tests {
         for candidate in &candidates {
             let refusal = ranking.refused.iter().find(|(at, _)| *at == candidate.branch).map(|(_, why)| *why);
             assert_eq!(placement.turn(candidate).err(), refusal, "{candidate:?}");
+        }
+    }
+
+    #[test]
+    fn below_its_floor_only_a_branch_of_a_stage_with_any_is_taken() {
+        let create: Chain = "mfs".parse().unwrap();
+        for (rule, expected) in [("/d=mfs>any@fast;strict", [0, 1].as_slice()), ("/d=mfs@fast;strict", &[])] {
+            let tree = tree(rule, &create);
+            let placement = DirPlacement::new(&create, tree.find([&b"d"[..]].into_iter()));
+            let taken: Vec<u16> = (0..5).filter(|at| placement.is_last_resort(BranchIx(*at))).collect();
+            assert_eq!(taken, expected, "{rule}");
         }
     }
 

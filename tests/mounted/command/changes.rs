@@ -118,16 +118,7 @@ fn a_directory_whose_name_has_separators_keeps_its_rule() {
 fn mount_with_remount_changes_options_and_flags() {
     needs!(mounting());
     let pool = pool();
-    let remount = |options: &str| {
-        let helper = daemon::helper().unwrap();
-        command(helper)
-            .arg("ignored")
-            .arg(pool.path())
-            .arg("-o")
-            .arg(format!("remount,{options}"))
-            .output()
-            .unwrap()
-    };
+    let remount = |options: &str| remount(&pool, options);
     let done = remount("rw,create=mfs,attr-timeout=3,user_id=0,group_id=0");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(output_of(&["get", &at(&pool), "create"]), "mfs\n");
@@ -167,11 +158,7 @@ fn mount_with_remount_changes_options_and_flags() {
 fn a_remount_is_synchronous_and_refuses_contradictions_as_a_mount() {
     needs!(mounting());
     let pool = pool();
-    let remount = |options: &str| {
-        let helper = daemon::helper().unwrap();
-        let options = format!("remount,{options}");
-        command(helper).arg("ignored").arg(pool.path()).args(["-o", &options]).output().unwrap()
-    };
+    let remount = |options: &str| remount(&pool, options);
     for together in
         ["category.create=mfs,func.create=ff", "mlimit=1G,create=mfs", "mlimit=1G,minfreespace=5M"]
     {
@@ -199,15 +186,11 @@ fn a_remount_is_synchronous_and_refuses_contradictions_as_a_mount() {
 fn a_remount_does_not_pass_over_a_cache_that_cannot_change() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("page-cache=writeback").mount();
-    let remount = |options: &str| {
-        let helper = daemon::helper().unwrap();
-        command(helper).arg("ignored").arg(pool.path()).args(["-o", options]).output().unwrap()
-    };
-    let refused = remount("remount,rw,cache.writeback=false");
+    let refused = remount(&pool, "rw,cache.writeback=false");
     assert_ne!(refused.code, 0);
     assert!(refused.stderr.contains("negotiated at the mount"), "{}", refused.stderr);
     // As it was mounted.
-    let same = remount("remount,rw,cache.files=full,cache.writeback=true");
+    let same = remount(&pool, "rw,cache.files=full,cache.writeback=true");
     assert_eq!(same.code, 0, "{}", same.stderr);
     assert_eq!(output_of(&["get", &at(&pool), "page-cache"]), "writeback\n");
 }

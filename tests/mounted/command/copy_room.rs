@@ -26,11 +26,10 @@ fn nothing_is_changed_where_the_pool_is_not_mounted_or_read_only() {
         );
     };
     let copied = [text(&from), &at(&pool)];
-    let remount = |options: &str| sh(Path::new("/"), &format!("mount -i -o remount,{options} {}", at(&pool)));
-    remount("ro");
+    assert_eq!(remount(&pool, "ro").code, 0);
     refused(&[&["copy"], &copied[..]].concat(), 1, "mounted read-only");
     refused(&["check", &at(&pool), "--fix"], 1, "mounted read-only");
-    remount("rw");
+    assert_eq!(remount(&pool, "rw").code, 0);
     // Its mount goes with its last user.
     let held = fs::File::create(pool.at("held")).unwrap();
     sh(Path::new("/"), &format!("umount -l {}", at(&pool)));

@@ -46,6 +46,13 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
     command(binary()).args(arguments).output().unwrap()
 }
 
+/// Has the mount helper change the mounted pool by these options, as mount(8) does.
+pub(crate) fn remount(pool: &Pool, options: &str) -> Finished {
+    let options = format!("remount,{options}");
+    let helper = daemon::helper().unwrap();
+    command(helper).arg("ignored").arg(pool.path()).args(["-o", &options]).output().unwrap()
+}
+
 /// Returns its output; it must succeed.
 #[track_caller]
 pub(crate) fn output_of(arguments: &[&str]) -> String {

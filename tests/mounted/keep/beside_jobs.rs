@@ -10,6 +10,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use super::crash_and_serve;
 use crate::command::{at, branch, output_of, run};
+use crate::stress::Dice;
 
 /// Threads that work, each below a directory of its own.
 const WORKERS: usize = 3;
@@ -17,22 +18,10 @@ const WORKERS: usize = 3;
 /// Files of each directory.
 const NAMES: u64 = 10;
 
-/// Pseudo-random numbers: xorshift64 (Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// A name below a worker's directory.
-    fn name(&mut self) -> String {
-        let dir = ["", "a/", "b/"][usize::try_from(self.below(3)).unwrap()];
-        format!("{dir}f{}", self.below(NAMES))
-    }
+/// A name below a worker's directory.
+fn any_name(dice: &mut Dice) -> String {
+    let dir = ["", "a/", "b/"][usize::try_from(dice.below(3)).unwrap()];
+    format!("{dir}f{}", dice.below(NAMES))
 }
 
 /// Does something below `top`; the answer is what shows of it.
@@ -66,11 +55,11 @@ fn works(pool: &Path, local: &Path, seed: u64, ended: &AtomicBool) -> Option<Str
     for top in [pool, local] {
         ["a", "b"].iter().for_each(|dir| fs::create_dir_all(top.join(dir)).unwrap());
     }
-    let mut random = Random(seed);
+    let mut dice = Dice(seed);
     let mut step = 0;
     while !ended.load(SeqCst) {
         step += 1;
-        let (which, from, to) = (random.below(14), random.name(), random.name());
+        let (which, from, to) = (dice.below(14), any_name(&mut dice), any_name(&mut dice));
         let answers = [local, pool].map(|top| act(top, which, &from, &to).map_err(|error| error.kind()));
         if answers[0] != answers[1] {
             return Some(format!("step {step}, call {which} of {from} and {to}: {answers:?}"));

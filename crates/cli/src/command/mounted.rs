@@ -1,4 +1,4 @@
-//! Whether a pool is mounted where a command is about to change it past its mount, and may be written there.
+//! Whether a pool is mounted where a command is about to change its branches directly, and may be written there.
 
 use std::path::Path;
 
@@ -7,30 +7,19 @@ use fsstack_sys::mounts::{self, MountInfo};
 
 use super::Failed;
 
-/// Checks that the directory `shown`, which was opened on the mount `id`, is in a pool that may be written.
+/// Checks that the pool with that mount point is mounted there, and may be written. Where something in it was opened on the mount
+/// `opened`, that mount counts, which may be a bind mount; 0: it is not known.
 ///
 /// # Errors
 /// The pool was unmounted, or is not mounted in this mount namespace; it is mounted read-only.
-pub(crate) fn check_opened(shown: &Path, id: u64) -> Result<(), Failed> {
-    check(shown, |mount| mount.id == id)
-}
-
-/// Checks that the pool with that mount point is mounted there, and may be written.
-///
-/// # Errors
-/// As those of [`check_opened`].
-pub(crate) fn check_mount_point(mount_point: &Path) -> Result<(), Failed> {
-    check(mount_point, |mount| mount.mount_point == mount_point)
-}
-
-fn is_read_only(mount: &MountInfo) -> bool {
-    mount.options.split(',').chain(mount.super_options.split(',')).any(|option| option == "ro")
-}
-
-fn check(shown: &Path, is_it: impl Fn(&MountInfo) -> bool) -> Result<(), Failed> {
+pub(crate) fn check_writable(mount_point: &Path, opened: u64) -> Result<(), Failed> {
     let table = mounts::list().map_err(|error| Failed::system("the mount table", &error))?;
-    let shown = Printable::path(shown);
-    match table.iter().rfind(|mount| is_it(mount)).filter(|mount| mount.is_fuse()) {
+    let is_it = |mount: &&MountInfo| match opened {
+        0 => mount.mount_point == mount_point,
+        id => mount.id == id,
+    };
+    let shown = Printable::path(mount_point);
+    match table.iter().rfind(is_it).filter(|mount| mount.is_fuse()) {
         None => Err(Failed::Dead(format!(
             "{shown}: the pool is not mounted here, though its daemon runs: nothing was changed; mount it again"
         ))),
@@ -39,4 +28,8 @@ fn check(shown: &Path, is_it: impl Fn(&MountInfo) -> bool) -> Result<(), Failed>
         ))),
         Some(_) => Ok(()),
     }
+}
+
+fn is_read_only(mount: &MountInfo) -> bool {
+    mount.options.split(',').chain(mount.super_options.split(',')).any(|option| option == "ro")
 }

@@ -37,6 +37,7 @@ use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
 use crate::command::Failed;
+use crate::command::mounted::check_writable;
 use batch::Worker;
 use fsstack_control::registry::DirectoryId;
 use links::Links;
@@ -140,7 +141,7 @@ fn open_into(plan: &Plan) -> Result<Destination, Failed> {
         Ok(Destination { fd, stat, names, branches: plan.branches.clone() })
     };
     let into = open().map_err(failed)?;
-    crate::command::mounted::check_opened(&plan.into, into.stat.mnt_id)?;
+    check_writable(&plan.mount_point, into.stat.mnt_id)?;
     let root = sys::at::open_root(&plan.mount_point).and_then(|root| sys::at::stat_fd(root.as_fd()));
     if root.map_err(failed)?.dev != into.stat.dev {
         return Err(Failed::Missing(format!(

@@ -10,7 +10,7 @@ use crate::problem::Problems;
 use crate::raw::RawOptions;
 use crate::resolve::{self, place_by_mlimit, resolve_config};
 use crate::serve::engine_settings;
-use crate::settings::{MountFlags, Privilege, Settings};
+use crate::settings::{MountFlags, Options, Privilege, Settings};
 use crate::values;
 use crate::world::World;
 use fsstack_control::Refusal;
@@ -32,12 +32,12 @@ impl Served {
             for assignment in &request.changes {
                 named.push(assign(&mut wanted, assignment, request.remount)?);
             }
-            check_together(held, &request.changes)?;
             if request.remount {
                 take_flags(&mut wanted.flags, &request.changes);
             }
             Ok((wanted, named))
         };
+        check_together(&self.settings.lock().options, &request.changes)?;
         let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
         let mut held = self.settings.lock();
         held.options.log.level = self.level.get();
@@ -59,7 +59,7 @@ impl Served {
         let flags = wanted.flags != held.flags;
         if !request.dry_run && (flags || !changes.is_empty()) {
             self.put_in_force(&wanted)?;
-            if wanted.flags.synchronous && 0 < self.union.open_by_write_path().other_way {
+            if flags && wanted.flags.synchronous && 0 < self.union.open_by_write_path().other_way {
                 notes.push("sync: files that are open by passthrough are synchronous once they are closed and opened again".to_owned());
             }
             let mut told: Vec<String> = changes.iter().map(|c| format!("{}={}", c.key, c.to)).collect();
@@ -278,8 +278,8 @@ fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Resu
 }
 
 /// Refuses assignments that a mount with all of them would refuse.
-fn check_together(held: &Settings, changes: &[Assignment]) -> Result<(), Refusal> {
-    let mut raw = RawOptions::over(held.options.clone());
+fn check_together(held: &Options, changes: &[Assignment]) -> Result<(), Refusal> {
+    let mut raw = RawOptions::over(held.clone());
     for Assignment { key, value } in changes {
         let value = value.as_deref().map(OsStr::new);
         if let Some(row) = options::find(key) {
@@ -293,8 +293,8 @@ fn check_together(held: &Settings, changes: &[Assignment]) -> Result<(), Refusal
     problem.map_or(Ok(()), Err)
 }
 
-/// Takes over the flags that the daemon acts on. The kernel neither tells that a mount is `dirsync` nor changes that at a remount, so it
-/// is only ever added.
+/// Takes over the flags that the daemon acts on. The kernel does not change `dirsync` at a remount, and the mount table does not show
+/// one that was added: so it is only ever added.
 fn take_flags(flags: &mut MountFlags, changes: &[Assignment]) {
     let words = || changes.iter().map(|assignment| assignment.key.as_str());
     flags.synchronous = words().rfind(|word| matches!(*word, "sync" | "async")) == Some("sync");

@@ -113,10 +113,16 @@ pub(super) const FLAGS: &[Row] = &[
         raw.flags.synchronous = false;
         Ok(())
     }),
-    option(&["dirsync"], Takes::Nothing, "", "Changes of directories wait for the disk.", |raw, _| {
-        raw.flags.synchronous_directories = true;
-        Ok(())
-    }),
+    option(
+        &["dirsync"],
+        Takes::Nothing,
+        "",
+        "Changes of directories wait for the disk. A remount adds it, and does not take it away.",
+        |raw, _| {
+            raw.flags.synchronous_directories = true;
+            Ok(())
+        },
+    ),
 ];
 
 /// Accepted silently.

@@ -108,7 +108,7 @@ impl Union {
         let order = || ranking.order.iter().filter(|at| !file.not_on.contains(at));
         // The policy's last resort, below the floors, is not for files that are known to be too large.
         let below_floors =
-            order().filter(|_| may_go_below && placement.has_last_resort()).map(|at| (at, true));
+            order().filter(|at| may_go_below && placement.is_last_resort(**at)).map(|at| (at, true));
         for (at, below_floor) in order().map(|at| (at, false)).chain(below_floors) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
             let has_room = |facts: &&mut Candidate| match below_floor {

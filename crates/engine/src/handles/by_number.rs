@@ -183,8 +183,7 @@ impl Tree {
         let branch = pool.branch(at);
         for _ in 0..ATTEMPTS {
             let Some(path) = self.path_of(branch, fd)? else { return Err(OpError::STALE) };
-            let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-            if CString::new(first).is_ok_and(|first| pool.hides(&first)) {
+            if is_in_hidden_folder(pool, &path) {
                 return Err(OpError::STALE);
             }
             match self.walk_to_dir(pool, &path) {
@@ -213,10 +212,7 @@ impl Tree {
         }
         let whereabouts = branch.ask(|| sys::at::whereabouts(branch.root().as_fd(), fd))?;
         let outside = match whereabouts {
-            Whereabouts::Below(path) => {
-                let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-                CString::new(first).is_ok_and(|first| pool.hides(&first))
-            }
+            Whereabouts::Below(path) => is_in_hidden_folder(pool, &path),
             // One that has several names may have another below the root.
             Whereabouts::Elsewhere => stat.nlink == 1,
             Whereabouts::Unknown => self.is_hidden(pool, branch, stat.ino)?,
@@ -268,8 +264,7 @@ impl Tree {
     ) -> Option<(Arc<Inode>, CString)> {
         let branch = pool.branch(reached.at);
         let path = self.path_of(branch, reached.fd.as_fd()).ok()??;
-        let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-        if CString::new(first).is_ok_and(|first| pool.hides(&first)) {
+        if is_in_hidden_folder(pool, &path) {
             return None;
         }
         let (dir, last) = split(&path);
@@ -444,6 +439,12 @@ fn join(mut path: Vec<u8>, below: &[CString]) -> Vec<u8> {
         path.extend_from_slice(name.to_bytes());
     }
     path
+}
+
+/// Whether `path`, below a branch's root, leads to something that the pool keeps there for itself.
+fn is_in_hidden_folder(pool: &Pool, path: &[u8]) -> bool {
+    let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+    CString::new(first).is_ok_and(|first| pool.hides(&first))
 }
 
 fn split(path: &[u8]) -> (&[u8], &[u8]) {

@@ -4,8 +4,7 @@
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 //!
 //! In a daemon that follows a dead one the kernel has lookups that the table has not counted, and forgets more than are counted.
-//! What a job has met is held apart from these counts: there is one inode for an object while a job moves it, whatever the
-//! kernel forgets.
+//! Holds of jobs are counted separately: an object has one inode while a job moves it, whatever the kernel forgets.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};

@@ -255,11 +255,11 @@ impl Moves {
     ) -> Result<()> {
         let Some(from) = copies.first().map(|copied| copied.moving.from.clone()) else { return Ok(()) };
         let exchange = Exchange { moves: self, pool, from: &from, to, copies: &copies };
-        let follow = |copied: &Copied<'_>, name| {
-            self.files.listings_follow(&self.tree, pool, name, (from.ix, copied.moving.stat.ino))
+        let follow = |copied: &Copied<'_>| {
+            let file = (from.ix, copied.moving.stat.ino);
+            copied.names().map(|name| self.files.listings_follow(&self.tree, pool, name, file)).collect()
         };
-        let names = copies.iter().flat_map(|copied| copied.names().map(move |name| (copied, name)));
-        let followed: Vec<_> = names.map(|(copied, name)| follow(copied, name)).collect();
+        let followed: Vec<Vec<_>> = copies.iter().map(follow).collect();
         let named = exchange.names(&batch.departure);
         drop(followed);
         let named = named.inspect_err(|_| self.forget_copies(copies.iter()))?;

@@ -18,7 +18,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::handles::dir_number::guard_number;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeName};
 use crate::moves::Moves;
 use crate::moves::job_move;
 use crate::moves::reasons::OBSTRUCTED;
@@ -62,10 +62,18 @@ impl Moves {
         if dir.copies().len() == 1 {
             self.tree.copy_elsewhere(&pool, dir, &name.parent, targets)?;
         }
+        // A listing that was shown the name in this copy does not find it there when it comes to another one. Before the lock, as
+        // directories are read for that.
+        let follow = |name: &InodeName| self.files.listings_follow_dir(&self.tree, &pool, name, dir);
+        let mut followed = vec![follow(&name)];
         let _tree_lock = self.tree.tree_lock.write(&pool).map_err(job_move::in_words)?;
+        let before = name;
         let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
             return Ok(false);
+        }
+        if !name.is(&before.parent, &before.name) {
+            followed.push(follow(&name));
         }
         let kept = self.tree.copies_kept(&pool, dir, from)?;
         self.tree.set_later_times(&pool, dir, &kept);
@@ -79,8 +87,6 @@ impl Moves {
         let branch = pool.branch(from);
         self.tree.keep_number(&pool, dir, Some(from));
         guard_number(&self.tree, &pool, dir, from);
-        // A listing that was shown the name in this copy does not find it there when it comes to another one.
-        let _followed = self.files.listings_follow_dir(&self.tree, &pool, &name, dir);
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);

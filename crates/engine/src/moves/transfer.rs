@@ -106,7 +106,7 @@ impl Transfer<'_> {
             None => {
                 buffer.resize(buffer.len().max(len), 0); // a small file pays for no more
                 let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
-                // What a full file system takes is not lost: the caller asks for the rest, and meets the error there.
+                // A short write counts: the next piece gets the error, if there is one.
                 match sys::file::write_at(to.0, &buffer[..read], to.1)? {
                     0 if read > 0 => return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC }),
                     written => written,

@@ -7,18 +7,19 @@
 //! it is come across first, and at the end if it never is. Names shown at the end have cookies of their own, valid in that
 //! handle; for another one nothing comes after them.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_branch::branch::FsKind;
+use fsstack_branch::branch::{Branch, FsKind};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use fsstack_sys as sys;
-use fsstack_sys::Time;
+use fsstack_sys::{Stat, Time};
 
 use super::DirHandle;
 use super::behind::is_tail;
@@ -49,8 +50,8 @@ enum Seen {
 pub(crate) struct Followed {
     /// The cookie of the last entry handed out.
     at: AtomicU64,
-    /// When the directory was opened, on the clock of file systems, which does not tick often. None: that is not known.
-    since: Option<Time>,
+    /// When the listing began at the start of the directory. None: it goes on for a former daemon.
+    since: Mutex<Option<Time>>,
     /// There are some.
     any: AtomicBool,
     names: Mutex<FollowedNames>,
@@ -72,8 +73,6 @@ struct FollowedName {
     shown: Option<(BranchIx, u64)>,
     /// Whether it was is being determined.
     asked: bool,
-    /// It is not followed: it meant another object.
-    lapsed: bool,
 }
 
 impl FollowedNames {
@@ -92,23 +91,24 @@ impl FollowedNames {
             return false;
         }
         self.positions.insert(name.clone(), self.order.len());
-        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true, lapsed: false });
+        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true });
         true
     }
 
-    /// `name` is not followed after all.
+    /// `name` is not followed after all. Its entry stays where others follow, which are counted by their cookies.
     fn lapse(&mut self, name: &CStr) {
-        if let Some(one) = self.get(name) {
-            one.lapsed = true;
+        if let Some(at) = self.positions.remove(name)
+            && at + 1 == self.order.len()
+        {
+            self.order.pop();
         }
-        self.positions.remove(name);
     }
 }
 
 impl Followed {
-    /// That of a directory that is opened now.
-    pub(crate) fn of_new() -> Self {
-        Self { since: Some(Time::coarse_now()), ..Self::default() }
+    /// When the listing began at the start of the directory, if that is known.
+    pub(crate) fn since(&self) -> Option<Time> {
+        *self.since.lock()
     }
 
     /// Its row, for another program.
@@ -148,6 +148,9 @@ impl Followed {
     /// be repeated.
     pub(crate) fn resumes(&self, pool: &Pool, cookie: u64, untaken: Option<&[(u64, Box<CStr>)]>) {
         self.goes_on(cookie);
+        if cookie == 0 {
+            *self.since.lock() = Some(Time::coarse_now());
+        }
         if !self.any.load(SeqCst) {
             return;
         }
@@ -204,12 +207,14 @@ impl Followed {
         }
         let from = if is_tail(cookie) { cookie - TAIL + 1 } else { 0 };
         let mut rest = (0_u64..).zip(&names.order).skip_while(|(at, _)| *at < from);
-        let is_left = |one: &FollowedName| one.shown.is_none() && !one.asked && !one.lapsed;
-        Ok(rest.find(|(_, one)| is_left(one)).map(|(at, one)| (one.name.clone(), TAIL + at)))
+        let is_followed =
+            |at: u64, one: &FollowedName| names.positions.get(&one.name).is_some_and(|of| *of as u64 == at);
+        let left = rest.find(|(at, one)| one.shown.is_none() && !one.asked && is_followed(*at, one));
+        Ok(left.map(|(at, one)| (one.name.clone(), TAIL + at)))
     }
 
-    /// `name` is about to leave a branch; `seen` finds out whether the listing, which has come to the given position since it was
-    /// opened then, has passed by it.
+    /// `name` is about to leave a branch; `seen` finds out whether the listing has passed by it, by the position that it has come to
+    /// and by when it began.
     fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(u64, Option<Time>) -> Seen) {
         let new = self.names.lock().add(name);
         // Later readers see that; earlier ones have published their position before they looked.
@@ -218,7 +223,7 @@ impl Followed {
             return;
         }
         let at = self.at.load(SeqCst);
-        let seen = seen(at, self.since);
+        let seen = seen(at, self.since());
         let mut names = self.names.lock();
         if let Seen::Other = seen {
             return names.lapse(name);
@@ -262,19 +267,21 @@ impl Files {
         (from, ino): (BranchIx, u64),
     ) -> FollowedMove<'_> {
         let dir = &name.parent;
-        self.follow(name, |at, _| {
-            // A program may have renamed it since the names were read.
-            match tree.stat_in(pool, dir, from, &name.name) {
-                Ok(there) if there.ino != ino => Seen::Other,
-                Err(error) if error.is_missing() => Seen::Other,
-                _ if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
-                _ => Seen::Ahead,
-            }
+        // A program may have renamed it since the names were read. Asked once, if there are listings at all.
+        let (asked, is_other) = (OnceCell::new(), || match tree.stat_in(pool, dir, from, &name.name) {
+            Ok(there) => there.ino != ino,
+            Err(error) => error.is_missing(),
+        });
+        self.follow(name, |at, _| match *asked.get_or_init(is_other) {
+            true => Seen::Other,
+            false if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
+            false => Seen::Ahead,
         })
     }
 
-    /// The directory `dir`, which has that name, is about to lose one of its copies: listings of the one above show it once. The caller
-    /// holds the tree lock exclusively.
+    /// The directory `dir`, which has that name, is about to lose one of its copies: listings of the one above show it once.
+    ///
+    /// A listing has passed by a copy only if it was there then. That is known by its birth, on the listing's own clock.
     pub(crate) fn listings_follow_dir(
         &self,
         tree: &Tree,
@@ -282,20 +289,20 @@ impl Files {
         name: &InodeName,
         dir: &Arc<Inode>,
     ) -> FollowedMove<'_> {
-        // A listing has passed by a copy only if that was there then.
-        let is_older = |on: BranchIx, since: Time| {
-            let fd = tree.dirfd(pool, dir, on)?;
-            let stat = pool.branch(on).ask(|| sys::at::stat_fd(fd.as_fd()))?;
-            // A server's clock may be another.
-            let is_local = pool.branch(on).kind.is_local();
-            Ok::<_, OpError>(is_local && stat.btime.is_some_and(|born| born < since))
+        let birth = |on: BranchIx| {
+            let branch = pool.branch(on);
+            let fd = tree.dirfd(pool, dir, on).ok().filter(|_| branch.kind.is_local())?;
+            branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?.btime.map(|born| (on, born))
         };
+        let (asked, births) =
+            (OnceCell::new(), || dir.copies().into_iter().filter_map(birth).collect::<Vec<_>>());
         self.follow(name, |at, since| {
-            let has_passed = |on: &BranchIx| {
-                since.is_some_and(|since| is_older(*on, since).unwrap_or(false))
+            let has_passed = |(on, born): &&(BranchIx, Time)| {
+                since.is_some_and(|since| *born < since)
                     && self.has_passed((tree, pool), &name.parent, (*on, &name.name), at)
             };
-            dir.copies().into_iter().find(has_passed).map_or(Seen::Ahead, Seen::Passed)
+            let passed = asked.get_or_init(births).iter().find(has_passed);
+            passed.map_or(Seen::Ahead, |(on, _)| Seen::Passed(*on))
         })
     }
 
@@ -353,4 +360,10 @@ fn comes_behind(pool: &Pool, of: u64, cookie: u64) -> bool {
         cookie & WIDE != 0 && on.is_none_or(|on| on.kind != FsKind::LocalHashed)
     };
     from < turn || from == turn && (cookie < of || is_hash(of) || is_hash(cookie))
+}
+
+/// Whether the directory on the branch `on` was surely made after `since`: its birth may be ahead of the clock by a tick.
+pub(super) fn is_younger(on: &Branch, dir: &Stat, since: Option<Time>) -> bool {
+    let born = dir.btime.filter(|_| dir.is_dir() && on.kind.is_local());
+    born.zip(since).is_some_and(|(born, since)| born > Time { sec: since.sec + 1, ..since })
 }

@@ -22,11 +22,12 @@ use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_identity::number::hash_name;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat, Time};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags, Time};
 
 use crate::inode::Inode;
 use crate::opened::behind::{self, Behind, is_tail};
 use crate::opened::cookie::{DOT_DOT, FIRST_OWN, HASHED_SHIFT, PLACE_BITS, WIDE, branch_of, turn_of, wide};
+use crate::opened::followed::is_younger;
 use crate::opened::last_answer::LastAnswer;
 use crate::opened::listing_memory::{Allowance, ListingMemory};
 use crate::pool::Pool;
@@ -64,8 +65,6 @@ pub struct Listing {
     pub(super) short: bool,
     /// Cookies of the entries read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     pub(super) own: Vec<u64>,
-    /// When it was opened, on the clock of file systems. None: that is not known.
-    since: Option<Time>,
     /// Number of names handed out since the start; None: it began elsewhere.
     pub(crate) shown: Option<u32>,
     /// The entries that were handed out last.
@@ -98,7 +97,6 @@ impl Listing {
             wide: HashMap::new(),
             short: false,
             own: Vec::new(),
-            since: Some(Time::coarse_now()),
             shown: None,
             last: LastAnswer::default(),
             noatime,
@@ -157,7 +155,6 @@ impl Listing {
 
     fn go_to(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
-            self.since = self.since.map(|_| Time::coarse_now());
             self.short = false;
             self.own = Vec::new();
             self.wide = HashMap::new();
@@ -246,11 +243,17 @@ impl Listing {
         branch.ask(|| stream.entries.seek(0))
     }
 
-    /// The next entry, or None at the end. It must be given to [`Self::took`] or [`Self::put_back`].
+    /// The next entry of the listing, which began at the start of the directory at `since`, or None at the end. It must be given to [`Self::took`] or [`Self::put_back`].
     ///
     /// # Errors
     /// At the end: EIO if it may not be the whole directory that was listed.
-    pub(crate) fn next(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+    pub(crate) fn next(
+        &mut self,
+        tree: &Tree,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        since: Option<Time>,
+    ) -> Result<Option<Read>> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
@@ -279,7 +282,7 @@ impl Listing {
                 }
                 continue;
             };
-            match self.is_shown(tree, pool, dir, &read) {
+            match self.is_shown((tree, pool), dir, &read, since) {
                 Ok(true) => return self.owned(read).map(Some),
                 Ok(false) => {}
                 Err(error) => {
@@ -448,15 +451,14 @@ impl Listing {
         Ok(())
     }
 
-    /// Whether the object was surely made since the listing was opened: times of new objects may be a tick ahead of the clock.
-    fn is_younger(&self, on: &Branch, stat: &Stat) -> bool {
-        // A server's clock may be another.
-        let born = stat.btime.filter(|_| on.kind.is_local()).zip(self.since);
-        born.is_some_and(|(born, since)| born > Time { sec: since.sec + 1, ..since })
-    }
-
     /// A name that an earlier copy of the directory has was shown there.
-    fn is_shown(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
+    fn is_shown(
+        &mut self,
+        (tree, pool): (&Tree, &Pool),
+        dir: &Arc<Inode>,
+        read: &Read,
+        since: Option<Time>,
+    ) -> Result<bool> {
         if is_private(pool, dir, &read.name) {
             return Ok(false);
         }
@@ -474,11 +476,8 @@ impl Listing {
         }
         for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
             match tree.stat_in(pool, dir, earlier, &read.name) {
-                // One that is younger than the listing may have been passed by before it was there.
-                Ok(stat)
-                    if self.names.is_none()
-                        && stat.is_dir()
-                        && self.is_younger(pool.branch(earlier), &stat) => {}
+                // It may have been made behind the listing.
+                Ok(stat) if self.names.is_none() && is_younger(pool.branch(earlier), &stat, since) => {}
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
                         tree.report_clash(pool, dir, read.at, &read.name);

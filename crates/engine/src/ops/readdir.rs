@@ -57,7 +57,7 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (followed, is_kept) = (Followed::of_new(), AtomicBool::new(false));
+        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
         let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
@@ -176,7 +176,7 @@ impl Union {
 
     /// The next entry of the copies, and behind them of the entries that have moved past the listing.
     fn next_read(&self, pool: &Pool, open: &DirHandle, listing: &mut Listing) -> Result<Option<Read>> {
-        let read = match listing.next(&self.tree, pool, &open.inode) {
+        let read = match listing.next(&self.tree, pool, &open.inode, open.followed.since()) {
             Err(error) if listing.behind.is_due && pool.settings.degraded == Degraded::Catalogue => {
                 self.next_offline(pool, &open.inode, listing, error)?
             }

@@ -67,7 +67,7 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     thread::raise_nofile_limit();
     let status = pool.client().status()?;
     if wish.fix || wish.prune {
-        mounted::check_mount_point(&pool.entry.mount_point())?;
+        mounted::check_writable(&pool.entry.mount_point(), 0)?;
     }
     if wish.prune {
         let daemon = Arc::new(BesideDaemon::new(daemon_of_this_user(&pool)?, pool.client(), &status));
