@@ -55,7 +55,7 @@ fn hundreds_of_units_build_with_two_jobs() {
         Ok(sources) => sources,
         Err(skip) => return skip.announce(),
     };
-    let pool = build(&sources, PART, Duration::from_secs(170));
+    let pool = build(&sources, PART, Duration::from_secs(330));
     let objects: u32 = sh(pool.path(), "find src -name '*.o' | wc -l").parse().unwrap();
     assert!(200 < objects, "{objects} objects");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::Pool;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, Skip, mounts, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Skip, mounts, needs};
 
 const EIO: Option<i32> = Some(5);
 
@@ -41,10 +41,11 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing.
+/// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing. Its files keep their
+/// numbers when it is started again: otherwise they depend on which name is asked for first.
 fn pool_of_two() -> Pool {
     let pool = lab::pool()
-        .served_branch("a")
+        .branch("a", Kind::Numbered)
         .tmp_branch("b")
         .option("create=ff")
         .option("write-path=stacked")

@@ -8,7 +8,9 @@ use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::{output_of, refused};
-use crate::handles::{HeldHandle, check, check_stale, fill, forget, hold, hold_all, moved, open, over};
+use crate::handles::{
+    HeldHandle, check, check_stale, fill, forget, forget_everywhere, hold, hold_all, moved, open, over,
+};
 use crate::handles_elsewhere::index;
 use crate::hung_branches::{FrozenDaemon, lasting_a_second, until};
 use crate::script::{passthrough, sh};
@@ -252,7 +254,7 @@ fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     assert!(dead.contains(&written), "{written:?}");
     assert_eq!(errno_of(file.metadata().map(drop)), Some(Errno::IO.raw_os_error()));
     drop(file);
-    forget();
+    forget_everywhere(&pool);
     assert_eq!(open(&pool, &held, OFlags::PATH).err(), OUT_OF_REACH);
 }
 

@@ -75,7 +75,7 @@ impl Default for Builder {
             helper: None,
             layout: Layout::default(),
             // Below nextest's time limit of a test.
-            limit: Duration::from_secs(170),
+            limit: Duration::from_secs(330),
             alone: false,
         }
     }
