@@ -1,7 +1,7 @@
 //! A large C build in the pool: OpenSSL's own, with its generated files, archives and dependencies.
 //!
-//! `cargo xtask test` builds a part (some 280 compilation units); `--tier long` all thousand, and then links and runs
-//! the library made in the pool.
+//! `cargo xtask test` builds a part (some 80 compilation units); `--tier long` all thousand, and then links and runs the
+//! library made in the pool.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,11 +44,11 @@ fn build(sources: &Path, targets: &str, limit: Duration) -> Pool {
     pool
 }
 
-/// A library, and the objects of two directories, by their names in the makefile.
-const PART: &str = "libssl.a $(grep -oE '^crypto/(x509|evp)/libcrypto-lib-[^:]*[.]o' Makefile)";
+/// A library.
+const PART: &str = "libssl.a";
 
 #[test]
-fn hundreds_of_units_build_with_two_jobs() {
+fn a_library_builds_with_two_jobs() {
     // `prove` is in the full perl package, which the build's configuration needs.
     needs!(mounting(), program("gcc"), program("make"), program("prove"));
     let sources = match sources() {
@@ -57,7 +57,7 @@ fn hundreds_of_units_build_with_two_jobs() {
     };
     let pool = build(&sources, PART, Duration::from_secs(330));
     let objects: u32 = sh(pool.path(), "find src -name '*.o' | wc -l").parse().unwrap();
-    assert!(200 < objects, "{objects} objects");
+    assert!(50 < objects, "{objects} objects");
 }
 
 #[test]

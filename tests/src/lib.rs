@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `engine` | unit | nothing: the engine on temporary directories, a file an operation |
 //! | `model` | model | nothing for a plain directory, root and /dev/fuse for the pool |
+//! | `compare` | compare | root, /dev/fuse, loop devices: random calls as on a local disk, beside jobs, deaths and lost branches |
 //! | `faults` | faults | the feature `fault`: every system call fails once |
 //! | `mounted` | mounted | root and /dev/fuse: real mounts, real programs |
 //! | `nfs` | nfs | root, nfs-ganesha |

@@ -32,6 +32,9 @@ pub(crate) struct Test {
     /// Seconds for each model of the tier `models`, in place of a number of orders.
     #[arg(long, value_name = "N")]
     model_seconds: Option<u32>,
+    /// Seconds for each test of the tier `compare`, in place of eight.
+    #[arg(long, value_name = "N")]
+    compare_seconds: Option<u32>,
 }
 
 /// Tests with the same requirements.
@@ -41,6 +44,8 @@ enum Tier {
     Unit,
     /// Random acts compared with a model and with a plain directory.
     Model,
+    /// Random calls in a pool and on a local disk, while jobs move files, the daemon dies and branches go.
+    Compare,
     /// Code with threads, in many orders of them, by a model checker.
     Models,
     /// Every system call failed once.
@@ -85,6 +90,7 @@ impl TestTransport {
         match (tier, self) {
             (Tier::Unit, _) => "unit",
             (Tier::Model, _) => "model",
+            (Tier::Compare, _) => "compare",
             (Tier::Models, _) => "models",
             (Tier::Faults, _) => "faults",
             (Tier::Power, _) => "power",
@@ -100,6 +106,20 @@ impl TestTransport {
             (Tier::Long, Self::Ring) => "long, ring",
             (Tier::Long, _) => "long",
         }
+    }
+
+    /// Arguments for cargo, one list per command. What commands and jobs do does not depend on the transport: their tests, a third
+    /// of the time, run by the first one.
+    fn commands(self, tier: Tier, runner: Runner) -> Vec<Vec<&'static str>> {
+        let mut commands = tier.commands(runner);
+        if (tier, self) == (Tier::Mounted, Self::Ring) {
+            let without: &[&str] = match runner {
+                Runner::Nextest => &["-E", "not test(/^command::/)"],
+                Runner::Cargo => &["--", "--skip", "command::"],
+            };
+            commands.iter_mut().for_each(|command| command.extend(without));
+        }
+        commands
     }
 
     /// Makes the tests of `run` use this transport.
@@ -120,6 +140,9 @@ impl TestTransport {
 /// How long a model runs (`fsstack_sync::model::SECONDS`).
 const MODEL_SECONDS: &str = "FSSTACK_MODEL_SECONDS";
 
+/// How long a test of the tier `compare` runs (tests/compare/main.rs).
+const COMPARE_SECONDS: &str = "FSSTACK_COMPARE";
+
 /// The crates that have models, on a model checker's threads and locks.
 const MODELS: &[&str] =
     &["-p", "fsstack-branch", "-p", "fsstack-engine", "-p", "fsstack-fuse", "--features", "shuttle", "--lib"];
@@ -129,16 +152,25 @@ const LONG: &[&str] = &["--profile", "long", "--run-ignored", "only"];
 
 impl Tier {
     /// Tiers that run if none is named.
-    const ALWAYS: &[Self] =
-        &[Self::Unit, Self::Model, Self::Models, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
+    const ALWAYS: &[Self] = &[
+        Self::Unit,
+        Self::Model,
+        Self::Compare,
+        Self::Models,
+        Self::Faults,
+        Self::Power,
+        Self::Mounted,
+        Self::Posix,
+    ];
 
     /// Transports of the tier, one after the other.
     fn transports(self) -> &'static [TestTransport] {
         match self {
             Self::Mounted | Self::Posix | Self::Long => &[TestTransport::Dev, TestTransport::Ring],
-            // The model's tests choose their transport; the faults are below the transports.
+            // The tests of model and compare choose their transport; the faults are below the transports.
             Self::Unit
             | Self::Model
+            | Self::Compare
             | Self::Models
             | Self::Faults
             | Self::Power
@@ -157,6 +189,7 @@ impl Tier {
             Self::NfsGuest => "release",
             Self::Unit
             | Self::Model
+            | Self::Compare
             | Self::Models
             | Self::Faults
             | Self::Power
@@ -179,7 +212,7 @@ impl Tier {
             Self::Power | Self::PowerLong => needs::loops(),
             Self::Mounted | Self::Long => needs::mounting(),
             Self::Dist => needs::mounting().and_then(|()| dist::able()),
-            Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
+            Self::Compare | Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
             Self::Lab => lab::able(),
         }
     }
@@ -199,6 +232,7 @@ impl Tier {
                 vec!["test", "--doc", "--workspace"],
             ],
             Self::Model => one("model"),
+            Self::Compare => one("compare"),
             Self::Models => vec![match runner {
                 Runner::Nextest => [with(MODELS), vec!["-E", "test(models::)"]].concat(),
                 Runner::Cargo => [with(MODELS), vec!["models::"]].concat(),
@@ -222,6 +256,12 @@ impl Tier {
 }
 
 impl Test {
+    /// Variables that say how long tests run.
+    fn lengths(&self) -> Vec<(&'static str, String)> {
+        let lengths = [(MODEL_SECONDS, self.model_seconds), (COMPARE_SECONDS, self.compare_seconds)];
+        lengths.into_iter().filter_map(|(name, seconds)| Some((name, seconds?.to_string()))).collect()
+    }
+
     /// Runs everything and prints the table; fails if anything failed.
     pub(crate) fn run(self) -> Result<()> {
         // Tests that lack a program report a skip themselves.
@@ -249,7 +289,7 @@ impl Test {
                 (Err(e), _) => ReportRow::new(name).failed(format!("{e:#}")),
                 (Ok(_), Err(skip)) => ReportRow::new(name).skipped(skip.to_string()),
                 (Ok(helper), Ok(())) => {
-                    timed(|| run_tier(tier, transport, (runner, self.model_seconds), helper))
+                    timed(|| run_tier(tier, transport, (runner, &self.lengths()), helper))
                 }
             });
         }
@@ -304,7 +344,7 @@ fn checks() -> Vec<ReportRow> {
 fn run_tier(
     tier: Tier,
     transport: TestTransport,
-    (runner, model_seconds): (Runner, Option<u32>),
+    (runner, lengths): (Runner, &[(&str, String)]),
     helper: &PathBuf,
 ) -> ReportRow {
     let mut row = ReportRow::new(transport.of(tier));
@@ -316,7 +356,13 @@ fn run_tier(
         // The stress test runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),
-        Tier::Unit | Tier::Model | Tier::Models | Tier::Faults | Tier::Power | Tier::PowerLong => Ok(()),
+        Tier::Unit
+        | Tier::Model
+        | Tier::Compare
+        | Tier::Models
+        | Tier::Faults
+        | Tier::Power
+        | Tier::PowerLong => Ok(()),
     };
     if let Err(e) = installed {
         return row.failed(format!("{e:#}"));
@@ -327,12 +373,8 @@ fn run_tier(
     if [Tier::Power, Tier::PowerLong].contains(&tier) {
         return power::run(row, &tier.commands(runner), helper, tier == Tier::PowerLong);
     }
-    for args in tier.commands(runner) {
-        let run = exec::cargo().args(&args);
-        let run = match model_seconds {
-            Some(seconds) => run.env(MODEL_SECONDS, seconds.to_string()),
-            None => run,
-        };
+    for args in transport.commands(tier, runner) {
+        let run = lengths.iter().fold(exec::cargo().args(&args), |run, (name, value)| run.env(name, value));
         row = match run_counted(transport.set_on(run), helper) {
             Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),

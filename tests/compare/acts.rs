@@ -1,0 +1,230 @@
+//! What a program does, below a directory, by relative paths.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, renameat_with, setxattr};
+
+use crate::dice::Dice;
+
+/// Directories, besides the one that all is in.
+const DIRS: [&str; 4] = ["p", "q", "p/s", "r"];
+
+/// Names of files in each directory.
+const FILES: u64 = 8;
+
+/// Files that a program holds open.
+pub(crate) const SLOTS: usize = 4;
+
+/// The extended attribute that programs set.
+const XATTR: &str = "user.mark";
+
+/// Times that programs set are before this many seconds of the epoch; others are the present.
+const SET_TIMES: u64 = 1000;
+
+/// An act, with all that is random in it.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Rename(String, String),
+    RenameWith(String, String, RenameFlags),
+    RenameDir(String, String),
+    Link(String, String),
+    Symlink(String, String),
+    Readlink(String),
+    Create(String),
+    Write(String, u8, usize),
+    Append(String, u8),
+    Truncate(String, u64),
+    Unlink(String),
+    Mkdir(String),
+    Rmdir(String),
+    Chmod(String, u32),
+    SetTime(String, u64),
+    SetXattr(String, u8),
+    Xattr(String),
+    Stat(String),
+    List(String),
+    Read(String),
+    Open(usize, String),
+    OpenUnnamed(usize),
+    LinkOpen(usize, String),
+    WriteOpen(usize, u64, u8),
+    ReadOpen(usize),
+    StatOpen(usize),
+    TruncateOpen(usize, u64),
+    SyncOpen(usize),
+    CloseOpen(usize),
+}
+
+impl Act {
+    pub(crate) fn any(dice: &mut Dice) -> Self {
+        let byte = b'a' + u8::try_from(dice.below(26)).unwrap();
+        let slot = usize::try_from(dice.below(SLOTS as u64)).unwrap();
+        let (from, to) = (file(dice), file(dice));
+        let dir = |dice: &mut Dice| (*dice.one_of(&DIRS)).to_owned();
+        match dice.below(60) {
+            0..=6 => Self::Rename(from, to),
+            7 => Self::RenameWith(from, to, RenameFlags::EXCHANGE),
+            8 => Self::RenameWith(from, to, RenameFlags::NOREPLACE),
+            9 | 10 => Self::RenameDir(dir(dice), dir(dice)),
+            11..=13 => Self::Link(from, to),
+            14 => Self::Symlink(from, to),
+            15 => Self::Readlink(from),
+            16 | 17 => Self::Create(from),
+            18..=20 => Self::Write(from, byte, usize::try_from(dice.below(20_000)).unwrap()),
+            21 => Self::Append(from, byte),
+            22 => Self::Truncate(from, dice.below(9000)),
+            23 | 24 => Self::Unlink(from),
+            25..=29 => Self::Mkdir(dir(dice)),
+            30 => Self::Rmdir(dir(dice)),
+            31 => Self::Chmod(from, *dice.one_of(&[0o600, 0o640, 0o755])),
+            32 => Self::SetTime(from, dice.below(SET_TIMES)),
+            33 => Self::SetXattr(from, byte),
+            34 => Self::Xattr(from),
+            35..=38 => Self::Stat(from),
+            39..=41 => Self::List(if dice.below(2) == 0 { String::new() } else { dir(dice) }),
+            42..=44 => Self::Read(from),
+            45..=47 => Self::Open(slot, from),
+            48 => Self::OpenUnnamed(slot),
+            49 => Self::LinkOpen(slot, to),
+            50..=52 => Self::WriteOpen(slot, dice.below(9000), byte),
+            53..=55 => Self::ReadOpen(slot),
+            56 => Self::StatOpen(slot),
+            57 => Self::TruncateOpen(slot, dice.below(9000)),
+            58 => Self::SyncOpen(slot),
+            _ => Self::CloseOpen(slot),
+        }
+    }
+
+    /// Whether nothing changes by it.
+    pub(crate) fn only_asks(&self) -> bool {
+        matches!(self, Self::Readlink(_) | Self::Xattr(_) | Self::Stat(_) | Self::List(_) | Self::Read(_))
+    }
+
+    /// Whether it is about a file that is open.
+    pub(crate) fn is_of_an_open_file(&self) -> bool {
+        matches!(
+            self,
+            Self::LinkOpen(..)
+                | Self::WriteOpen(..)
+                | Self::ReadOpen(_)
+                | Self::StatOpen(_)
+                | Self::TruncateOpen(..)
+                | Self::SyncOpen(_)
+        )
+    }
+
+    /// Does it below `top`, where `open` are the open files; the answer is what shows of it.
+    pub(crate) fn take(&self, top: &Path, open: &mut [Option<File>; SLOTS]) -> io::Result<String> {
+        let at = |name: &str| top.join(name);
+        match self {
+            Self::Rename(from, to) | Self::RenameDir(from, to) => fs::rename(at(from), at(to))?,
+            Self::RenameWith(from, to, flags) => renameat_with(CWD, at(from), CWD, at(to), *flags)?,
+            Self::Link(from, to) => fs::hard_link(at(from), at(to))?,
+            Self::Symlink(target, name) => symlink(target, at(name))?,
+            Self::Readlink(name) => return Ok(fs::read_link(at(name))?.display().to_string()),
+            Self::Create(name) => drop(File::create_new(at(name))?),
+            Self::Write(name, byte, size) => fs::write(at(name), vec![*byte; *size])?,
+            Self::Append(name, byte) => {
+                io::Write::write_all(&mut OpenOptions::new().append(true).open(at(name))?, &[*byte; 100])?;
+            }
+            Self::Truncate(name, size) => {
+                OpenOptions::new().write(true).open(at(name))?.set_len(*size)?;
+            }
+            Self::Unlink(name) => fs::remove_file(at(name))?,
+            Self::Mkdir(name) => fs::create_dir(at(name))?,
+            Self::Rmdir(name) => fs::remove_dir(at(name))?,
+            Self::Chmod(name, mode) => fs::set_permissions(at(name), Permissions::from_mode(*mode))?,
+            Self::SetTime(name, seconds) => {
+                let time = SystemTime::UNIX_EPOCH + Duration::from_secs(*seconds);
+                OpenOptions::new().write(true).open(at(name))?.set_modified(time)?;
+            }
+            Self::SetXattr(name, byte) => setxattr(at(name), XATTR, &[*byte; 20], XattrFlags::empty())?,
+            Self::Xattr(name) => return mark(&at(name)),
+            Self::Stat(name) => return attributes(&fs::symlink_metadata(at(name))?).map_or_else(Err, Ok),
+            Self::List(name) => return list(&at(name)),
+            Self::Read(name) => return Ok(digest(&fs::read(at(name))?)),
+            Self::Open(slot, name) => {
+                open[*slot] = Some(OpenOptions::new().read(true).write(true).open(at(name))?);
+            }
+            Self::OpenUnnamed(slot) => {
+                let tmpfile = i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap();
+                let mut options = OpenOptions::new();
+                std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, tmpfile);
+                open[*slot] = Some(options.read(true).write(true).open(top)?);
+            }
+            Self::LinkOpen(slot, to) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                let fd = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+                rustix::fs::linkat(CWD, fd, CWD, at(to), rustix::fs::AtFlags::SYMLINK_FOLLOW)?;
+            }
+            Self::WriteOpen(slot, offset, byte) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                file.write_all_at(&[*byte; 3000], *offset)?;
+            }
+            Self::ReadOpen(slot) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap()];
+                file.read_exact_at(&mut bytes, 0)?;
+                return Ok(digest(&bytes));
+            }
+            Self::StatOpen(slot) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                return attributes(&file.metadata()?);
+            }
+            Self::TruncateOpen(slot, size) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                file.set_len(*size)?;
+            }
+            Self::SyncOpen(slot) => {
+                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+                file.sync_all()?;
+            }
+            Self::CloseOpen(slot) => open[*slot] = None,
+        }
+        Ok(String::new())
+    }
+}
+
+fn file(dice: &mut Dice) -> String {
+    let dir = dice.below(2 + DIRS.len() as u64);
+    let dir =
+        usize::try_from(dir).ok().and_then(|n| DIRS.get(n)).map_or(String::new(), |dir| format!("{dir}/"));
+    format!("{dir}f{}", dice.below(FILES))
+}
+
+/// Attributes that are the same on every file system. A time counts if a program set it.
+pub(crate) fn attributes(stat: &fs::Metadata) -> io::Result<String> {
+    let mode = stat.mode();
+    if stat.is_dir() {
+        return Ok(format!("directory {mode:o}"));
+    }
+    let set = stat.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(u64::MAX, |time| time.as_secs());
+    let time = if set < SET_TIMES { format!(", of {set}") } else { String::new() };
+    Ok(format!("{mode:o}, {} bytes, {} links{time}", stat.len(), stat.nlink()))
+}
+
+/// The extended attribute of `path`.
+pub(crate) fn mark(path: &Path) -> io::Result<String> {
+    let mut value = [0; 64];
+    let size = getxattr(path, XATTR, &mut value[..])?;
+    Ok(String::from_utf8_lossy(&value[..size]).into_owned())
+}
+
+/// The names in `dir`, each as often as it is listed.
+pub(crate) fn list(dir: &Path) -> io::Result<String> {
+    let names: io::Result<Vec<_>> = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect();
+    let mut names = names?;
+    names.sort();
+    Ok(names.join(OsStr::new(" ")).to_string_lossy().into_owned())
+}
+
+/// The runs of equal bytes.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let runs = bytes.chunk_by(|one, next| one == next);
+    runs.map(|run| format!("{}{:?}", run.len(), char::from(run[0]))).collect::<Vec<_>>().join(" ")
+}

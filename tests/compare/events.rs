@@ -1,0 +1,90 @@
+//! What happens to a pool while programs use it.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use fsstack_lab::shell::{Finished, command};
+use fsstack_lab::{Pool, daemon};
+
+use crate::dice::Dice;
+use crate::{BRANCHES, WORKERS};
+
+/// Longest pause before an event, and longest absence of a branch, in milliseconds.
+const PAUSE: u64 = 600;
+
+/// The kinds of events of a test.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Events {
+    /// Branches are drained and taken back, directories gathered, the pool balanced; jobs are cancelled.
+    pub(crate) jobs: bool,
+    /// How often the daemon is killed, and a keeper starts another: a third time within a minute would end the pool.
+    pub(crate) deaths: u8,
+    /// The daemon is replaced.
+    pub(crate) upgrades: bool,
+    /// Branches are unmounted, and mounted again.
+    pub(crate) lose_branches: bool,
+}
+
+/// Runs the command to its end.
+pub(crate) fn fsstack(arguments: &[&str]) -> Finished {
+    let binary = daemon::helper().unwrap().with_file_name("fsstack");
+    command(binary).args(arguments).limit(Duration::from_secs(120)).output().unwrap()
+}
+
+impl Events {
+    /// Has something happen to `pool`; `away` says that a branch is away.
+    pub(crate) fn one(&mut self, pool: &mut Pool, dice: &mut Dice, away: &AtomicBool) {
+        pause(dice);
+        match dice.below(8) {
+            0 | 1 if self.deaths > 0 => {
+                self.deaths -= 1;
+                if let Some(dies) = pool.daemon().child() {
+                    dies.kill().unwrap();
+                }
+            }
+            2 if self.upgrades => {
+                let upgraded = fsstack(&["upgrade", pool.path().to_str().unwrap()]);
+                // A job refuses it.
+                assert!(upgraded.code <= 1, "{}", upgraded.stderr);
+            }
+            3 | 4 if self.lose_branches => {
+                let name = dice.one_of(&BRANCHES);
+                away.store(true, SeqCst);
+                pool.branch_mut(name).unmount_lazily();
+                pause(dice);
+                pool.branch_mut(name).remount();
+                away.store(false, SeqCst);
+                pause(dice);
+            }
+            _ if self.jobs => job(pool, dice),
+            _ => {}
+        }
+    }
+}
+
+fn pause(dice: &mut Dice) {
+    std::thread::sleep(Duration::from_millis(dice.below(PAUSE)));
+}
+
+/// Runs a job, whatever comes of it: names that were just changed may stay.
+fn job(pool: &Pool, dice: &mut Dice) {
+    let at = pool.path().to_str().unwrap();
+    let name = *dice.one_of(&BRANCHES);
+    let branch = pool.branch(name).path().to_str().unwrap();
+    let top = pool.at(dice.below(WORKERS as u64).to_string()).display().to_string();
+    match dice.below(6) {
+        0..=2 => {
+            std::thread::scope(|scope| {
+                let drain = scope.spawn(|| fsstack(&["branch", "drain", at, branch]));
+                if dice.below(4) == 0 {
+                    pause(dice);
+                    fsstack(&["job", "cancel", at, "1"]);
+                }
+                drain.join().unwrap();
+            });
+            fsstack(&["branch", "mode", at, branch, "RW"]);
+        }
+        3 | 4 => drop(fsstack(&["consolidate", at, &top, "--to", branch])),
+        _ => drop(fsstack(&["balance", at])),
+    }
+}

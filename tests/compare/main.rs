@@ -1,0 +1,136 @@
+//! Programs do the same at random in a pool and on a local disk, while jobs move their files, the daemon dies or is replaced,
+//! and branches go and come: each call has the same answer, and in the end there is the same.
+//!
+//! A few seconds for each test, or FSSTACK_COMPARE seconds (`cargo xtask test --tier compare --compare-seconds 600`). A failure
+//! names its seed: FSSTACK_COMPARE_SEED repeats the options and what the programs do, though not the moments at which jobs and
+//! deaths meet them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod acts;
+mod dice;
+mod events;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime};
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+
+use dice::Dice;
+use events::Events;
+use worker::{Worker, tree};
+
+/// Programs, each in a directory of its own.
+const WORKERS: usize = 3;
+
+/// The branches.
+const BRANCHES: [&str; 3] = ["a", "b", "c"];
+
+/// Longest time with one pool: the next one has other options.
+const ROUND: Duration = Duration::from_secs(12);
+
+/// Options of which each round takes one a line.
+const OPTIONS: [&[&str]; 5] = [
+    &["create=rand", "create=mfs", "create=ff"],
+    &["write-path=auto", "write-path=stacked", "write-path=stacked,page-cache=on", "page-cache=writeback"],
+    &["attr-timeout=1", "attr-timeout=0,entry-timeout=0"],
+    &["nfs-export", "catalogue=on", "xattr=on"],
+    &["out-of-band=timeout", "out-of-band=never", "out-of-band=watch"],
+];
+
+fn from_environment(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Compares for the time that is set, with `options` and what `events` lets happen.
+fn compare(options: &[&str], events: Events) {
+    let seconds = from_environment("FSSTACK_COMPARE").unwrap_or(8);
+    let ends = Instant::now() + Duration::from_secs(seconds);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let mut seed = from_environment("FSSTACK_COMPARE_SEED").unwrap_or(now.as_secs() << 8 | 1);
+    loop {
+        round(options, events, seed, ends.min(Instant::now() + ROUND));
+        if ends <= Instant::now() {
+            return;
+        }
+        seed += 1;
+    }
+}
+
+/// Compares with one pool until `ends`.
+fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
+    let mut dice = Dice::new(seed);
+    let chosen = OPTIONS.map(|options| *dice.one_of(options)).join(",");
+    let pool = BRANCHES.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
+    let pool = options.iter().fold(pool.option("minfreespace=8M").option(&chosen), |pool, o| pool.option(o));
+    let mut pool = pool.mount();
+    let local = tempfile::tempdir().unwrap();
+    let about = format!("FSSTACK_COMPARE_SEED={seed} ({chosen})");
+    eprintln!("{about}");
+    let tops: Vec<_> = (0..WORKERS)
+        .map(|n| [local.path().to_owned(), pool.path().to_owned()].map(|top| top.join(n.to_string())))
+        .collect();
+    let (ended, away) = (AtomicBool::new(false), AtomicBool::new(false));
+    let wrong: Vec<Option<String>> = std::thread::scope(|scope| {
+        let (ended, away) = (&ended, &away);
+        let workers: Vec<_> = tops
+            .iter()
+            .map(|tops| {
+                let (dice, may_fail) = (Dice::new(dice.next()), events.lose_branches);
+                scope.spawn(move || Worker::new(tops.clone(), dice, may_fail).works(ended, away))
+            })
+            .collect();
+        while Instant::now() < ends && workers.iter().all(|worker| !worker.is_finished()) {
+            events.one(&mut pool, &mut dice, away);
+        }
+        ended.store(true, SeqCst);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(wrong.iter().all(Option::is_none), "{about}: {wrong:#?}");
+    same_at_the_end(&mut pool, &tops, &about);
+}
+
+/// What is there is the same, also after the pool was mounted again, and nothing is left over on the branches.
+fn same_at_the_end(pool: &mut Pool, tops: &[[std::path::PathBuf; 2]], about: &str) {
+    for when in ["mounted", "mounted again"] {
+        for [local, pool] in tops {
+            let (expected, found) = (tree(local).unwrap(), tree(pool).unwrap());
+            assert_eq!(expected, found, "{about}: {when}");
+        }
+        let checked = events::fsstack(&["check", pool.path().to_str().unwrap()]);
+        assert_eq!(checked.code, 0, "{about}: {when}: {}{}", checked.stdout, checked.stderr);
+        pool.unmount();
+        pool.remount();
+    }
+}
+
+#[test]
+fn beside_jobs_by_the_device() {
+    needs!(mounting(), loops());
+    compare(&["transport=dev"], Events { jobs: true, ..Events::default() });
+}
+
+#[test]
+fn beside_jobs_by_the_ring() {
+    needs!(mounting(), loops(), rings());
+    compare(&["transport=ring"], Events { jobs: true, ..Events::default() });
+}
+
+#[test]
+fn beside_jobs_and_deaths() {
+    needs!(mounting(), loops());
+    compare(&["transport=dev", "restart=keep"], Events { jobs: true, deaths: 2, ..Events::default() });
+}
+
+#[test]
+fn beside_jobs_and_upgrades() {
+    needs!(mounting(), loops());
+    compare(&["transport=dev"], Events { jobs: true, upgrades: true, ..Events::default() });
+}
+
+#[test]
+fn beside_branches_that_go_and_come() {
+    needs!(mounting(), loops());
+    compare(&["transport=dev"], Events { jobs: true, lose_branches: true, ..Events::default() });
+}

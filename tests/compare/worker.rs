@@ -1,0 +1,156 @@
+//! A program, and its comparison of the pool with a local disk.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::acts::{Act, SLOTS, attributes, digest, mark};
+use crate::dice::Dice;
+
+/// Longest time for which a branch is away.
+const AWAY: Duration = Duration::from_secs(60);
+
+/// Acts that a failure shows.
+const SHOWN: usize = 3000;
+
+/// A program that does the same below a local directory and below one of the pool.
+pub(crate) struct Worker {
+    /// The local directory, and that of the pool.
+    tops: [PathBuf; 2],
+    open: [[Option<File>; SLOTS]; 2],
+    dice: Dice,
+    /// Whether calls may fail as a branch is away.
+    may_fail: bool,
+    done: Vec<String>,
+    /// How many of them succeeded, and how many did not as a branch was away.
+    good: u32,
+    out_of_reach: u32,
+}
+
+impl Worker {
+    pub(crate) fn new(tops: [PathBuf; 2], dice: Dice, may_fail: bool) -> Self {
+        tops.iter().for_each(|top| fs::create_dir_all(top).unwrap());
+        Self { tops, open: Default::default(), dice, may_fail, done: Vec::new(), good: 0, out_of_reach: 0 }
+    }
+
+    /// Works until `ended`, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
+    pub(crate) fn works(mut self, ended: &AtomicBool, away: &AtomicBool) -> Option<String> {
+        while !ended.load(SeqCst) {
+            let act = Act::any(&mut self.dice);
+            // A change that fails waits for the branch, so there are few meanwhile.
+            if away.load(SeqCst) && !act.only_asks() && self.dice.below(300) > 0 {
+                continue;
+            }
+            // What is written to a file on a branch that is away may take effect later.
+            if self.may_fail && act.is_of_an_open_file() {
+                continue;
+            }
+            let answer = act.take(&self.tops[1], &mut self.open[1]);
+            let wrong = match answer {
+                Err(error) if self.may_fail && is_out_of_reach(&error) => {
+                    self.out_of_reach += 1;
+                    self.done_or_not(&act)
+                }
+                answer => {
+                    let expected = act.take(&self.tops[0], &mut self.open[0]);
+                    self.good += u32::from(answer.is_ok());
+                    let same = shown(&expected) == shown(&answer);
+                    (!same).then(|| format!("expected {}, found {}", shown(&expected), shown(&answer)))
+                }
+            };
+            self.done.push(format!("{act:?}"));
+            if let Some(wrong) = wrong {
+                let last = &self.done[self.done.len().saturating_sub(SHOWN)..];
+                return Some(format!("step {}, {act:?}: {wrong}; the last: {last:#?}", self.done.len()));
+            }
+        }
+        let Self { done, good, out_of_reach, .. } = self;
+        eprintln!("{} calls: {good} succeeded, {out_of_reach} failed as a branch was away", done.len());
+        None
+    }
+
+    /// `act` failed as a branch is away: when it is back, it was done or was not.
+    fn done_or_not(&mut self, act: &Act) -> Option<String> {
+        if act.only_asks() {
+            return None;
+        }
+        if let Act::Open(slot, _) | Act::OpenUnnamed(slot) = act {
+            self.open.iter_mut().for_each(|open| open[*slot] = None);
+        }
+        let found = match within_reach(&self.tops[1]) {
+            Ok(found) => found,
+            Err(error) => return Some(format!("the branch does not come back: {error}")),
+        };
+        let before = tree(&self.tops[0]).unwrap();
+        if found == before {
+            return None;
+        }
+        let expected = act.take(&self.tops[0], &mut self.open[0]);
+        let after = tree(&self.tops[0]).unwrap();
+        (found != after).then(|| {
+            let differ =
+                found.iter().filter(|(path, node)| after.get(*path) != Some(*node)).collect::<Vec<_>>();
+            let lacks = after.keys().filter(|path| !found.contains_key(*path)).collect::<Vec<_>>();
+            format!("half done ({}): differ {differ:?}, missing {lacks:?}", shown(&expected))
+        })
+    }
+}
+
+fn is_out_of_reach(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::IO.raw_os_error())
+}
+
+/// An answer, or the name of the error.
+fn shown(answer: &io::Result<String>) -> String {
+    match answer {
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Like [`tree`], when all branches are there again.
+fn within_reach(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
+    let began = Instant::now();
+    loop {
+        match tree(top) {
+            Err(error) if is_out_of_reach(&error) && began.elapsed() < AWAY => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            found => return found,
+        }
+    }
+}
+
+/// What is below `top`: attributes, contents, extended attributes.
+pub(crate) fn tree(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![top.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            let stat = fs::symlink_metadata(&path)?;
+            let mut node = attributes(&stat)?;
+            if stat.is_dir() {
+                dirs.push(path.clone());
+            } else if stat.is_symlink() {
+                node = format!("{node}, {}", fs::read_link(&path)?.display());
+            } else {
+                let mark = match mark(&path) {
+                    Err(error) if error.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => String::new(),
+                    mark => mark?,
+                };
+                node = format!("{node}, {}, {mark}", digest(&fs::read(&path)?));
+            }
+            let name = path.strip_prefix(top).unwrap().to_owned();
+            if let Some(twice) = found.insert(name, node) {
+                return Err(io::Error::other(format!("{} is listed twice: {twice}", path.display())));
+            }
+        }
+    }
+    Ok(found)
+}
