@@ -3,7 +3,7 @@
 //!
 //! A few seconds for each test, or FSSTACK_COMPARE seconds (`cargo xtask test --tier compare --compare-seconds 600`). A failure
 //! names its seed: FSSTACK_COMPARE_SEED repeats the options and what the programs do, though not the moments at which jobs and
-//! deaths meet them.
+//! deaths meet them; FSSTACK_COMPARE_OPTIONS sets others.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -62,6 +62,7 @@ fn compare(options: &[&str], events: Events) {
 fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     let mut dice = Dice::new(seed);
     let chosen = OPTIONS.map(|options| *dice.one_of(options)).join(",");
+    let chosen = std::env::var("FSSTACK_COMPARE_OPTIONS").unwrap_or(chosen);
     let pool = BRANCHES.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
     let pool = options.iter().fold(pool.option("minfreespace=8M").option(&chosen), |pool, o| pool.option(o));
     let mut pool = pool.mount();

@@ -175,11 +175,9 @@ fn directories_keep_their_numbers_over_a_drain() {
     check(&all);
 }
 
-/// Files that were drained are removed while they are open, or others are renamed over them.
-#[test]
-fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
-    needs!(mounting(), loops());
-    let (pool, again) = drained("write-path=auto");
+/// Files that were drained are removed while they are open, or others are renamed over them; then `event` comes, and new files get
+/// numbers that they had on their branch.
+fn open_files_without_names_keep_their_numbers(pool: &Pool, again: &HashSet<u64>, event: impl FnOnce(&Pool)) {
     let open = |n| File::options().read(true).write(true).open(pool.at(format!("old{n}"))).unwrap();
     let held: Vec<File> = (0..OLD).map(open).collect();
     let before: Vec<u64> = held.iter().map(|file| file.metadata().unwrap().ino()).collect();
@@ -191,7 +189,8 @@ fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
             fs::rename(pool.at("aside"), pool.at(format!("old{n}"))).unwrap();
         }
     }
-    let made = made(&pool, &again);
+    event(pool);
+    let made = made(pool, again);
     assert!(made.iter().all(|(_, number)| !before.contains(number)), "an open file's number was given away");
     for (mut file, before) in held.into_iter().zip(before) {
         assert_eq!(file.metadata().unwrap().ino(), before);
@@ -200,6 +199,32 @@ fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
         file.sync_all().unwrap();
     }
     check(&made);
+}
+
+#[test]
+fn open_files_without_names_keep_numbers_that_a_drained_branch_uses_again() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("write-path=auto");
+    open_files_without_names_keep_their_numbers(&pool, &again, |_| ());
+}
+
+#[test]
+fn open_files_without_names_keep_numbers_after_a_death() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("transport=dev,restart=keep");
+    open_files_without_names_keep_their_numbers(&pool, &again, crate::keep::crash_and_serve);
+}
+
+/// The branch has them again, by other inode numbers.
+#[test]
+fn open_files_without_names_keep_numbers_when_they_have_come_back() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("write-path=auto");
+    let aside: Vec<_> = (0..OLD).map(|n| pool.branch("a").path().join(format!("aside{n}"))).collect();
+    aside.iter().for_each(|path| fs::write(path, "").unwrap());
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "b"), "--to", &branch(&pool, "a")]);
+    aside.iter().for_each(|path| fs::remove_file(path).unwrap());
+    open_files_without_names_keep_their_numbers(&pool, &again, |_| ());
 }
 
 /// Directories are held whose first copies were removed on the branch.

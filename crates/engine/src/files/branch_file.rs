@@ -274,6 +274,12 @@ impl OpenFile {
         self.placed.try_read_recursive().map(|placed| placed.fd.mount_generation)
     }
 
+    /// Its inode number on its branch; None while it is being moved, or if the branch does not tell.
+    pub(crate) fn own_ino(&self) -> Option<u64> {
+        let placed = self.placed.try_read_recursive()?;
+        placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd())).ok().map(|stat| stat.ino)
+    }
+
     /// Closes `last`, the file when its last handle is closed.
     pub(crate) fn dispose(last: Arc<Self>) {
         let branch = last.branch();

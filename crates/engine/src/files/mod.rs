@@ -27,6 +27,7 @@ use fsstack_branch::error::Result;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_identity::number;
 use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use fsstack_sync::ranked::{IO_MODE, OWNERS, Ranked};
 use fsstack_sync::{Mutex, RwLock};
@@ -86,8 +87,23 @@ pub struct OpenFile {
     why: Mutex<Option<&'static str>>,
     noatime: NoatimeState,
     backings: Arc<dyn Backings>,
-    /// Device and inode number when it was opened.
-    object: (u64, u64),
+    object: Object,
+}
+
+/// What a file is on its branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// Device and inode number.
+    pub(crate) at: (u64, u64),
+    /// Its own generation: that of its number in the pool is another one after a move.
+    pub(crate) generation: u32,
+}
+
+impl Object {
+    /// What `stat` describes.
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { at: (stat.dev, stat.ino), generation: number::generation(stat) }
+    }
 }
 
 impl OpenFile {
@@ -103,7 +119,7 @@ impl OpenFile {
         *file.strips.get_mut() = u32::from(stat.mode & SET_ID != 0);
         *file.immutable.get_mut() = stat.is_immutable();
         *file.append_only.get_mut() = stat.is_append_only() || access == Access::Append;
-        file.object = (stat.dev, stat.ino);
+        file.object = Object::of(stat);
         file
     }
 
@@ -126,12 +142,12 @@ impl OpenFile {
             why: Mutex::default(),
             noatime: NoatimeState::default(),
             backings,
-            object: (0, 0),
+            object: Object::default(),
         }
     }
 
-    /// Device and inode number of the file when it was opened.
-    pub(crate) fn object(&self) -> (u64, u64) {
+    /// The file as it was opened.
+    pub(crate) fn object(&self) -> Object {
         self.object
     }
 

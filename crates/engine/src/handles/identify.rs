@@ -7,15 +7,17 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
+use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::index::{IndexEntry, birth};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
-use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
+use fsstack_sys::{self as sys, Stat};
 use smallvec::SmallVec;
 
+use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -249,10 +251,24 @@ impl Tree {
 /// is a directory that lost its copy there. It may have no name any more, and be open.
 fn is_of_another_live(tree: &Tree, natural: Identity, branch: &Member, stat: &Stat) -> bool {
     let Some(live) = tree.inodes.get(natural.ino) else { return false };
+    if live.id.generation == natural.generation {
+        return false;
+    }
     // One that was there had this inode number before.
-    let was_there = match live.is_dir() {
-        true => live.copy_ino(branch.ix) == Some(stat.ino),
-        false => live.branch() == Some(branch.ix),
+    match live.is_dir() {
+        true => live.copy_ino(branch.ix) != Some(stat.ino),
+        false => live.branch() != Some(branch.ix) || has_come_back(&live, branch, stat),
+    }
+}
+
+/// Whether the live file is on `branch` by another inode number than that of `stat`: it was moved away and back. One with names
+/// is in the index; this is of one that is open, or held.
+fn has_come_back(live: &Inode, branch: &Branch, stat: &Stat) -> bool {
+    let own = match (live.open_file(), live.unlinked_fd()) {
+        (Some(file), _) => file.own_ino(),
+        (None, Some(fd)) => branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok().map(|stat| stat.ino),
+        (None, None) => return false,
     };
-    live.id.generation != natural.generation && !was_there
+    // One that moves now is somewhere between.
+    own != Some(stat.ino)
 }

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use crate::files::capability::has_capability;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
-use crate::files::{Access, OpenFile, SET_ID, SharedFile, is_refused};
+use crate::files::{Access, Object, OpenFile, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
 use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
@@ -152,6 +152,10 @@ impl Union {
             .inodes
             .known_from_before(reached.id, kind, || Inode::file(reached.id, kind, reached.at));
         inode.found_on(reached.at);
+        if number::identity(branch, &reached.stat) != reached.id {
+            // It has moved. Without a name it is not in the index, and its branch may use its number again.
+            self.tree.index.note_number(reached.id.ino);
+        }
         if let Some((parent, name)) = &reached.name {
             inode.note_name(parent, name, reached.stat.nlink, Moment::KNOWN);
         }
@@ -165,11 +169,10 @@ impl Union {
         file.take_opens(self.files.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
         let file = Arc::new(file);
         inode.set_open(&file, rows.len());
-        let (object, generation) = (file.object(), number::generation(&reached.stat));
         for row in rows {
             if let Some(kept) = self.kept() {
                 // It may have been moved since it was opened.
-                kept.note_object(row.number, object, generation, reached.at.0);
+                kept.note_object(row.number, file.object(), reached.at.0);
             }
             self.revive_handle(row, &inode, &file);
         }
@@ -183,13 +186,13 @@ impl Union {
         let pool = self.tree.pool.load();
         let branch = pool.branch(held.branch.ix);
         let Ok(stat) = branch.ask(|| branch.stat_fd(held.fd.as_fd())) else { return };
-        if (stat.dev, stat.ino) == file.object() {
+        let object = Object::of(&stat);
+        if object == file.object() {
             return;
         }
         for open in self.files.handles.iter().filter(|open| Arc::ptr_eq(&open.file, file)) {
             if let Some(row) = open.row {
-                let generation = number::generation(&stat);
-                kept.note_object(row, (stat.dev, stat.ino), generation, held.branch.ix.0);
+                kept.note_object(row, object, held.branch.ix.0);
             }
         }
     }
@@ -274,11 +277,11 @@ impl Tree {
     /// The file of `row` by a descriptor that is open.
     fn reach_open(&self, row: &HandleRow, search: &Search<'_>) -> Option<Reached> {
         let branch = search.pool.live(BranchIx(row.branch))?;
-        search.fds.get(&row.object)?.iter().find_map(|number| {
+        search.fds.get(&row.object.at)?.iter().find_map(|number| {
             let fd = search.inherited.lock().copy(*number).ok()?;
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok()?;
             let id = Identity { ino: row.ino, generation: row.generation };
-            (number::generation(&stat) == row.object_generation).then(|| Reached {
+            (Object::of(&stat) == row.object).then(|| Reached {
                 at: branch.ix,
                 fd: branch.root().opened(fd),
                 stat,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_pool::{Handle, Ino};
 
 use super::{Header, Kept, slots};
-use crate::files::Sync;
 use crate::files::route::{Route, Writer};
+use crate::files::{Object, Sync};
 use crate::inode::Inode;
 use crate::opened::{FileHandle, RowNumber};
 
@@ -43,10 +43,8 @@ pub(crate) struct HandleRow {
     pub(crate) ino: Ino,
     pub(crate) generation: u32,
     pub(crate) is_dir: bool,
-    /// Device and inode number of the file on its branch when it was opened.
-    pub(crate) object: (u64, u64),
-    /// Its generation: another one than the number's, if it was moved.
-    pub(crate) object_generation: u32,
+    /// The file on its branch when it was opened, or since it was moved.
+    pub(crate) object: Object,
     /// The branch's slot then.
     pub(crate) branch: u16,
     pub(crate) route: Route,
@@ -77,16 +75,16 @@ impl HandleRow {
         [
             self.ino.0,
             u64::from(self.generation) | flags,
-            self.object.0,
-            self.object.1,
+            self.object.at.0,
+            self.object.at.1,
             u64::from(self.branch) | kind << 16 | u64::from(backing) << 32,
             self.writer.map_or(0, |writer| writer.0 | HAS_WRITER),
-            self.object_generation.into(),
+            self.object.generation.into(),
         ]
     }
 
     fn of(number: RowNumber, handle: u64, words: [u64; 7]) -> Self {
-        let [ino, flags, dev, inode, place, writer, object_generation] = words;
+        let [ino, flags, dev, inode, place, writer, own_generation] = words;
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
         let backing = low(place >> 32);
         let route = match place >> 16 & 0xff {
@@ -106,8 +104,7 @@ impl HandleRow {
             ino: Ino(ino),
             generation: low(flags),
             is_dir: flags & IS_DIR != 0,
-            object: (dev, inode),
-            object_generation: low(object_generation),
+            object: Object { at: (dev, inode), generation: low(own_generation) },
             branch: u16::try_from(place & 0xffff).unwrap_or_default(),
             route,
             writer: (writer & HAS_WRITER != 0).then_some(Writer(writer & !HAS_WRITER)),
@@ -134,7 +131,6 @@ impl Kept {
             generation: open.inode.id.generation,
             is_dir: false,
             object: open.file.object(),
-            object_generation: open.inode.id.generation,
             branch: open.file.branch().ix.0,
             route: open.route,
             writer: open.writer,
@@ -153,8 +149,7 @@ impl Kept {
             ino: dir.id.ino,
             generation: dir.id.generation,
             is_dir: true,
-            object: (0, 0),
-            object_generation: 0,
+            object: Object::default(),
             branch: 0,
             route: Route::Direct,
             writer: None,
@@ -176,14 +171,14 @@ impl Kept {
         Some(row)
     }
 
-    /// The file of the row is another object by now, as it was moved: with this device, inode number and generation, on that branch.
-    pub(crate) fn note_object(&self, row: RowNumber, object: (u64, u64), generation: u32, branch: u16) {
+    /// The file of the row is `object` on that branch by now, as it was moved.
+    pub(crate) fn note_object(&self, row: RowNumber, object: Object, branch: u16) {
         const BRANCH: u64 = 0xffff;
         let words = self.row(row);
-        words[3].store(object.0, SeqCst);
-        words[4].store(object.1, SeqCst);
+        words[3].store(object.at.0, SeqCst);
+        words[4].store(object.at.1, SeqCst);
         words[5].store(words[5].load(SeqCst) & !BRANCH | u64::from(branch), SeqCst);
-        words[7].store(generation.into(), SeqCst);
+        words[7].store(object.generation.into(), SeqCst);
     }
 
     fn take_row(&self) -> Option<RowNumber> {
@@ -236,7 +231,7 @@ impl Kept {
 
     /// Device and inode number of each file that was left open: a keeper closes all other descriptors.
     pub fn objects(&self) -> std::collections::HashSet<(u64, u64)> {
-        self.handles().into_iter().filter(|row| !row.is_dir).map(|row| row.object).collect()
+        self.handles().into_iter().filter(|row| !row.is_dir).map(|row| row.object.at).collect()
     }
 }
 
@@ -252,8 +247,7 @@ mod tests {
             ino: Ino(u64::MAX - handle),
             generation: u32::MAX,
             is_dir: set,
-            object: (1 << 63, 1 << 62),
-            object_generation: 5,
+            object: Object { at: (1 << 63, 1 << 62), generation: 5 },
             branch: 63,
             route,
             writer,
@@ -275,12 +269,13 @@ mod tests {
         ];
         let numbers: Vec<_> = rows.iter().map(|row| first.note(*row).unwrap()).collect();
         first.drop_row(numbers[1]);
-        first.note_object(numbers[2], (4, 5), 6, 7);
+        let moved = Object { at: (4, 5), generation: 6 };
+        first.note_object(numbers[2], moved, 7);
         let left = || Kept::left(first.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let second = left();
         let told: Vec<HandleRow> =
             second.handles().into_iter().map(|row| HandleRow { number: RowNumber(0), ..row }).collect();
-        let moved = HandleRow { object: (4, 5), object_generation: 6, branch: 7, ..rows[2] };
+        let moved = HandleRow { object: moved, branch: 7, ..rows[2] };
         assert_eq!(told, [rows[0], moved, rows[3]]);
         assert_eq!(second.note(rows[1]), Some(numbers[1]));
         assert_eq!(second.note(row(5, Route::Cached, None, None, false)), Some(RowNumber(4)));
