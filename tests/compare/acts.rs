@@ -1,4 +1,4 @@
-//! What a program does, below a directory, by relative paths.
+//! Acts of a program, below a directory, by relative paths.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};

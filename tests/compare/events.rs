@@ -1,4 +1,4 @@
-//! What happens to a pool while programs use it.
+//! Events that come to a pool while programs use it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;

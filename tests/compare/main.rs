@@ -92,7 +92,7 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     same_at_the_end(&mut pool, &tops, &about);
 }
 
-/// What is there is the same, also after the pool was mounted again, and nothing is left over on the branches.
+/// Checks that the trees are the same, also after the pool was mounted again, and that nothing is left over on the branches.
 fn same_at_the_end(pool: &mut Pool, tops: &[[std::path::PathBuf; 2]], about: &str) {
     for when in ["mounted", "mounted again"] {
         for [local, pool] in tops {

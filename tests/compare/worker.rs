@@ -16,7 +16,7 @@ use crate::dice::Dice;
 const AWAY: Duration = Duration::from_secs(60);
 
 /// Acts that a failure shows.
-const SHOWN: usize = 3000;
+const SHOWN: usize = 30;
 
 /// A program that does the same below a local directory and below one of the pool.
 pub(crate) struct Worker {
@@ -126,7 +126,7 @@ fn within_reach(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
     }
 }
 
-/// What is below `top`: attributes, contents, extended attributes.
+/// The tree below `top`: attributes, contents, extended attributes.
 pub(crate) fn tree(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![top.to_owned()];

@@ -87,20 +87,20 @@ pub struct OpenFile {
     why: Mutex<Option<&'static str>>,
     noatime: NoatimeState,
     backings: Arc<dyn Backings>,
-    object: Object,
+    object: OpenedObject,
 }
 
-/// What a file is on its branch.
+/// A file as its branch knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Object {
+pub(crate) struct OpenedObject {
     /// Device and inode number.
     pub(crate) at: (u64, u64),
     /// Its own generation: that of its number in the pool is another one after a move.
     pub(crate) generation: u32,
 }
 
-impl Object {
-    /// What `stat` describes.
+impl OpenedObject {
+    /// The file that `stat` describes.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self { at: (stat.dev, stat.ino), generation: number::generation(stat) }
     }
@@ -119,7 +119,7 @@ impl OpenFile {
         *file.strips.get_mut() = u32::from(stat.mode & SET_ID != 0);
         *file.immutable.get_mut() = stat.is_immutable();
         *file.append_only.get_mut() = stat.is_append_only() || access == Access::Append;
-        file.object = Object::of(stat);
+        file.object = OpenedObject::of(stat);
         file
     }
 
@@ -142,12 +142,12 @@ impl OpenFile {
             why: Mutex::default(),
             noatime: NoatimeState::default(),
             backings,
-            object: Object::default(),
+            object: OpenedObject::default(),
         }
     }
 
     /// The file as it was opened.
-    pub(crate) fn object(&self) -> Object {
+    pub(crate) fn object(&self) -> OpenedObject {
         self.object
     }
 

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use crate::files::capability::has_capability;
 use crate::files::route::Route;
 use crate::files::write_back_errors::ReportTo;
-use crate::files::{Access, Object, OpenFile, SET_ID, SharedFile, is_refused};
+use crate::files::{Access, OpenFile, OpenedObject, SET_ID, SharedFile, is_refused};
 use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
 use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
@@ -186,7 +186,7 @@ impl Union {
         let pool = self.tree.pool.load();
         let branch = pool.branch(held.branch.ix);
         let Ok(stat) = branch.ask(|| branch.stat_fd(held.fd.as_fd())) else { return };
-        let object = Object::of(&stat);
+        let object = OpenedObject::of(&stat);
         if object == file.object() {
             return;
         }
@@ -281,7 +281,7 @@ impl Tree {
             let fd = search.inherited.lock().copy(*number).ok()?;
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok()?;
             let id = Identity { ino: row.ino, generation: row.generation };
-            (Object::of(&stat) == row.object).then(|| Reached {
+            (OpenedObject::of(&stat) == row.object).then(|| Reached {
                 at: branch.ix,
                 fd: branch.root().opened(fd),
                 stat,

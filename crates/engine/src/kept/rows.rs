@@ -7,7 +7,7 @@ use fsstack_pool::{Handle, Ino};
 
 use super::{Header, Kept, slots};
 use crate::files::route::{Route, Writer};
-use crate::files::{Object, Sync};
+use crate::files::{OpenedObject, Sync};
 use crate::inode::Inode;
 use crate::opened::{FileHandle, RowNumber};
 
@@ -44,7 +44,7 @@ pub(crate) struct HandleRow {
     pub(crate) generation: u32,
     pub(crate) is_dir: bool,
     /// The file on its branch when it was opened, or since it was moved.
-    pub(crate) object: Object,
+    pub(crate) object: OpenedObject,
     /// The branch's slot then.
     pub(crate) branch: u16,
     pub(crate) route: Route,
@@ -104,7 +104,7 @@ impl HandleRow {
             ino: Ino(ino),
             generation: low(flags),
             is_dir: flags & IS_DIR != 0,
-            object: Object { at: (dev, inode), generation: low(own_generation) },
+            object: OpenedObject { at: (dev, inode), generation: low(own_generation) },
             branch: u16::try_from(place & 0xffff).unwrap_or_default(),
             route,
             writer: (writer & HAS_WRITER != 0).then_some(Writer(writer & !HAS_WRITER)),
@@ -149,7 +149,7 @@ impl Kept {
             ino: dir.id.ino,
             generation: dir.id.generation,
             is_dir: true,
-            object: Object::default(),
+            object: OpenedObject::default(),
             branch: 0,
             route: Route::Direct,
             writer: None,
@@ -172,7 +172,7 @@ impl Kept {
     }
 
     /// The file of the row is `object` on that branch by now, as it was moved.
-    pub(crate) fn note_object(&self, row: RowNumber, object: Object, branch: u16) {
+    pub(crate) fn note_object(&self, row: RowNumber, object: OpenedObject, branch: u16) {
         const BRANCH: u64 = 0xffff;
         let words = self.row(row);
         words[3].store(object.at.0, SeqCst);
@@ -247,7 +247,7 @@ mod tests {
             ino: Ino(u64::MAX - handle),
             generation: u32::MAX,
             is_dir: set,
-            object: Object { at: (1 << 63, 1 << 62), generation: 5 },
+            object: OpenedObject { at: (1 << 63, 1 << 62), generation: 5 },
             branch: 63,
             route,
             writer,
@@ -269,7 +269,7 @@ mod tests {
         ];
         let numbers: Vec<_> = rows.iter().map(|row| first.note(*row).unwrap()).collect();
         first.drop_row(numbers[1]);
-        let moved = Object { at: (4, 5), generation: 6 };
+        let moved = OpenedObject { at: (4, 5), generation: 6 };
         first.note_object(numbers[2], moved, 7);
         let left = || Kept::left(first.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let second = left();

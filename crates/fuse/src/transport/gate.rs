@@ -12,11 +12,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::SeqCst};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::handover;
-use parking_lot::{Condvar, Mutex};
 
 use super::dev::DevShared;
 
@@ -60,10 +60,11 @@ impl Reading {
         self.thread.store(handover::this_thread(), SeqCst);
     }
 
-    /// The read has returned, and what it brought is counted.
+    /// The read has returned, and what it brought is counted; or there is none. Waits for who takes the mark to wake the thread, and
+    /// gives it back.
     pub(super) fn is_over(&self) {
         while self.state.compare_exchange(READS, AWAY, SeqCst, SeqCst).is_err() {
-            std::hint::spin_loop();
+            fsstack_sync::thread::yield_now();
         }
     }
 
@@ -91,7 +92,7 @@ impl Gate {
             if !self.is_closed() {
                 return;
             }
-            reading.state.store(AWAY, SeqCst);
+            reading.is_over();
             let mut locked = self.lock.lock();
             while self.is_closed() {
                 self.opened.wait(&mut locked);
@@ -162,7 +163,7 @@ impl Pauser {
             if deadline <= Instant::now() {
                 return Err(StillInside(inside));
             }
-            std::thread::sleep(LOOK_PAUSE);
+            fsstack_sync::thread::sleep(LOOK_PAUSE);
         }
     }
 

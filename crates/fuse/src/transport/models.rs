@@ -1,10 +1,11 @@
-//! Model of the roster of worker threads, run by `cargo xtask test --tier models`.
+//! Models of the roster of worker threads and of the gate before the device, run by `cargo xtask test --tier models`.
 
 use std::time::Duration;
 
 use fsstack_sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fsstack_sync::{model, thread};
 
+use super::gate::{Gate, Reading};
 use super::workers::Workers;
 
 /// Every thread is in one count at each moment (`Workers::check`), and one without a request is working: whatever looks,
@@ -89,5 +90,30 @@ fn the_end_waits_for_threads_at_work() {
         assert_eq!(at_work.load(SeqCst), 0, "the transport ended below a request");
         members.into_iter().for_each(|member| member.join().unwrap());
         drop(stuck);
+    });
+}
+
+/// The rest of the transport comes, whenever the threads are looked at.
+#[test]
+fn a_thread_at_the_closed_gate_does_not_count_as_reading() {
+    model::check(|| {
+        let shared = std::sync::Arc::new((Gate::default(), Reading::default()));
+        let reader = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (gate, reading) = &*shared;
+                for _ in 0..2 {
+                    gate.pass(reading);
+                    reading.is_over();
+                }
+            }
+        });
+        let (gate, reading) = &*shared;
+        gate.close();
+        while reading.wake() {
+            thread::yield_now();
+        }
+        gate.open();
+        reader.join().unwrap();
     });
 }
