@@ -3,11 +3,12 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, renameat_with, setxattr};
+use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, XattrFlags, getxattr, linkat, renameat_with, setxattr};
 
 use crate::dice::Dice;
 
@@ -145,46 +146,47 @@ impl Act {
             }
             Self::SetXattr(name, byte) => setxattr(at(name), XATTR, &[*byte; 20], XattrFlags::empty())?,
             Self::Xattr(name) => return mark(&at(name)),
-            Self::Stat(name) => return attributes(&fs::symlink_metadata(at(name))?).map_or_else(Err, Ok),
+            Self::Stat(name) => return attributes(&fs::symlink_metadata(at(name))?),
             Self::List(name) => return list(&at(name)),
             Self::Read(name) => return Ok(digest(&fs::read(at(name))?)),
             Self::Open(slot, name) => {
                 open[*slot] = Some(OpenOptions::new().read(true).write(true).open(at(name))?);
             }
             Self::OpenUnnamed(slot) => {
-                let tmpfile = i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap();
                 let mut options = OpenOptions::new();
-                std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, tmpfile);
+                options.custom_flags(i32::try_from(OFlags::TMPFILE.bits()).unwrap());
                 open[*slot] = Some(options.read(true).write(true).open(top)?);
             }
-            Self::LinkOpen(slot, to) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
-                let fd = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
-                rustix::fs::linkat(CWD, fd, CWD, at(to), rustix::fs::AtFlags::SYMLINK_FOLLOW)?;
+            Self::CloseOpen(slot) => open[*slot] = None,
+            Self::LinkOpen(slot, _)
+            | Self::WriteOpen(slot, ..)
+            | Self::ReadOpen(slot)
+            | Self::StatOpen(slot)
+            | Self::TruncateOpen(slot, _)
+            | Self::SyncOpen(slot) => {
+                return open[*slot].as_ref().map_or(Ok(String::new()), |file| self.take_with(file, top));
             }
-            Self::WriteOpen(slot, offset, byte) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
-                file.write_all_at(&[*byte; 3000], *offset)?;
+        }
+        Ok(String::new())
+    }
+
+    /// Does it with the open file that it is about.
+    fn take_with(&self, file: &File, top: &Path) -> io::Result<String> {
+        match self {
+            Self::LinkOpen(_, to) => {
+                let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+                linkat(CWD, fd, CWD, top.join(to), AtFlags::SYMLINK_FOLLOW)?;
             }
-            Self::ReadOpen(slot) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
+            Self::WriteOpen(_, offset, byte) => file.write_all_at(&[*byte; 3000], *offset)?,
+            Self::ReadOpen(_) => {
                 let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap()];
                 file.read_exact_at(&mut bytes, 0)?;
                 return Ok(digest(&bytes));
             }
-            Self::StatOpen(slot) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
-                return attributes(&file.metadata()?);
-            }
-            Self::TruncateOpen(slot, size) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
-                file.set_len(*size)?;
-            }
-            Self::SyncOpen(slot) => {
-                let Some(file) = &open[*slot] else { return Ok(String::new()) };
-                file.sync_all()?;
-            }
-            Self::CloseOpen(slot) => open[*slot] = None,
+            Self::StatOpen(_) => return attributes(&file.metadata()?),
+            Self::TruncateOpen(_, size) => file.set_len(*size)?,
+            Self::SyncOpen(_) => file.sync_all()?,
+            other => unreachable!("{other:?} is not about an open file"),
         }
         Ok(String::new())
     }
