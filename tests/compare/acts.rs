@@ -76,7 +76,7 @@ impl Act {
             14 => Self::Symlink(from, to),
             15 => Self::Readlink(from),
             16 | 17 => Self::Create(from),
-            18..=20 => Self::Write(from, byte, usize::try_from(dice.below(20_000)).unwrap()),
+            18..=20 => Self::Write(from, byte, size(dice)),
             21 => Self::Append(from, byte),
             22 => Self::Truncate(from, dice.below(9000)),
             23 | 24 => Self::Unlink(from),
@@ -117,6 +117,11 @@ impl Act {
                 | Self::TruncateOpen(..)
                 | Self::SyncOpen(_)
         )
+    }
+
+    /// Whether it may be ENOSPC on a full branch, or lets later writes be so (docs/reliability.md).
+    pub(crate) fn is_refused_on_a_full_branch(&self) -> bool {
+        matches!(self, Self::Link(..) | Self::LinkOpen(..) | Self::SetXattr(..))
     }
 
     /// Does it below `top`, where `open` are the open files; the answer is what shows of it.
@@ -190,6 +195,12 @@ impl Act {
         }
         Ok(String::new())
     }
+}
+
+/// Mostly small, so that many calls are made.
+fn size(dice: &mut Dice) -> usize {
+    let most = if dice.below(8) == 0 { 400_000 } else { 20_000 };
+    usize::try_from(dice.below(most)).unwrap()
 }
 
 fn file(dice: &mut Dice) -> String {

@@ -23,6 +23,8 @@ pub(crate) struct Events {
     pub(crate) upgrades: bool,
     /// Branches are unmounted, and mounted again.
     pub(crate) lose_branches: bool,
+    /// The first branch has little room from the start.
+    pub(crate) full_branch: bool,
 }
 
 /// Runs the command to its end.

@@ -66,6 +66,9 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     let pool = BRANCHES.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
     let pool = options.iter().fold(pool.option("minfreespace=8M").option(&chosen), |pool, o| pool.option(o));
     let mut pool = pool.mount();
+    if events.full_branch {
+        pool.branch(BRANCHES[0]).fill_until_free(MiB(2));
+    }
     let local = tempfile::tempdir().unwrap();
     let about = format!("FSSTACK_COMPARE_SEED={seed} ({chosen})");
     eprintln!("{about}");
@@ -78,8 +81,8 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
         let workers: Vec<_> = tops
             .iter()
             .map(|tops| {
-                let (dice, may_fail) = (Dice::new(dice.next()), events.lose_branches);
-                scope.spawn(move || Worker::new(tops.clone(), dice, may_fail).works(ended, away))
+                let worker = Worker::new(tops.clone(), Dice::new(dice.next()), events);
+                scope.spawn(move || worker.works(ended, away))
             })
             .collect();
         while Instant::now() < ends && workers.iter().all(|worker| !worker.is_finished()) {
@@ -128,6 +131,14 @@ fn beside_jobs_and_deaths() {
 fn beside_jobs_and_upgrades() {
     needs!(mounting(), loops());
     compare(&["transport=dev"], Events { jobs: true, upgrades: true, ..Events::default() });
+}
+
+/// The first branch is nearly full, so that files move as they grow.
+#[test]
+fn on_a_full_branch() {
+    needs!(mounting(), loops());
+    let options = ["transport=dev", "create=ff", "minfreespace=0", "write-path=stacked"];
+    compare(&options, Events { full_branch: true, ..Events::default() });
 }
 
 #[test]

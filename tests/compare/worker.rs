@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::acts::{Act, SLOTS, attributes, digest, mark};
 use crate::dice::Dice;
+use crate::events::Events;
 
 /// Longest time for which a branch is away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -24,8 +26,7 @@ pub(crate) struct Worker {
     tops: [PathBuf; 2],
     open: [[Option<File>; SLOTS]; 2],
     dice: Dice,
-    /// Whether calls may fail as a branch is away.
-    may_fail: bool,
+    events: Events,
     done: Vec<String>,
     /// How many of them succeeded, and how many did not as a branch was away.
     good: u32,
@@ -33,9 +34,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(tops: [PathBuf; 2], dice: Dice, may_fail: bool) -> Self {
+    pub(crate) fn new(tops: [PathBuf; 2], dice: Dice, events: Events) -> Self {
         tops.iter().for_each(|top| fs::create_dir_all(top).unwrap());
-        Self { tops, open: Default::default(), dice, may_fail, done: Vec::new(), good: 0, out_of_reach: 0 }
+        Self { tops, open: Default::default(), dice, events, done: Vec::new(), good: 0, out_of_reach: 0 }
     }
 
     /// Works until `ended`, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
@@ -46,13 +47,12 @@ impl Worker {
             if away.load(SeqCst) && !act.only_asks() && self.dice.below(300) > 0 {
                 continue;
             }
-            // What is written to a file on a branch that is away may take effect later.
-            if self.may_fail && act.is_of_an_open_file() {
+            if self.is_left_out(&act) {
                 continue;
             }
             let answer = act.take(&self.tops[1], &mut self.open[1]);
             let wrong = match answer {
-                Err(error) if self.may_fail && is_out_of_reach(&error) => {
+                Err(error) if self.events.lose_branches && is_out_of_reach(&error) => {
                     self.out_of_reach += 1;
                     self.done_or_not(&act)
                 }
@@ -72,6 +72,21 @@ impl Worker {
         let Self { done, good, out_of_reach, .. } = self;
         eprintln!("{} calls: {good} succeeded, {out_of_reach} failed as a branch was away", done.len());
         None
+    }
+
+    /// Whether `act` may have another answer than on a local disk.
+    fn is_left_out(&self, act: &Act) -> bool {
+        if self.events.lose_branches {
+            // It may take effect later.
+            return act.is_of_an_open_file();
+        }
+        let has_no_name = |slot: usize| {
+            self.open[0][slot].as_ref().is_some_and(|file| file.metadata().unwrap().nlink() == 0)
+        };
+        // Files without a name, with two, or that get an attribute do not leave a full branch.
+        self.events.full_branch
+            && (act.is_refused_on_a_full_branch()
+                || matches!(act, Act::WriteOpen(slot, ..) if has_no_name(*slot)))
     }
 
     /// `act` failed as a branch is away: when it is back, it was done or was not.
