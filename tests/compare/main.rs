@@ -92,6 +92,10 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     assert!(wrong.iter().all(Option::is_none), "{about}: {wrong:#?}");
+    let status = events::fsstack(&["status", pool.path().to_str().unwrap(), "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    let moved = |at: usize| &status["pools"][0]["branches"][at]["moved_here"];
+    eprintln!("files moved to the branches: {}, {}, {}", moved(0), moved(1), moved(2));
     same_at_the_end(&mut pool, &tops, &about);
 }
 

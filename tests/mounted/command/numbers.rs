@@ -215,6 +215,14 @@ fn open_files_without_names_keep_numbers_after_a_death() {
     open_files_without_names_keep_their_numbers(&pool, &again, crate::keep::crash_and_serve);
 }
 
+#[test]
+fn open_files_without_names_keep_numbers_after_an_upgrade() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("transport=dev");
+    let upgrade = |pool: &Pool| drop(output_of(&["upgrade", &at(pool)]));
+    open_files_without_names_keep_their_numbers(&pool, &again, upgrade);
+}
+
 /// The branch has them again, by other inode numbers.
 #[test]
 fn open_files_without_names_keep_numbers_when_they_have_come_back() {

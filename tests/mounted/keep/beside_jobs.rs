@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
@@ -101,4 +103,53 @@ fn names_change_beside_jobs_after_a_death_as_on_a_local_disk() {
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     assert!(wrong.iter().all(Option::is_none), "{wrong:?}");
+}
+
+/// A pool of two branches that outlives its daemon.
+fn two_branches() -> Pool {
+    let pool = lab::pool().ext4_branch("a", MiB(64)).ext4_branch("b", MiB(64));
+    pool.option("create=ff,minfreespace=1M,transport=dev,restart=keep,write-path=stacked").mount()
+}
+
+fn open(path: &Path) -> fs::File {
+    fs::File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// The daemon dies while files that are open are moved, each time at another moment. What is written afterwards is in the file that has
+/// the name.
+#[test]
+fn open_files_that_a_dead_daemon_was_moving_are_those_with_the_names() {
+    const FILES: usize = 200;
+    needs!(mounting(), loops());
+    for moment in [5, 30, 60, 100, 150, 250] {
+        let pool = two_branches();
+        let path = |n: usize| pool.at(format!("file{n}"));
+        (0..FILES).for_each(|n| fs::write(path(n), "before").unwrap());
+        let held: Vec<fs::File> = (0..FILES).map(|n| open(&path(n))).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| run(&["branch", "drain", &at(&pool), &branch(&pool, "a")]));
+            std::thread::sleep(Duration::from_millis(moment));
+            crash_and_serve(&pool);
+        });
+        for (n, file) in held.into_iter().enumerate() {
+            file.write_all_at(b"after", 0).unwrap_or_else(|error| panic!("{moment} ms, {n}: {error}"));
+            drop(file);
+            assert_eq!(fs::read_to_string(path(n)).unwrap(), "aftere", "{moment} ms, {n}");
+        }
+    }
+}
+
+/// The second handle of a file comes when it has moved and lost its name.
+#[test]
+fn a_handle_that_is_opened_after_the_move_outlives_the_others() {
+    needs!(mounting(), loops());
+    let pool = two_branches();
+    pool.write("file", b"content");
+    let first = open(&pool.at("file"));
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    fs::remove_file(pool.at("file")).unwrap();
+    let second = open(Path::new(&format!("/proc/self/fd/{}", first.as_raw_fd())));
+    drop(first);
+    crash_and_serve(&pool);
+    assert_eq!(io::read_to_string(second).unwrap(), "content");
 }

@@ -6,7 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
@@ -22,7 +22,7 @@ use fsstack_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::departure::{Departure, DepartureOutcome};
-use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
+use super::{Access, LOOK_AGAIN, LOOKS, OpenFile, OpenedObject};
 
 /// How long one attempt to have a file alone lasts.
 pub(super) const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
@@ -40,6 +40,8 @@ pub struct BranchFile {
     pub fd: MountedFd,
     /// Access that `fd` allows.
     pub access: Access,
+    /// The object that `fd` is; asked for when it is wanted, if the file has come here since it was opened.
+    pub(super) object: OnceLock<OpenedObject>,
     /// The move that the file waits for: until it is over the file is not changed.
     pub(super) departure: Option<Arc<Departure>>,
 }
@@ -131,8 +133,21 @@ impl BranchFile {
     /// The file is `fd`, open for `access`, on the branch `mount_root` from now on: what it was.
     pub(crate) fn arrive(&mut self, mount_root: OpenFileRef, fd: MountedFd, access: Access) -> MountedFd {
         self.branch = mount_root;
-        (self.access, self.departure) = (access, None);
+        (self.access, self.object, self.departure) = (access, OnceLock::new(), None);
         std::mem::replace(&mut self.fd, fd)
+    }
+
+    /// The object that it is. None if the branch does not tell, or was mounted again since.
+    pub(crate) fn object(&self) -> Option<OpenedObject> {
+        let (branch, fd) = (&self.branch, &self.fd);
+        if fd.mount_generation != branch.mount_generation() {
+            return None;
+        }
+        if let Some(object) = self.object.get() {
+            return Some(*object);
+        }
+        let stat = branch.ask(|| branch.stat_generation(fd.as_fd(), c"")).ok()?;
+        Some(*self.object.get_or_init(|| OpenedObject::of(&stat)))
     }
 
     /// Whether a mapping made by passthrough may be alive. The file is open by this descriptor only, as far as the daemon
@@ -274,10 +289,11 @@ impl OpenFile {
         self.placed.try_read_recursive().map(|placed| placed.fd.mount_generation)
     }
 
-    /// Its inode number on its branch; None while it is being moved, or if the branch does not tell.
-    pub(crate) fn own_ino(&self) -> Option<u64> {
+    /// Its branch, and the object there. None while it is being moved, if the branch does not tell, or was mounted again since.
+    pub(crate) fn object_there(&self) -> Option<(BranchIx, OpenedObject)> {
         let placed = self.placed.try_read_recursive()?;
-        placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd())).ok().map(|stat| stat.ino)
+        let object = placed.object()?;
+        Some((placed.branch.ix, object))
     }
 
     /// Closes `last`, the file when its last handle is closed.
@@ -385,7 +401,7 @@ impl OpenFile {
         let gone = if is_new {
             ClosedFd { fd, is_new }
         } else {
-            placed.access = access;
+            (placed.access, placed.object) = (access, OnceLock::new());
             let gone = std::mem::replace(&mut placed.fd, fd);
             self.set_noatime_again(&placed);
             ClosedFd { fd: gone, is_new }

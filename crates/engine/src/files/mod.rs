@@ -18,7 +18,7 @@ pub(crate) mod write_back_errors;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fsstack_branch::admin_state::OpenFileRef;
@@ -87,7 +87,6 @@ pub struct OpenFile {
     why: Mutex<Option<&'static str>>,
     noatime: NoatimeState,
     backings: Arc<dyn Backings>,
-    object: OpenedObject,
 }
 
 /// A file as its branch knows it.
@@ -119,7 +118,7 @@ impl OpenFile {
         *file.strips.get_mut() = u32::from(stat.mode & SET_ID != 0);
         *file.immutable.get_mut() = stat.is_immutable();
         *file.append_only.get_mut() = stat.is_append_only() || access == Access::Append;
-        file.object = OpenedObject::of(stat);
+        file.placed.get_mut().object = OpenedObject::of(stat).into();
         file
     }
 
@@ -127,7 +126,7 @@ impl OpenFile {
     fn opened(branch: OpenFileRef, fd: MountedFd, access: Access, backings: Arc<dyn Backings>) -> Self {
         let at = Mutex::new(branch.branch().clone());
         Self {
-            placed: RwLock::new(BranchFile { branch, fd, access, departure: None }),
+            placed: RwLock::new(BranchFile { branch, fd, access, object: OnceLock::new(), departure: None }),
             alone: Mutex::default(),
             at,
             writable: AtomicBool::new(access.writes()),
@@ -142,13 +141,7 @@ impl OpenFile {
             why: Mutex::default(),
             noatime: NoatimeState::default(),
             backings,
-            object: OpenedObject::default(),
         }
-    }
-
-    /// The file as it was opened.
-    pub(crate) fn object(&self) -> OpenedObject {
-        self.object
     }
 
     /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through

@@ -141,7 +141,10 @@ impl Union {
             if used.get(&place) != Some(&handles) {
                 return Err("an open file has another number of handles than it says".to_owned());
             }
-            inode(of)?.set_open(file, handles);
+            let inode = inode(of)?;
+            inode.set_open(file, handles);
+            // It may have moved, and have lost its name: then it is not in the index, and its branch may use its number again.
+            self.tree.index.note_number(inode.id.ino);
         }
         for row in &state.dirs {
             let dir = inode(row.inode)?;
@@ -177,6 +180,7 @@ impl Tree {
             if let Some(unlinked) = row.unlinked {
                 let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
                 inode.set_unlinked(Arc::<DirFd>::new(self.unlinked_inodes.count(fd)));
+                self.index.note_number(inode.id.ino);
             }
             if let Some(lookups) = row.lookups {
                 self.inodes.take_in(inode, lookups)?;

@@ -137,8 +137,7 @@ impl Union {
 
     fn revive_file(&self, rows: &[HandleRow], search: &Search<'_>) -> Result<()> {
         let pool = search.pool;
-        let first = rows.first().ok_or(OpError::STALE)?;
-        let reached = self.tree.reach(first, search)?;
+        let reached = self.tree.reach_by_any(rows, search)?;
         let branch = pool.branch(reached.at);
         let writes = rows.iter().any(|row| row.writer.is_some());
         let (fd, access) = self.tree.open_as(&reached, writes, search)?;
@@ -169,10 +168,11 @@ impl Union {
         file.take_opens(self.files.choose(pool, facts), rows.iter().map(|row| (row.route, row.writer)));
         let file = Arc::new(file);
         inode.set_open(&file, rows.len());
+        let object = OpenedObject::of(&reached.stat);
         for row in rows {
             if let Some(kept) = self.kept() {
                 // It may have been moved since it was opened.
-                kept.note_object(row.number, file.object(), reached.at.0);
+                kept.note_object(row.number, object, reached.at.0);
             }
             self.revive_handle(row, &inode, &file);
         }
@@ -183,13 +183,7 @@ impl Union {
     /// opened as, and without a name nothing else leads there.
     pub(crate) fn note_moved(&self, file: &Arc<OpenFile>, held: &SharedFile<'_>) {
         let Some(kept) = self.kept() else { return };
-        let pool = self.tree.pool.load();
-        let branch = pool.branch(held.branch.ix);
-        let Ok(stat) = branch.ask(|| branch.stat_fd(held.fd.as_fd())) else { return };
-        let object = OpenedObject::of(&stat);
-        if object == file.object() {
-            return;
-        }
+        let Some(object) = held.object() else { return };
         for open in self.files.handles.iter().filter(|open| Arc::ptr_eq(&open.file, file)) {
             if let Some(row) = open.row {
                 kept.note_object(row, object, held.branch.ix.0);
@@ -251,7 +245,10 @@ impl Tree {
     fn reach(&self, row: &HandleRow, search: &Search<'_>) -> Result<Reached> {
         let pool = search.pool;
         let open = match self.reach_open(row, search) {
-            Some(removed) if removed.stat.nlink == 0 => return Ok(removed),
+            // The index has one that was moved: then this is what the move has left.
+            Some(removed) if removed.stat.nlink == 0 && self.index.places(row.ino).is_empty() => {
+                return Ok(removed);
+            }
             Some(open)
                 if self.index.places(row.ino).is_empty()
                     && self.identity(pool, pool.branch(open.at), &open.stat) == open.id =>
@@ -272,6 +269,18 @@ impl Tree {
             Err(error) => error,
         };
         open.ok_or(failed)
+    }
+
+    /// The file of `rows`, as any of them tells it: a file moves while handles are opened.
+    fn reach_by_any(&self, rows: &[HandleRow], search: &Search<'_>) -> Result<Reached> {
+        let mut failed = OpError::STALE;
+        for row in rows {
+            match self.reach(row, search) {
+                Ok(reached) => return Ok(reached),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
     }
 
     /// The file of `row` by a descriptor that is open.

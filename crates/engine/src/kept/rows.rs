@@ -124,14 +124,17 @@ impl Kept {
 
     /// Notes an open file; None if there is no row left, and the handle ends with the daemon.
     pub(crate) fn note_file(&self, handle: Handle, open: &FileHandle) -> Option<RowNumber> {
+        // It is unknown while it moves: then it has a name.
+        let there = open.file.object_there();
+        let (at, object) = there.unwrap_or_else(|| (open.file.branch().ix, OpenedObject::default()));
         self.note(HandleRow {
             number: RowNumber(0),
             handle,
             ino: open.inode.id.ino,
             generation: open.inode.id.generation,
             is_dir: false,
-            object: open.file.object(),
-            branch: open.file.branch().ix.0,
+            object,
+            branch: at.0,
             route: open.route,
             writer: open.writer,
             sync: open.sync,

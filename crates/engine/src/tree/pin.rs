@@ -146,7 +146,7 @@ impl Tree {
             (Err(error), Some((at, removed))) if error.errno() == Errno::STALE => {
                 let branch = pool.branch(at);
                 let fd = removed.opened(branch.ask(|| sys::at::reopen(removed.as_fd(), flags))?);
-                let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+                let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
                 Ok((at, fd, stat))
             }
             (Err(error), ..) => {
