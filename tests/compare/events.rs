@@ -40,9 +40,7 @@ impl Events {
         match dice.below(8) {
             0 | 1 if self.deaths > 0 => {
                 self.deaths -= 1;
-                if let Some(dies) = pool.daemon().child() {
-                    dies.kill().unwrap();
-                }
+                pool.daemon().child().expect("the keeper has a daemon").kill().unwrap();
             }
             2 if self.upgrades => {
                 let upgraded = fsstack(&["upgrade", pool.path().to_str().unwrap()]);
@@ -68,6 +66,20 @@ fn pause(dice: &mut Dice) {
     std::thread::sleep(Duration::from_millis(dice.below(PAUSE)));
 }
 
+/// Checks that the command did what it was asked for, or was refused in the state of the pool; it was not misused.
+fn done(ended: &Finished) {
+    assert!(ended.code != 2, "{}", ended.stderr);
+}
+
+/// Calls off the jobs that are at work.
+fn cancel_all(pool: &str) {
+    let jobs = fsstack(&["job", "list", pool, "--json"]);
+    let jobs: serde_json::Value = serde_json::from_str(&jobs.stdout).unwrap_or_default();
+    for job in jobs["jobs"].as_array().into_iter().flatten() {
+        done(&fsstack(&["job", "cancel", pool, &job["id"].to_string()]));
+    }
+}
+
 /// Runs a job, whatever comes of it: names that were just changed may stay.
 fn job(pool: &Pool, dice: &mut Dice) {
     let at = pool.path().to_str().unwrap();
@@ -80,13 +92,13 @@ fn job(pool: &Pool, dice: &mut Dice) {
                 let drain = scope.spawn(|| fsstack(&["branch", "drain", at, branch]));
                 if dice.below(4) == 0 {
                     pause(dice);
-                    fsstack(&["job", "cancel", at, "1"]);
+                    cancel_all(at);
                 }
-                drain.join().unwrap();
+                done(&drain.join().unwrap());
             });
-            fsstack(&["branch", "mode", at, branch, "RW"]);
+            done(&fsstack(&["branch", "mode", at, branch, "RW"]));
         }
-        3 | 4 => drop(fsstack(&["consolidate", at, &top, "--to", branch])),
-        _ => drop(fsstack(&["balance", at])),
+        3 | 4 => done(&fsstack(&["consolidate", at, &top, "--to", branch])),
+        _ => done(&fsstack(&["balance", at])),
     }
 }

@@ -17,6 +17,9 @@ use crate::events::Events;
 /// Longest time for which a branch is away.
 const AWAY: Duration = Duration::from_secs(60);
 
+/// Least calls of a program, however late it begins.
+const LEAST: usize = 200;
+
 /// Acts that a failure shows.
 const SHOWN: usize = 30;
 
@@ -39,9 +42,9 @@ impl Worker {
         Self { tops, open: Default::default(), dice, events, done: Vec::new(), good: 0, out_of_reach: 0 }
     }
 
-    /// Works until `ended`, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
+    /// Works until `ended`, but makes [`LEAST`] calls, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
     pub(crate) fn works(mut self, ended: &AtomicBool, away: &AtomicBool) -> Option<String> {
-        while !ended.load(SeqCst) {
+        while !ended.load(SeqCst) || self.done.len() < LEAST {
             let act = Act::any(&mut self.dice);
             // A change that fails waits for the branch, so there are few meanwhile.
             if away.load(SeqCst) && !act.only_asks() && self.dice.below(300) > 0 {
@@ -70,6 +73,7 @@ impl Worker {
             }
         }
         let Self { done, good, out_of_reach, .. } = self;
+        assert!(good > 0, "no call succeeded");
         eprintln!("{} calls: {good} succeeded, {out_of_reach} failed as a branch was away", done.len());
         None
     }
@@ -77,8 +81,8 @@ impl Worker {
     /// Whether `act` may have another answer than on a local disk.
     fn is_left_out(&self, act: &Act) -> bool {
         if self.events.lose_branches {
-            // It may take effect later.
-            return act.is_of_an_open_file();
+            // It may take effect later, or by half.
+            return act.is_of_an_open_file() || matches!(act, Act::Write(..));
         }
         let has_no_name = |slot: usize| {
             self.open[0][slot].as_ref().is_some_and(|file| file.metadata().unwrap().nlink() == 0)
@@ -129,7 +133,7 @@ fn shown(answer: &io::Result<String>) -> String {
 }
 
 /// Like [`tree`], when all branches are there again.
-fn within_reach(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
+pub(crate) fn within_reach(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
     let began = Instant::now();
     loop {
         match tree(top) {

@@ -17,7 +17,7 @@ use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::handover::Inherited;
-use fsstack_sys::{self as sys, Kind, OFlags, Stat};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::Mutex;
 
 use crate::files::capability::has_capability;
@@ -85,7 +85,7 @@ impl Union {
         let mut files: HashMap<u64, Vec<HandleRow>> = HashMap::new();
         for row in kept.handles() {
             if row.is_dir {
-                self.revive_dir(row);
+                self.revive_dir(row, &pool);
                 told.handles += 1;
             } else {
                 files.entry(row.ino.0).or_default().push(row);
@@ -137,7 +137,7 @@ impl Union {
 
     fn revive_file(&self, rows: &[HandleRow], search: &Search<'_>) -> Result<()> {
         let pool = search.pool;
-        let reached = self.tree.reach_by_any(rows, search)?;
+        let reached = reach_by_any(&self.tree, rows, search)?;
         let branch = pool.branch(reached.at);
         let writes = rows.iter().any(|row| row.writer.is_some());
         let (fd, access) = self.tree.open_as(&reached, writes, search)?;
@@ -216,12 +216,18 @@ impl Union {
         self.files.handles.insert(row.handle.0, open);
     }
 
-    /// A directory that is found no more is one that was removed: nothing is in it.
-    fn revive_dir(&self, row: HandleRow) {
+    /// A directory that is found no more is one that was removed: nothing is in it. If that is not known, its listing is an error.
+    fn revive_dir(&self, row: HandleRow, pool: &Pool) {
         let id = Identity { ino: row.ino, generation: row.generation };
         let inode = match self.tree.found_again(row.ino) {
             Ok(inode) if inode.id == id && inode.is_dir() => inode,
-            _ => Arc::new(Inode::dir(id, &Copies::known([]))),
+            found => {
+                let mut copies = Copies::known([]);
+                if found.is_err_and(|error| error.errno() != Errno::STALE) {
+                    pool.branches.iter().for_each(|branch| copies.unsure_of(branch.ix));
+                }
+                Arc::new(Inode::dir(id, &copies))
+            }
         };
         let noatime = self.noatime_scope().directories;
         let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
@@ -271,18 +277,6 @@ impl Tree {
         open.ok_or(failed)
     }
 
-    /// The file of `rows`, as any of them tells it: a file moves while handles are opened.
-    fn reach_by_any(&self, rows: &[HandleRow], search: &Search<'_>) -> Result<Reached> {
-        let mut failed = OpError::STALE;
-        for row in rows {
-            match self.reach(row, search) {
-                Ok(reached) => return Ok(reached),
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
-
     /// The file of `row` by a descriptor that is open.
     fn reach_open(&self, row: &HandleRow, search: &Search<'_>) -> Option<Reached> {
         let branch = search.pool.live(BranchIx(row.branch))?;
@@ -318,8 +312,13 @@ impl Tree {
             let opened = branch.ask(|| sys::at::reopen(reached.fd.as_fd(), access.flags()));
             opened.map(|fd| (reached.fd.opened(fd), access))
         };
-        match open(access) {
+        let opened = match open(access) {
             Err(error) if writes && is_refused(error) => open(Access::Append),
+            opened => opened,
+        };
+        match opened {
+            // It may be changed no more: writers get the error, readers go on.
+            Err(error) if writes && (is_refused(error) || error.errno() == Errno::ROFS) => open(Access::Read),
             opened => opened,
         }
     }
@@ -356,6 +355,18 @@ impl Tree {
             }
         }
     }
+}
+
+/// The file of `rows`, as any of them tells it: handles are opened while it moves, too.
+fn reach_by_any(tree: &Tree, rows: &[HandleRow], search: &Search<'_>) -> Result<Reached> {
+    let mut failed = OpError::STALE;
+    for row in rows {
+        match tree.reach(row, search) {
+            Ok(reached) => return Ok(reached),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 impl Kept {
