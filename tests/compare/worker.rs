@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::acts::{Act, SLOTS, attributes, digest, mark};
@@ -83,6 +84,11 @@ impl Worker {
         if self.events.lose_branches {
             // It may take effect later, or by half.
             return act.is_of_an_open_file() || matches!(act, Act::Write(..));
+        }
+        // It may be EIO where the daemon dies (docs/operate.md).
+        let exchanges = matches!(act, Act::RenameWith(.., flags) if *flags == RenameFlags::EXCHANGE);
+        if self.events.deaths > 0 && exchanges {
+            return true;
         }
         let has_no_name = |slot: usize| {
             self.open[0][slot].as_ref().is_some_and(|file| file.metadata().unwrap().nlink() == 0)
