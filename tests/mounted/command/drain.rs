@@ -436,3 +436,17 @@ fn change(pool: &Pool, half: u32, files: u32, ended: &AtomicBool) -> u32 {
     }
     round
 }
+
+/// The mark of a drain that has ended goes with the change of the mode, also where another program serves by then.
+#[test]
+fn a_branch_that_was_drained_before_an_upgrade_is_taken_back_for_good() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("transport=dev").mount();
+    pool.write("file", b"content");
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    output_of(&["upgrade", &at(&pool)]);
+    output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RW"]);
+    pool.remount();
+    assert_eq!(json("jobs", &["job", "list", &at(&pool)])["jobs"].as_array().unwrap().len(), 0);
+    assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["mode"], "RW");
+}

@@ -162,6 +162,10 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     // From here on requests are served: there is no way back.
     drop(started);
     let _default = std::panic::take_hook();
+    if taken.settings.options.out_of_band == OutOfBand::Watch {
+        // Nobody watched the branches meanwhile. Later than that: the kernel writes dirty pages first, which may take long.
+        taken.attended.served.union.invalidate_all();
+    }
     taken.attend(signals)
 }
 
@@ -192,10 +196,6 @@ impl TakenOver {
         let taken = Self::of(&state, inherited, because, None)?;
         let paused = handover::since_boot().saturating_sub(state.paused_at);
         taken.attended.served.is_taken_over(paused);
-        if taken.settings.options.out_of_band == OutOfBand::Watch {
-            // Nobody watched the branches meanwhile.
-            taken.attended.served.union.invalidate_all();
-        }
         Ok(taken)
     }
 

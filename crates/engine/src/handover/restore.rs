@@ -98,6 +98,9 @@ impl Union {
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
         }
+        // What was drained may still have its mark, which goes with the next change of its mode.
+        let drained = pool.branches.iter().filter(|branch| branch.given_mode() == BranchMode::NoCreate);
+        drained.for_each(|branch| self.jobs.list.note_drain_mark(branch.ix));
         let inodes = self.tree.take_inodes(state, inherited)?;
         let files = self.take_files(state, &pool, inherited)?;
         self.take_handles(state, &inodes, &files)?;
@@ -143,7 +146,7 @@ impl Union {
             }
             let inode = inode(of)?;
             inode.set_open(file, handles);
-            // It may have moved, and have lost its name: then it is not in the index, and its branch may use its number again.
+            // It may have moved away and back.
             self.tree.index.note_number(inode.id.ino);
         }
         for row in &state.dirs {
@@ -180,6 +183,7 @@ impl Tree {
             if let Some(unlinked) = row.unlinked {
                 let fd = MountedFd::root(take(inherited, unlinked.fd)?, unlinked.mount_generation());
                 inode.set_unlinked(Arc::<DirFd>::new(self.unlinked_inodes.count(fd)));
+                // It may have moved away and back.
                 self.index.note_number(inode.id.ino);
             }
             if let Some(lookups) = row.lookups {
@@ -190,7 +194,14 @@ impl Tree {
             self.inodes.take_in_aside(inode);
         }
         let pool = self.pool.load();
-        inodes.iter().filter(|inode| inode.is_dir()).for_each(|dir| self.keep_number(&pool, dir, None));
+        for inode in &inodes {
+            if inode.is_dir() {
+                self.keep_number(&pool, inode, None);
+            } else if inode.branch() != pool.branch_of(inode.id.ino) {
+                // It has moved, and is not in the index if it has lost its name: its branch may use its number again.
+                self.index.note_number(inode.id.ino);
+            }
+        }
         Ok(inodes)
     }
 }

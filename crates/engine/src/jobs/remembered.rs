@@ -216,7 +216,7 @@ impl Jobs {
 
 impl JobList {
     /// The root of the branch `ix` has a drain mark, or may have one.
-    pub(super) fn note_drain_mark(&self, ix: BranchIx) {
+    pub(crate) fn note_drain_mark(&self, ix: BranchIx) {
         self.state.lock().marked.insert(ix);
     }
 

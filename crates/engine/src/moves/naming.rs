@@ -220,6 +220,10 @@ impl Tree {
                     _ => sys::at::link_fd(fd.as_fd(), dir.as_fd(), &name.name)?,
                 }
             }
+            if staged.is_none() {
+                // btrfs logs nothing of a file without a name, and of the names in a directory that the inode exists.
+                sys::file::fsync(fd.as_fd())?;
+            }
             distinct(&new.dirs).into_iter().try_for_each(|dir| sync_dir(dir.as_fd()))
         })?;
         // Before the old names go: a lookup that saw neither name asks again.

@@ -115,7 +115,9 @@ impl SetAside<'_> {
         }
         let new = sys::at::tmpfile(dir, OFlags::RDWR, 0o600)?;
         clone_metadata(new.as_fd(), self.fd, self.stat, how, goes_on)?;
-        sys::at::link_fd(new.as_fd(), dir, OBJECT)
+        sys::at::link_fd(new.as_fd(), dir, OBJECT)?;
+        // btrfs logs nothing of a file without a name.
+        sys::file::fsync(new.as_fd())
     }
 
     fn write_origin(&self, dir: BorrowedFd<'_>, to: &Member) -> Result<(), SysError> {
