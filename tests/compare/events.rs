@@ -1,8 +1,9 @@
 //! Events that come to a pool while programs use it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fsstack_lab::daemon::Process;
 use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{Pool, daemon};
 
@@ -40,7 +41,7 @@ impl Events {
         match dice.below(8) {
             0 | 1 if self.deaths > 0 => {
                 self.deaths -= 1;
-                pool.daemon().child().expect("the keeper has a daemon").kill().unwrap();
+                daemon_of(pool).kill().unwrap();
             }
             2 if self.upgrades => {
                 let upgraded = fsstack(&["upgrade", pool.path().to_str().unwrap()]);
@@ -59,6 +60,18 @@ impl Events {
             _ if self.jobs => job(pool, dice),
             _ => {}
         }
+    }
+}
+
+/// The daemon of a pool that has a keeper, which may be starting it.
+fn daemon_of(pool: &Pool) -> Process {
+    let began = Instant::now();
+    loop {
+        if let Some(daemon) = pool.daemon().child() {
+            return daemon;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the keeper starts no daemon");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
