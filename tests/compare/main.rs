@@ -117,8 +117,17 @@ fn same_at_the_end(pool: &mut Pool, tops: &[[std::path::PathBuf; 2]], about: &st
             let (expected, found) = (tree(local).unwrap(), within_reach(pool).unwrap());
             assert_eq!(expected, found, "{about}: {when}");
         }
-        let checked = events::fsstack(&["check", pool.path().to_str().unwrap()]);
-        assert_eq!(checked.code, 0, "{about}: {when}: {}{}", checked.stdout, checked.stderr);
+        let began = Instant::now();
+        loop {
+            let checked = events::fsstack(&["check", pool.path().to_str().unwrap()]);
+            if checked.code == 0 {
+                break;
+            }
+            // A branch that has just come may not be asked yet.
+            let waits = began.elapsed() < Duration::from_secs(30);
+            assert!(waits, "{about}: {when}: {}{}", checked.stdout, checked.stderr);
+            std::thread::sleep(Duration::from_millis(200));
+        }
         pool.unmount();
         pool.remount();
     }
