@@ -41,11 +41,15 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing. Its files keep their
-/// numbers when it is started again: otherwise they depend on which name is asked for first.
+/// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing.
 fn pool_of_two() -> Pool {
+    pool_of(Kind::Served)
+}
+
+/// Like [`pool_of_two`]; `a` is of that kind.
+fn pool_of(kind: Kind) -> Pool {
     let pool = lab::pool()
-        .branch("a", Kind::Numbered)
+        .branch("a", kind)
         .tmp_branch("b")
         .option("create=ff")
         .option("write-path=stacked")
@@ -169,7 +173,8 @@ fn degraded_mode_is_switched_at_run_time() {
 #[test]
 fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
     needs!(mounting(), program("mergerfs"));
-    let mut pool = pool_of_two();
+    // Otherwise its numbers depend on which name is asked for first.
+    let mut pool = pool_of(Kind::Numbered);
     let mut open = OpenOptions::new().read(true).write(true).open(pool.at("both/on-a")).unwrap();
     pool.branch("a").daemon().kill().unwrap();
     assert_eq!(errno(open.read(&mut [0; 4])), EIO);
