@@ -12,6 +12,9 @@ use fsstack_lab::pool::Pool;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Kind, MiB, Skip, mounts, needs};
 
+use crate::command::{at, branch, json, output_of};
+use crate::handles::forget_everywhere;
+
 const EIO: Option<i32> = Some(5);
 
 pub(crate) fn errno<T>(result: io::Result<T>) -> Option<i32> {
@@ -118,16 +121,42 @@ fn names_two_levels_below_what_a_dead_branch_may_have_are_an_error() {
     assert_eq!(pool.read("outer/middle/deep/on-b"), b"b");
 }
 
+/// Waits until the pool knows that a branch is down, and neither kernel nor daemon know of any object.
+fn is_down_and_all_is_forgotten(pool: &Pool) {
+    until("the branch is down", || {
+        json("status", &["status", &at(pool)])["pools"][0]["branches"][0]["state"] == "down"
+    });
+    forget_everywhere(pool);
+}
+
+/// Also where a number does not say which branch it is of.
 #[test]
 fn a_name_that_was_seen_on_a_dead_branch_is_not_anothers_file() {
-    needs!(mounting(), program("mergerfs"));
-    let pool = pool_of_two();
-    fs::write(pool.branch("a").path().join("twice"), "right").unwrap();
-    fs::write(pool.branch("b").path().join("twice"), "hidden").unwrap();
-    assert_eq!(pool.read("twice"), b"right");
-    pool.branch("a").daemon().kill().unwrap();
-    assert_eq!(errno(fs::read(pool.at("twice"))), EIO);
-    assert_eq!(pool.read("top-b"), b"top-b");
+    needs!(mounting(), drop_caches(), program("mergerfs"));
+    for kind in [Kind::Served, Kind::Numbered] {
+        let pool = pool_of(kind);
+        fs::write(pool.branch("a").path().join("twice"), "right").unwrap();
+        fs::write(pool.branch("b").path().join("twice"), "hidden").unwrap();
+        assert_eq!(pool.read("twice"), b"right");
+        pool.branch("a").daemon().kill().unwrap();
+        assert_eq!(errno(fs::read(pool.at("twice"))), EIO);
+        is_down_and_all_is_forgotten(&pool);
+        assert_eq!(errno(fs::read(pool.at("twice"))), EIO, "{kind:?}");
+        assert_eq!(pool.read("top-b"), b"top-b");
+    }
+}
+
+/// Its number says that it was on the branch that is dead now.
+#[test]
+fn a_file_that_was_moved_off_a_dead_branch_is_there() {
+    needs!(mounting(), loops(), drop_caches());
+    let mut pool = lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").option("create=ff").mount();
+    pool.write("film", b"film");
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    assert_eq!(pool.read("film"), b"film");
+    pool.branch_mut("a").unmount_lazily();
+    is_down_and_all_is_forgotten(&pool);
+    assert_eq!(pool.read("film"), b"film");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
-use fsstack_identity::number::{Identity, hash_name, mix};
+use fsstack_identity::number::{self, Identity, hash_name, mix};
 use fsstack_pool::BranchIx;
 use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::Stat;
@@ -82,7 +82,7 @@ impl Tree {
                 }
                 Ok(stat) if dirs.is_empty() => {
                     if let Some(fault) = fault
-                        && self.is_known_elsewhere(pool, parent, name, &copies)
+                        && self.is_known_elsewhere(pool, (parent, name), &copies, (at, &stat))
                     {
                         return Err(fault);
                     }
@@ -107,15 +107,28 @@ impl Tree {
         }
     }
 
-    /// True if the name was last seen as an object of a branch that cannot be asked (`unsure`): a file of that name on a later
-    /// branch is another one.
-    fn is_known_elsewhere(&self, pool: &Pool, parent: &Inode, name: &CStr, unsure: &Copies) -> bool {
+    /// True if the name was last seen as an object that may be on a branch that cannot be asked (`unsure`): the file of that name on
+    /// the branch `at` is another one.
+    fn is_known_elsewhere(
+        &self,
+        pool: &Pool,
+        (parent, name): (&Inode, &CStr),
+        unsure: &Copies,
+        (at, stat): (BranchIx, &Stat),
+    ) -> bool {
         if pool.settings.degraded == Degraded::Read {
             return false;
         }
         let Some(number) = self.seen.get(parent.id.ino, name.to_bytes()) else { return false };
+        if self.identity(pool, pool.branch(at), stat).ino == number {
+            return false;
+        }
         let known = self.inodes.get(number).and_then(|inode| inode.branch());
-        known.or_else(|| pool.branch_of(number)).is_some_and(|at| unsure.is_unsure_of(at))
+        match known.or_else(|| pool.branch_of(number)) {
+            Some(at) => unsure.is_unsure_of(at),
+            // A hashed number does not say which branch it is of.
+            None => number::branch_of(number).is_none(),
+        }
     }
 
     /// True if some branch that might have a copy of `dir` was never asked for it. A branch that can be asked by now is asked.
