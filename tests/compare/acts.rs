@@ -8,9 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use fastrand::Rng;
 use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, XattrFlags, getxattr, linkat, renameat_with, setxattr};
-
-use crate::dice::Dice;
 
 /// Directories, besides the one that all is in.
 const DIRS: [&str; 4] = ["p", "q", "p/s", "r"];
@@ -62,12 +61,12 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    pub(crate) fn any(dice: &mut Dice) -> Self {
-        let byte = b'a' + u8::try_from(dice.below(26)).unwrap();
-        let slot = usize::try_from(dice.below(SLOTS as u64)).unwrap();
+    pub(crate) fn any(dice: &mut Rng) -> Self {
+        let byte = dice.u8(b'a'..=b'z');
+        let slot = dice.usize(..SLOTS);
         let (from, to) = (file(dice), file(dice));
-        let dir = |dice: &mut Dice| (*dice.one_of(&DIRS)).to_owned();
-        match dice.below(60) {
+        let dir = |dice: &mut Rng| DIRS[dice.usize(..DIRS.len())].to_owned();
+        match dice.u64(..60) {
             0..=6 => Self::Rename(from, to),
             7 => Self::RenameWith(from, to, RenameFlags::EXCHANGE),
             8 => Self::RenameWith(from, to, RenameFlags::NOREPLACE),
@@ -78,24 +77,24 @@ impl Act {
             16 | 17 => Self::Create(from),
             18..=20 => Self::Write(from, byte, size(dice)),
             21 => Self::Append(from, byte),
-            22 => Self::Truncate(from, dice.below(9000)),
+            22 => Self::Truncate(from, dice.u64(..9000)),
             23 | 24 => Self::Unlink(from),
             25..=29 => Self::Mkdir(dir(dice)),
             30 => Self::Rmdir(dir(dice)),
-            31 => Self::Chmod(from, *dice.one_of(&[0o600, 0o640, 0o755])),
-            32 => Self::SetTime(from, dice.below(SET_TIMES)),
+            31 => Self::Chmod(from, [0o600, 0o640, 0o755][dice.usize(..3)]),
+            32 => Self::SetTime(from, dice.u64(..SET_TIMES)),
             33 => Self::SetXattr(from, byte),
             34 => Self::Xattr(from),
             35..=38 => Self::Stat(from),
-            39..=41 => Self::List(if dice.below(2) == 0 { String::new() } else { dir(dice) }),
+            39..=41 => Self::List(if dice.u64(..2) == 0 { String::new() } else { dir(dice) }),
             42..=44 => Self::Read(from),
             45..=47 => Self::Open(slot, from),
             48 => Self::OpenUnnamed(slot),
             49 => Self::LinkOpen(slot, to),
-            50..=52 => Self::WriteOpen(slot, dice.below(9000), byte),
+            50..=52 => Self::WriteOpen(slot, dice.u64(..9000), byte),
             53..=55 => Self::ReadOpen(slot),
             56 => Self::StatOpen(slot),
-            57 => Self::TruncateOpen(slot, dice.below(9000)),
+            57 => Self::TruncateOpen(slot, dice.u64(..9000)),
             58 => Self::SyncOpen(slot),
             _ => Self::CloseOpen(slot),
         }
@@ -198,16 +197,15 @@ impl Act {
 }
 
 /// Mostly small, so that many calls are made.
-fn size(dice: &mut Dice) -> usize {
-    let most = if dice.below(8) == 0 { 400_000 } else { 20_000 };
-    usize::try_from(dice.below(most)).unwrap()
+fn size(dice: &mut Rng) -> usize {
+    let most = if dice.u64(..8) == 0 { 400_000 } else { 20_000 };
+    dice.usize(..most)
 }
 
-fn file(dice: &mut Dice) -> String {
-    let dir = dice.below(2 + DIRS.len() as u64);
-    let dir =
-        usize::try_from(dir).ok().and_then(|n| DIRS.get(n)).map_or(String::new(), |dir| format!("{dir}/"));
-    format!("{dir}f{}", dice.below(FILES))
+fn file(dice: &mut Rng) -> String {
+    // More are at the top.
+    let dir = DIRS.get(dice.usize(..DIRS.len() + 2)).map_or(String::new(), |dir| format!("{dir}/"));
+    format!("{dir}f{}", dice.u64(..FILES))
 }
 
 /// Attributes that are the same on every file system. A time counts if a program set it.

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use fsstack_lab::daemon::Process;
 use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{Pool, daemon};
 
-use crate::dice::Dice;
 use crate::{BRANCHES, WORKERS};
 
 /// Longest pause before an event, and longest absence of a branch, in milliseconds.
@@ -36,20 +36,19 @@ pub(crate) fn fsstack(arguments: &[&str]) -> Finished {
 
 impl Events {
     /// Has something happen to `pool`; `away` says that a branch is away.
-    pub(crate) fn one(&mut self, pool: &mut Pool, dice: &mut Dice, away: &AtomicBool) {
+    pub(crate) fn one(&mut self, pool: &mut Pool, dice: &mut Rng, away: &AtomicBool) {
         pause(dice);
-        match dice.below(8) {
+        match dice.u64(..8) {
             0 | 1 if self.deaths > 0 => {
                 self.deaths -= 1;
                 daemon_of(pool).kill().unwrap();
             }
             2 if self.upgrades => {
                 let upgraded = fsstack(&["upgrade", pool.path().to_str().unwrap()]);
-                // A job refuses it.
-                assert!(upgraded.code <= 1, "{}", upgraded.stderr);
+                assert_eq!(upgraded.code, 0, "{}", upgraded.stderr);
             }
             3 | 4 if self.lose_branches => {
-                let name = dice.one_of(&BRANCHES);
+                let name = BRANCHES[dice.usize(..BRANCHES.len())];
                 away.store(true, SeqCst);
                 pool.branch_mut(name).unmount_lazily();
                 pause(dice);
@@ -75,8 +74,8 @@ fn daemon_of(pool: &Pool) -> Process {
     }
 }
 
-fn pause(dice: &mut Dice) {
-    std::thread::sleep(Duration::from_millis(dice.below(PAUSE)));
+fn pause(dice: &mut Rng) {
+    std::thread::sleep(Duration::from_millis(dice.u64(..PAUSE)));
 }
 
 /// Checks that the command did what it was asked for, or was refused in the state of the pool; it was not misused.
@@ -94,16 +93,16 @@ fn cancel_all(pool: &str) {
 }
 
 /// Runs a job, whatever comes of it: names that were just changed may stay.
-fn job(pool: &Pool, dice: &mut Dice) {
+fn job(pool: &Pool, dice: &mut Rng) {
     let at = pool.path().to_str().unwrap();
-    let name = *dice.one_of(&BRANCHES);
+    let name = BRANCHES[dice.usize(..BRANCHES.len())];
     let branch = pool.branch(name).path().to_str().unwrap();
-    let top = pool.at(dice.below(WORKERS as u64).to_string()).display().to_string();
-    match dice.below(6) {
+    let top = pool.at(dice.usize(..WORKERS).to_string()).display().to_string();
+    match dice.u64(..6) {
         0..=2 => {
             std::thread::scope(|scope| {
                 let drain = scope.spawn(|| fsstack(&["branch", "drain", at, branch]));
-                if dice.below(4) == 0 {
+                if dice.u64(..4) == 0 {
                     pause(dice);
                     cancel_all(at);
                 }

@@ -8,16 +8,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod acts;
-mod dice;
 mod events;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime};
 
+use fastrand::Rng;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
-use dice::Dice;
 use events::Events;
 use worker::{Worker, tree, within_reach};
 
@@ -69,8 +68,8 @@ fn compare(options: &[&str], events: Events) {
 
 /// Compares with one pool until `ends`.
 fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
-    let mut dice = Dice::new(seed);
-    let chosen = OPTIONS.map(|options| *dice.one_of(options)).join(",");
+    let mut dice = Rng::with_seed(seed);
+    let chosen = OPTIONS.map(|options| options[dice.usize(..options.len())]).join(",");
     let chosen = std::env::var("FSSTACK_COMPARE_OPTIONS").unwrap_or(chosen);
     let pool = BRANCHES.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
     let pool = options.iter().fold(pool.option("minfreespace=8M").option(&chosen), |pool, o| pool.option(o));
@@ -90,7 +89,7 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
         let workers: Vec<_> = tops
             .iter()
             .map(|tops| {
-                let worker = Worker::new(tops.clone(), Dice::new(dice.next()), events);
+                let worker = Worker::new(tops.clone(), Rng::with_seed(dice.u64(..)), events);
                 scope.spawn(move || worker.works(ended, away))
             })
             .collect();

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::acts::{Act, SLOTS, attributes, digest, mark};
-use crate::dice::Dice;
 use crate::events::Events;
 
 /// Longest time for which a branch is away.
@@ -29,7 +29,7 @@ pub(crate) struct Worker {
     /// The local directory, and that of the pool.
     tops: [PathBuf; 2],
     open: [[Option<File>; SLOTS]; 2],
-    dice: Dice,
+    dice: Rng,
     events: Events,
     done: Vec<String>,
     /// How many of them succeeded, and how many did not as a branch was away.
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(tops: [PathBuf; 2], dice: Dice, events: Events) -> Self {
+    pub(crate) fn new(tops: [PathBuf; 2], dice: Rng, events: Events) -> Self {
         tops.iter().for_each(|top| fs::create_dir_all(top).unwrap());
         Self { tops, open: Default::default(), dice, events, done: Vec::new(), good: 0, out_of_reach: 0 }
     }
@@ -48,7 +48,7 @@ impl Worker {
         while !ended.load(SeqCst) || self.done.len() < LEAST {
             let act = Act::any(&mut self.dice);
             // A change that fails waits for the branch, so there are few meanwhile.
-            if away.load(SeqCst) && !act.only_asks() && self.dice.below(300) > 0 {
+            if away.load(SeqCst) && !act.only_asks() && self.dice.u64(..300) > 0 {
                 continue;
             }
             if self.is_left_out(&act) {

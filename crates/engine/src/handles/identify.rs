@@ -12,12 +12,11 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::index::{IndexEntry, birth};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
-use fsstack_pool::{BranchIx, Ino};
+use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat};
 use smallvec::SmallVec;
 
-use crate::files::OpenedObject;
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
@@ -180,12 +179,8 @@ impl Tree {
         }
         let Some(live) = self.inodes.get(natural.ino).filter(|live| live.id == natural) else { return true };
         let at = pool.branch_of(natural.ino);
-        let there = live.open_file().and_then(|file| file.object_there());
-        // It may have come back, by another inode number.
-        let has_come_back = |(on, object): (BranchIx, OpenedObject)| {
-            Some(on) == at && Some(object.at.1) != number::inode_of(natural.ino)
-        };
-        live.branch() != at || there.is_some_and(has_come_back)
+        let own = at.zip(number::inode_of(natural.ino));
+        live.branch() != at || own.is_some_and(|(at, ino)| has_come_back(&live, pool.branch(at), ino))
     }
 
     /// Whether the object `id` is where its number would be `natural`. If that cannot be known, true.
@@ -264,20 +259,21 @@ fn is_of_another_live(tree: &Tree, natural: Identity, branch: &Member, stat: &St
     // One that was there had this inode number before.
     match live.is_dir() {
         true => live.copy_ino(branch.ix) != Some(stat.ino),
-        false => live.branch() != Some(branch.ix) || has_come_back(&live, branch, stat),
+        false => live.branch() != Some(branch.ix) || has_come_back(&live, branch, stat.ino),
     }
 }
 
-/// Whether the live file is on `branch` by another inode number than that of `stat`: it was moved away and back. One with names
-/// is in the index; this is of one that is open, or held.
-fn has_come_back(live: &Inode, branch: &Branch, stat: &Stat) -> bool {
-    let there = match (live.open_file(), live.unlinked_fd()) {
-        (Some(file), _) => file.object_there().map(|(at, object)| (at, object.at.1)),
-        (None, Some(fd)) if fd.mount_generation == branch.mount_generation() => {
-            branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok().map(|there| (branch.ix, there.ino))
+/// Whether the live file is on `branch`, and its inode number there is not `ino`: it was moved away and back. Known of files that are
+/// open or held. Others have names, and the index has them; so has it those that are being moved.
+fn has_come_back(live: &Inode, branch: &Branch, ino: u64) -> bool {
+    let own = match (live.open_file(), live.unlinked_fd()) {
+        (Some(file), _) => {
+            file.object_there().filter(|(at, _)| *at == branch.ix).map(|(_, object)| object.at.1)
         }
-        (None, _) => return false,
+        (None, Some(fd)) if fd.mount_generation == branch.mount_generation() => {
+            branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok().map(|stat| stat.ino)
+        }
+        (None, _) => None,
     };
-    // One that moves now is somewhere between.
-    there.is_none_or(|there| there != (branch.ix, stat.ino))
+    own.is_some_and(|own| own != ino)
 }

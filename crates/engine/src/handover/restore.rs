@@ -98,7 +98,7 @@ impl Union {
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
         }
-        // What was drained may still have its mark, which goes with the next change of its mode.
+        // A branch that takes nothing new may have a drain mark, which the next change of its mode removes.
         let drained = pool.branches.iter().filter(|branch| branch.given_mode() == BranchMode::NoCreate);
         drained.for_each(|branch| self.jobs.list.note_drain_mark(branch.ix));
         let inodes = self.tree.take_inodes(state, inherited)?;

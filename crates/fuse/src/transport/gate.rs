@@ -60,8 +60,8 @@ impl Reading {
         self.thread.store(handover::this_thread(), SeqCst);
     }
 
-    /// The read has returned, and what it brought is counted; or there is none. Waits for who takes the mark to wake the thread, and
-    /// gives it back.
+    /// The thread reads no more: its request is counted, or it has not begun to read. Waits while another thread wakes it, as that one
+    /// sets the mark to reading afterwards.
     pub(super) fn is_over(&self) {
         while self.state.compare_exchange(READS, AWAY, SeqCst, SeqCst).is_err() {
             fsstack_sync::thread::yield_now();
