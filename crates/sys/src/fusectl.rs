@@ -55,12 +55,12 @@ pub fn abort(connection: u64) -> Result<(), NotAborted> {
     let write = || std::fs::write(&switch, "1");
     let written = match write() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if is_there() {
-                return Err(NotAborted::Ended(switch));
+            if !is_there() {
+                let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+                mounts::mount_fuse(OsStr::new(FUSECTL), Path::new(SWITCHES), FUSECTL, flags, "")
+                    .map_err(|error| NotAborted::NoSwitches(error.errno.into()))?;
             }
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            mounts::mount_fuse(OsStr::new(FUSECTL), Path::new(SWITCHES), FUSECTL, flags, "")
-                .map_err(|error| NotAborted::NoSwitches(error.errno.into()))?;
+            // Another process may have mounted it after the first try.
             write()
         }
         written => written,
