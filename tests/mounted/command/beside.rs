@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, SystemTime};
 
 use fsstack_branch::entries::is_dot;
 use fsstack_lab::{self as lab, MiB, needs};
@@ -184,4 +185,38 @@ fn a_listing_that_goes_back_leaves_out_no_moved_name() {
     entries.seek(place).unwrap();
     let (_, all) = read(&mut entries, usize::MAX);
     assert!(before < NAMES && all == NAMES + 2, "{all} of {} names", NAMES + 2);
+}
+
+/// Movers set back the times of the directories that they work in.
+#[test]
+fn a_directory_has_the_times_that_programs_give_it_beside_drains() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff,minfreespace=4M,attr-timeout=0,entry-timeout=0").mount();
+    pool.mkdir("d");
+    fs::create_dir_all(pool.branch("b").path().join("d")).unwrap();
+    (0..NAMES).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
+    let wrong = beside_drains(&pool, &["a", "b"], (2, 1), |_, ended| {
+        let dir = fs::File::open(pool.at("d")).unwrap();
+        let modified = || dir.metadata().unwrap().modified().unwrap();
+        let made = pool.at("d/made");
+        let mut step = 0;
+        while !ended.load(SeqCst) {
+            step += 1;
+            let given = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + step);
+            dir.set_times(fs::FileTimes::new().set_modified(given)).unwrap();
+            let set = modified();
+            let born = fs::File::create(&made).unwrap().metadata().unwrap().modified().unwrap();
+            let changed = modified();
+            fs::remove_file(&made).unwrap();
+            if set != given || changed < born {
+                return Some((step, set, given, changed, born));
+            }
+        }
+        None
+    });
+    assert!(
+        wrong.iter().all(Option::is_none),
+        "times set and given, after a create and of the file: {wrong:?}"
+    );
 }

@@ -27,7 +27,7 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 
 use crate::tree::resolve::Found;
-use crate::tree::unsynced_dirs::NameEvent;
+use crate::tree::unsynced_dirs::{NameEvent, changed_unseen};
 
 /// Fate of hidden objects in a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -299,7 +299,7 @@ impl Tree {
             _ => said(error),
         })?;
         drop(kept_times);
-        self.changed(pool, hidden.at, (hidden.dir, hidden.name), NameEvent::Went);
+        changed_unseen(self, pool, hidden.at, (hidden.dir, hidden.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(dir.as_fd())) {
             tracing::debug!(%error, "a hidden name may be back after a power cut");
         }

@@ -55,6 +55,10 @@ impl Change {
         !named && !strips
     }
 
+    fn times(self) -> Times {
+        Times { atime: self.atime.unwrap_or(SetTime::Omit), mtime: self.mtime.unwrap_or(SetTime::Omit) }
+    }
+
     /// It may be no more than the time of the last write, which the kernel sends before a close. A call that sets this one time
     /// looks the same.
     fn tells_of_writes(self) -> bool {
@@ -150,7 +154,7 @@ impl Union {
             Pin::Open(file) => {
                 file.make_writable()?;
                 let cut = || file.change(CallKind::Long, truncate);
-                self.with_room(inode, file, size, cut)
+                self.with_room(inode, file, || size, cut)
             }
             Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => pin.ask_long(pool, |fd| {
                 let fd = pool.branch(*at).past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))?;
@@ -166,6 +170,9 @@ impl Tree {
             return Err(Errno::ISDIR.into());
         }
         let applied = self.on_all_copies(pool, dir, |fd| apply(fd, change));
+        if self.quiet_dirs.any() {
+            times_were_set(self, pool, dir, change);
+        }
         if change.mode.or(change.uid).or(change.gid).is_some() {
             self.attributes_changed(pool, dir);
         }
@@ -234,6 +241,15 @@ impl Tree {
     }
 }
 
+/// Movers at work in `dir` do not set back the times that `change` gave it.
+fn times_were_set(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, change: Change) {
+    for at in dir.copies() {
+        if let Ok(fd) = tree.dirfd(pool, dir, at) {
+            tree.quiet_dirs.changed(pool.branch(at), fd.as_fd(), change.times());
+        }
+    }
+}
+
 /// A set-uid program must not be written by a stranger's open descriptor: the kernel writes past the daemon and would not
 /// clear the bit. Root keeps the bit when it writes anyway, and the owner can set it again. A stranger's open under way goes
 /// by the daemon: see [`Inode::guard_set_id`].
@@ -269,11 +285,7 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
         sys::at::chmod_fd(fd, mode & 0o7777)?;
     }
     if change.atime.is_some() || change.mtime.is_some() {
-        let times = Times {
-            atime: change.atime.unwrap_or(SetTime::Omit),
-            mtime: change.mtime.unwrap_or(SetTime::Omit),
-        };
-        match sys::at::utimens_fd(fd, times) {
+        match sys::at::utimens_fd(fd, change.times()) {
             // GlusterFS looks the file up by its number all the same, and does not find a removed one. The kernel sends such times
             // itself, before it truncates what it has written back.
             Err(error) if error.errno == Errno::STALE && is_removed(fd) => {}

@@ -2,28 +2,59 @@
 //!
 //! Two movers may be at work in one directory. The second one would take times that the first is about to set back for the
 //! directory's own. So the first one takes them for all, and the last one sets them.
+//!
+//! A program may change a name there meanwhile, or set the times: [`QuietDirs::changed`] makes the program's times the
+//! directory's own. It comes after the program's call on the branch, and the last mover may set its times back between the
+//! two. So a directory is remembered for a while after that, with the times that were set: if it still has those after the
+//! program's call, they hide the program's, which are set once more.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::BranchIx;
 use fsstack_sync::Mutex;
-use fsstack_sys::Stat;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::Instant;
 use fsstack_sys::at::{SetTime, Times, stat_fd, utimens_fd};
+use fsstack_sys::{Stat, Time};
 
 /// A directory on a branch: device and inode number.
 type DirKey = (BranchIx, u64, u64);
 
-/// The directories in which names are being exchanged.
+/// How far a program's call on a branch and the note of it may be apart.
+const NOTE_DELAY: Duration = Duration::from_secs(1);
+/// Directories that are remembered before those are dropped whose last mover left longer ago than that.
+const REMEMBERED: usize = 64;
+
+/// The directories in which names are being exchanged, or were lately.
 #[derive(Debug, Default)]
-pub(crate) struct QuietDirs(Mutex<HashMap<DirKey, QuietDir>>);
+pub(crate) struct QuietDirs {
+    any: AtomicBool,
+    dirs: Mutex<Dirs>,
+}
+
+#[derive(Debug, Default)]
+struct Dirs {
+    known: HashMap<DirKey, QuietDir>,
+    /// When the last mover left.
+    left: Option<Instant>,
+}
 
 #[derive(Debug, Default)]
 struct QuietDir {
     movers: u32,
-    /// Times before the first of them changed it.
+    /// Times before the first of them changed it, or that a program gave it since.
     times: Option<Times>,
+    /// When `times` were set, after the last of them had left.
+    set: Option<Instant>,
+}
+
+impl Dirs {
+    fn drop_old(&mut self) {
+        self.known.retain(|_, dir| dir.set.is_none_or(|set| set.elapsed() < NOTE_DELAY));
+    }
 }
 
 /// Directories of one branch whose times are set again when this drops.
@@ -50,43 +81,103 @@ impl QuietDirs {
         let stat = ask()?;
         let key = (branch.ix, stat.dev, stat.ino);
         let is_known = {
-            let mut dirs = self.0.lock();
-            let dir = dirs.entry(key).or_default();
+            let mut dirs = self.dirs.lock();
+            self.any.store(true, Relaxed);
+            let dir = dirs.known.entry(key).or_default();
+            if dir.set.take().is_some() {
+                dir.times = None;
+            }
             dir.movers += 1;
             dir.times.is_some()
         };
         // Read again: a mover that ended in between had not set them yet. Any that came since changes it only afterwards.
         if !is_known && let Some(stat) = ask() {
-            self.0.lock().entry(key).and_modify(|dir| _ = dir.times.get_or_insert(times_of(&stat)));
+            let note = |dir: &mut QuietDir| _ = dir.times.get_or_insert(times_of(&stat));
+            self.dirs.lock().known.entry(key).and_modify(note);
         }
         Some(key)
     }
 
+    /// Whether names are being exchanged in any directory, or were lately.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
+    /// A program's call has given `dir` on `branch` these times: they stay.
+    pub(crate) fn changed(&self, branch: &Branch, dir: BorrowedFd<'_>, given: Times) {
+        let Ok(stat) = branch.ask(|| stat_fd(dir)) else { return };
+        let now = times_of(&stat);
+        let hides = {
+            let mut dirs = self.dirs.lock();
+            if dirs.left.is_some_and(|left| left.elapsed() >= NOTE_DELAY) {
+                dirs.drop_old();
+                self.any.store(!dirs.known.is_empty(), Relaxed);
+            }
+            let Some(dir) = dirs.known.get_mut(&(branch.ix, stat.dev, stat.ino)) else { return };
+            if dir.set.is_none() {
+                let own = dir.times.unwrap_or(now);
+                dir.times = Some(Times {
+                    atime: given_time(given.atime, stat.atime).map_or(own.atime, SetTime::At),
+                    mtime: given_time(given.mtime, stat.mtime).map_or(own.mtime, SetTime::At),
+                });
+            }
+            dir.set.is_some() && dir.times == Some(now)
+        };
+        if hides {
+            set_times(branch, dir, given);
+        }
+    }
+
+    /// The attributes of a directory on the branch `at` as they are without what movers do in it.
+    pub(crate) fn without_moves(&self, at: BranchIx, mut stat: Stat) -> Stat {
+        if self.any()
+            && let Some(dir) = self.dirs.lock().known.get(&(at, stat.dev, stat.ino))
+            && let Some(times) = dir.times.filter(|_| dir.set.is_none())
+        {
+            stat.atime = given_time(times.atime, stat.atime).unwrap_or(stat.atime);
+            stat.mtime = given_time(times.mtime, stat.mtime).unwrap_or(stat.mtime);
+        }
+        stat
+    }
+
     /// One mover fewer. Times to be set, if it was the last.
     fn leave(&self, key: DirKey) -> Option<Times> {
-        let mut dirs = self.0.lock();
-        let dir = dirs.get_mut(&key)?;
+        let mut dirs = self.dirs.lock();
+        let dir = dirs.known.get_mut(&key)?;
         dir.movers = dir.movers.saturating_sub(1);
         dir.times.filter(|_| dir.movers == 0)
     }
 
-    /// Its times were set, and no mover has come meanwhile.
-    fn forget(&self, key: DirKey) {
-        let mut dirs = self.0.lock();
-        if dirs.get(&key).is_some_and(|dir| dir.movers == 0) {
-            dirs.remove(&key);
+    /// The times `done` were set, if there were any. Those to be set yet: a program has given others meanwhile.
+    fn were_set(&self, key: DirKey, done: Option<Times>) -> Option<Times> {
+        let mut dirs = self.dirs.lock();
+        let now = Instant::now();
+        let dir = dirs.known.get_mut(&key).filter(|dir| dir.movers == 0)?;
+        if dir.times != done {
+            return dir.times;
         }
+        dir.set = Some(now);
+        dirs.left = Some(now);
+        if dirs.known.len() > REMEMBERED {
+            dirs.drop_old();
+        }
+        None
     }
 }
 
 impl Drop for KeptTimes<'_> {
     fn drop(&mut self) {
         for (dir, key) in self.dirs.drain(..) {
-            let times = self.all.leave(key);
-            if let Some(times) = times {
-                set_times(self.branch, dir, times);
+            let mut to_set = self.all.leave(key);
+            loop {
+                if let Some(times) = to_set {
+                    set_times(self.branch, dir, times);
+                }
+                match self.all.were_set(key, to_set) {
+                    None => break,
+                    others => to_set = others,
+                }
             }
-            self.all.forget(key);
         }
     }
 }
@@ -102,12 +193,20 @@ fn times_of(stat: &Stat) -> Times {
     Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) }
 }
 
+/// The time that a call gave, which leaves the directory with `now`. None: it gave none.
+fn given_time(given: SetTime, now: Time) -> Option<Time> {
+    match given {
+        SetTime::Omit => None,
+        SetTime::Now => Some(now),
+        SetTime::At(time) => Some(time),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use fsstack_pool::BranchSpec;
-    use fsstack_sys::Time;
 
     use super::*;
     use crate::pool::Pool;
@@ -143,6 +242,48 @@ mod tests {
         change("third");
         drop(third);
         assert_eq!(modified(), changed);
-        assert!(quiet_dirs.0.lock().is_empty());
+    }
+
+    /// It changes a name, or sets the times, while a mover is at work, and as it sets them back.
+    #[test]
+    fn a_programs_times_stay_beside_movers() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = Pool::open(&[BranchSpec::new(root.path().to_owned())], Settings::plain()).unwrap();
+        let branch: &Branch = &pool.branches[0];
+        let dir = fs::File::open(root.path()).unwrap();
+        let mtime = |mtime| Times { atime: SetTime::Omit, mtime };
+        let [old, given] = [1_000_000_000, 1_100_000_000].map(|sec| Time { sec, nsec: 7 });
+        let set = |time| utimens_fd(dir.as_fd(), mtime(SetTime::At(time))).unwrap();
+        let shown =
+            |quiet_dirs: &QuietDirs| quiet_dirs.without_moves(branch.ix, stat_fd(dir.as_fd()).unwrap()).mtime;
+        let change = |name: &str| fs::write(root.path().join(name), "").unwrap();
+        let quiet_dirs = QuietDirs::default();
+
+        set(old);
+        let mover = quiet_dirs.keep(branch, [&dir]);
+        change("moved");
+        assert_eq!(shown(&quiet_dirs), old, "what the mover does shows");
+        set(given);
+        quiet_dirs.changed(branch, dir.as_fd(), mtime(SetTime::At(given)));
+        change("moved too");
+        assert_eq!(shown(&quiet_dirs), given);
+        drop(mover);
+        assert_eq!(shown(&quiet_dirs), given);
+
+        let mover = quiet_dirs.keep(branch, [&dir]);
+        change("program");
+        quiet_dirs.changed(branch, dir.as_fd(), mtime(SetTime::Now));
+        drop(mover);
+        let changed = shown(&quiet_dirs);
+        assert!(changed > given);
+
+        // The program's note comes when the mover is gone.
+        set(old);
+        let mover = quiet_dirs.keep(branch, [&dir]);
+        change("program again");
+        drop(mover);
+        assert_eq!(shown(&quiet_dirs), old);
+        quiet_dirs.changed(branch, dir.as_fd(), mtime(SetTime::Now));
+        assert!(shown(&quiet_dirs) >= changed);
     }
 }

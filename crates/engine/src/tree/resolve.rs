@@ -282,7 +282,7 @@ impl Tree {
         copies: &Copies,
     ) -> Result<Entry> {
         let id = self.dir_identity(pool, parent, name, stats)?;
-        let entry = self.admit_dir_as(id, parent, name, merge(pool, stats), copies);
+        let entry = self.admit_dir_as(id, parent, name, merge(self, pool, stats), copies);
         if stats.len() > 1
             && let Some(dir) = self.inodes.get(id.ino)
         {
@@ -362,7 +362,7 @@ impl Tree {
             return Err(last);
         }
         stats.extend(remembered);
-        let mut stat = merge(pool, &stats);
+        let mut stat = merge(self, pool, &stats);
         if dir.copies().len() > 1 {
             stat.nlink = stat.nlink.min(1); // also where the others do not answer
         }
@@ -411,9 +411,11 @@ pub(crate) fn entry(inode: &Inode, stat: Stat) -> Entry {
 /// A directory's attributes: those of its first copy, changed when the latest changed.
 ///
 /// Times of last access and modification of a copy that utimensat(2) does not reach do not count.
-pub(crate) fn merge(pool: &Pool, stats: &DirStats) -> Stat {
-    let (first, mut merged) = stats[0];
+pub(crate) fn merge(tree: &Tree, pool: &Pool, stats: &DirStats) -> Stat {
+    let (first, stat) = stats[0];
+    let mut merged = tree.quiet_dirs.without_moves(first, stat);
     for (at, stat) in &stats[1..] {
+        let stat = tree.quiet_dirs.without_moves(*at, *stat);
         if pool.branch(*at).is_thought_writable() || !pool.branch(first).is_thought_writable() {
             merged.mtime = merged.mtime.max(stat.mtime);
             merged.atime = merged.atime.max(stat.atime);

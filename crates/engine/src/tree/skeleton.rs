@@ -37,7 +37,7 @@ use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::tree_lock::unless_stuck;
-use crate::tree::unsynced_dirs::NameEvent;
+use crate::tree::unsynced_dirs::{NameEvent, changed_unseen};
 
 impl Tree {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
@@ -133,7 +133,7 @@ impl Tree {
             branch.ask(|| sys::at::utimens_fd(parent.as_fd(), now))?;
         }
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
-        self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
+        changed_unseen(self, pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
         // It may have been found there, unmarked.
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(parent.opened(made)));

@@ -20,6 +20,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::number::hash_name;
 use fsstack_pool::BranchIx;
+use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
@@ -46,8 +47,31 @@ fn hash(dir: &Inode, name: &CStr) -> u64 {
     hash_name(dir.id.ino, name.to_bytes())
 }
 
+/// A name in the copy of `dir` on the branch `at` was changed, and the pool's directory was not: its times stay.
+pub(crate) fn changed_unseen(
+    tree: &Tree,
+    pool: &Pool,
+    at: BranchIx,
+    (dir, name): (&Arc<Inode>, &CStr),
+    change: NameEvent,
+) {
+    let branch = pool.branch(at);
+    let mount_generation = branch.mount_generation();
+    dir.note_change(at, mount_generation);
+    tree.catalogue_name(pool, at, (dir, name));
+    if pool.branches.len() == 1 {
+        return;
+    }
+    let event = match change {
+        NameEvent::Came => return,
+        NameEvent::Went => Event::Went(hash(dir, name)),
+        NameEvent::Renamed => Event::Renamed(hash(dir, name)),
+    };
+    branch.unsynced.note(dir.id.ino, event, mount_generation);
+}
+
 impl Tree {
-    /// A name in the copy of `dir` on the branch `at` was changed.
+    /// A program has changed a name in the copy of `dir` on the branch `at`.
     pub(crate) fn changed(
         &self,
         pool: &Pool,
@@ -55,19 +79,13 @@ impl Tree {
         (dir, name): (&Arc<Inode>, &CStr),
         change: NameEvent,
     ) {
-        let branch = pool.branch(at);
-        let mount_generation = branch.mount_generation();
-        dir.note_change(at, mount_generation);
-        self.catalogue_name(pool, at, (dir, name));
-        if pool.branches.len() == 1 {
-            return;
+        changed_unseen(self, pool, at, (dir, name), change);
+        if self.quiet_dirs.any()
+            && let Ok(fd) = self.dirfd(pool, dir, at)
+        {
+            let given = Times { atime: SetTime::Omit, mtime: SetTime::Now };
+            self.quiet_dirs.changed(pool.branch(at), fd.as_fd(), given);
         }
-        let event = match change {
-            NameEvent::Came => return,
-            NameEvent::Went => Event::Went(hash(dir, name)),
-            NameEvent::Renamed => Event::Renamed(hash(dir, name)),
-        };
-        branch.unsynced.note(dir.id.ino, event, mount_generation);
     }
 
     /// Mode, owner, attributes or flags of `dir` were changed, on all of its copies.
