@@ -141,3 +141,23 @@ fn immutable_files_are_not_copied_into() {
     assert_eq!(failure, Err(Errno::PERM));
     assert_eq!(pool.read_ino(target.ino).unwrap(), "bbbb");
 }
+
+/// As a write by such a handle, and as on a local disk.
+#[test]
+fn what_a_synced_handle_is_given_is_on_disk() {
+    let pool = TestBed::new(2);
+    pool.put(1, "b", "");
+    let source = pool.create("a").unwrap();
+    pool.union.write(source.handle, 0, &[1; 100_000], WriteTerms::default()).unwrap();
+    for (flags, call) in [(OFlags::SYNC, Call::Fsync), (fsstack_sys::O_DSYNC, Call::Fsync)] {
+        let target = pool.open(pool.ino("b"), OFlags::RDWR | flags).unwrap();
+        let copy = || pool.union.copy_range((source.handle, 0), (target.handle, 0), 100_000, Caller::DAEMON);
+        let (copied, made) = count::scope(copy);
+        assert_eq!((copied.unwrap(), made.of(call)), (100_000, 1), "a copy: {made:?}");
+        let allocate = || pool.union.fallocate(target.handle, 0, 0, 200_000, Caller::DAEMON);
+        let (allocated, made) = count::scope(allocate);
+        allocated.unwrap();
+        assert_eq!(made.of(call), 1, "space: {made:?}");
+        pool.close(target);
+    }
+}

@@ -67,6 +67,11 @@ pub(crate) fn callers_waiting() -> usize {
     tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
 }
 
+pub(crate) fn no_file_is_open(pool: &Pool) -> bool {
+    let status = operator::json("status", &["status", &operator::at(pool)]);
+    status["pools"][0]["branches"].as_array().unwrap().iter().all(|branch| branch["open_files"] == 0)
+}
+
 /// `a` is served by another daemon, `b` is a plain directory; calls may stay in `a` for a second.
 pub(crate) fn described() -> Builder {
     lasting_a_second(lab::pool().tmp_branch("b").served_branch("a"))
@@ -173,6 +178,8 @@ fn a_name_that_is_remembered_opens_no_longer_than_the_deadline() {
         .mount();
     pool.write("file", b"x");
     assert_eq!(pool.read("file"), b"x");
+    // While it is open by passthrough the kernel opens it on the branch once more, without the daemon.
+    until("the file is closed", || no_file_is_open(&pool));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     assert_eq!(errno(File::open(pool.at("file"))), EIO);
     drop(frozen);

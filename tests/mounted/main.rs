@@ -33,6 +33,7 @@ mod handles_of_dirs;
 mod handles_reused;
 mod held_directories;
 mod hung_branches;
+mod hung_copies;
 mod idmap;
 mod inode_flags;
 mod keep;

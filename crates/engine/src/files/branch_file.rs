@@ -352,11 +352,21 @@ impl OpenFile {
         }
     }
 
+    /// The calling thread copies between this file and another one until the guard drops.
+    pub(crate) fn copying_here(&self) -> CopyingHere<'_> {
+        let here = ThreadInCalls::here();
+        self.copying.lock().push(here.clone());
+        CopyingHere { file: self, here }
+    }
+
     /// # Errors
-    /// EIO if a holder waited for since `came` is stuck in its branch.
+    /// EIO if a holder waited for since `came` is stuck in its branch, or in that of another file.
     pub(super) fn check_waiting(&self, came: Instant) -> Result<()> {
         let Some(placed) = self.placed.try_read_recursive() else { return self.check_holder() };
         placed.branch.check_open()?;
+        if self.copying.lock().iter().any(ThreadInCalls::is_stuck) {
+            return Err(OpError::UNSURE);
+        }
         if placed.fd.mount_generation != placed.branch.mount_generation()
             && came.elapsed() > OLD_MOUNT_TIMEOUT
         {
@@ -407,5 +417,20 @@ impl OpenFile {
             ClosedFd { fd: gone, is_new }
         };
         Ok((placed.branch.branch().clone(), gone))
+    }
+}
+
+/// A thread that copies between a file and another one.
+pub(crate) struct CopyingHere<'a> {
+    file: &'a OpenFile,
+    here: ThreadInCalls,
+}
+
+impl Drop for CopyingHere<'_> {
+    fn drop(&mut self) {
+        let mut copying = self.file.copying.lock();
+        if let Some(at) = copying.iter().position(|thread| thread.is(&self.here)) {
+            copying.swap_remove(at);
+        }
     }
 }

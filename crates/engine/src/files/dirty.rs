@@ -11,7 +11,10 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
 use fsstack_sync::mpsc::channel;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
@@ -78,15 +81,18 @@ impl OpenFile {
         to: ReportTo,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
+        self.syncing.fetch_add(1, SeqCst);
         // Later acknowledged writes set these flags again.
-        let unsynced = self.unsynced.0.swap(false, Relaxed);
-        let touched = self.touched.swap(false, Relaxed);
-        self.settle((to, Reporter::Sync), call).inspect_err(|_| {
+        let unsynced = self.unsynced.0.swap(false, SeqCst);
+        let touched = self.touched.swap(false, SeqCst);
+        let synced = self.settle((to, Reporter::Sync), call).inspect_err(|_| {
             if unsynced {
                 self.note_written();
             }
             self.touched.fetch_or(touched, Relaxed);
-        })
+        });
+        self.syncing.fetch_sub(1, SeqCst);
+        synced
     }
 
     /// Whether the error of `branch` at one write may be about earlier ones, and would not be reported otherwise.

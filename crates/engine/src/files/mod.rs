@@ -66,6 +66,8 @@ pub struct OpenFile {
     placed: RwLock<BranchFile>,
     /// The thread that has `placed` alone.
     alone: Mutex<Option<ThreadInCalls>>,
+    /// Threads that share `placed` while they may be in calls to another file's branch.
+    copying: Mutex<Vec<ThreadInCalls>>,
     /// The branch that it is on, held for moments, and whether the descriptor is good for writing.
     at: Mutex<Arc<Branch>>,
     writable: AtomicBool,
@@ -80,6 +82,8 @@ pub struct OpenFile {
     /// The daemon changed the content since the open, or since the last successful fsync.
     touched: AtomicBool,
     unsynced: DirtyFlag,
+    /// Fsyncs under way: what they may report is not covered by the two above.
+    syncing: AtomicU32,
     /// Write-back errors of the branch, and the handles that got them.
     pub(crate) write_back_errors: WriteBackErrors,
     /// Owners of locks on the branch, each with an open file description of its own.
@@ -128,6 +132,7 @@ impl OpenFile {
         Self {
             placed: RwLock::new(BranchFile { branch, fd, access, object: OnceLock::new(), departure: None }),
             alone: Mutex::default(),
+            copying: Mutex::default(),
             at,
             writable: AtomicBool::new(access.writes()),
             io_mode: Ranked::default(),
@@ -136,6 +141,7 @@ impl OpenFile {
             append_only: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             unsynced: DirtyFlag::default(),
+            syncing: AtomicU32::new(0),
             write_back_errors: WriteBackErrors::default(),
             lock_owners: Ranked::default(),
             why: Mutex::default(),
@@ -147,7 +153,10 @@ impl OpenFile {
     /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through
     /// the daemon.
     pub(crate) fn may_have_unreported_error(&self) -> bool {
-        self.is_past_us() || self.touched.load(Relaxed) || self.has_unsynced()
+        self.is_past_us()
+            || self.touched.load(Relaxed)
+            || self.has_unsynced()
+            || self.syncing.load(SeqCst) > 0
     }
 
     /// Runs a call on the file where it is; its error carries the branch.

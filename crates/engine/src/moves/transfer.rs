@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << 20;
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done, after `most`
-/// bytes of data (holes take no time), and where something fails after the first byte.
+/// bytes of data (holes take no time), where it no longer `goes_on`, and where something fails after the first byte.
 ///
 /// # Errors
 /// What failed before the first byte.
@@ -24,9 +24,10 @@ pub(crate) fn copy(
     to: (BorrowedFd<'_>, u64),
     len: u64,
     most: u64,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<u64, SysError> {
     let mut done = 0;
-    match copy_counting(from, to, len, &mut done, &mut Transfer::by_hand(most)) {
+    match copy_counting(from, to, len, &mut done, &mut Transfer::by_hand(most, goes_on)) {
         Err(error) if done == 0 => Err(error),
         Ok(()) | Err(_) => Ok(done),
     }
@@ -69,14 +70,14 @@ struct Transfer<'a> {
     in_kernel: bool,
     /// Bytes of data after which it is enough; holes take no time.
     most: u64,
-    /// Asked before each piece.
+    /// Asked before each change of the target.
     goes_on: &'a dyn Fn() -> bool,
     rate_limit: Option<RateLimit>,
 }
 
-impl Transfer<'_> {
-    fn by_hand(most: u64) -> Self {
-        Self { in_kernel: false, most, goes_on: &|| true, rate_limit: None }
+impl<'a> Transfer<'a> {
+    fn by_hand(most: u64, goes_on: &'a dyn Fn() -> bool) -> Self {
+        Self { in_kernel: false, most, goes_on, rate_limit: None }
     }
 
     /// Carries up to a chunk of data: how many bytes, 0 at the end.
@@ -106,6 +107,7 @@ impl Transfer<'_> {
             None => {
                 buffer.resize(buffer.len().max(len), 0); // a small file pays for no more
                 let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
+                check_wanted(self.goes_on)?; // the read may have taken long
                 // A short write counts: the next piece gets the error, if there is one.
                 match sys::file::write_at(to.0, &buffer[..read], to.1)? {
                     0 if read > 0 => return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC }),
@@ -227,6 +229,7 @@ fn copy_counting(
         let data = next_data(from.0, at, end);
         if data > at {
             let most = way.most - carried_in_all;
+            way.check_wanted()?;
             let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, most)?;
             *done += left;
             carried_in_all += stored;
@@ -315,7 +318,7 @@ mod tests {
             std::thread::sleep(STILL);
             true
         };
-        let mut way = Transfer { goes_on: &stands_still, rate_limit, ..Transfer::by_hand(1) };
+        let mut way = Transfer { goes_on: &stands_still, rate_limit, ..Transfer::by_hand(1, &|| true) };
         way.check_wanted().unwrap();
         assert!(began + STILL <= way.rate_limit.unwrap().began);
     }

@@ -1,11 +1,16 @@
 //! Copying inside the pool: the branch's own way on one branch, read and write across branches.
 //!
 //! A copy that may take long steps aside: the transport has another thread meanwhile.
+//!
+//! A branch may hang in the middle of a copy across branches. The caller is answered then, and may write other content to the
+//! target, on a branch that is well. So a thread that comes back from a call which was given up changes nothing more. And it
+//! still has the places of both files: who waits for one of them learns that from the file.
 
 use std::os::fd::AsFd;
 
 use fsstack_branch::caller::{Caller, taking_space};
 use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
@@ -43,12 +48,19 @@ impl Union {
         self.strip(&target.inode, &target.file, caller)?;
         let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
-        self.with_room(&target.inode, &target.file, more, || {
-            let copy = || copy((&source.file, from.1), (&target.file, to.1), len, caller.uid);
-            let copied = if more > BRIEF { reply_takeover::aside(copy) } else { copy() }?;
-            target.file.note_written();
-            Ok(copied)
-        })
+        let copied = self.with_room(
+            &target.inode,
+            &target.file,
+            || more,
+            || {
+                let copy = || copy((&source.file, from.1), (&target.file, to.1), len, caller.uid);
+                let copied = if more > BRIEF { reply_takeover::aside(copy) } else { copy() }?;
+                target.file.note_written();
+                Ok(copied)
+            },
+        )?;
+        self.sync_if_asked(to.0, &target)?;
+        Ok(copied)
     }
 }
 
@@ -59,6 +71,7 @@ const AT_MOST: usize = 0x7fff_f000;
 /// about to move. It takes space as the user `uid` does.
 fn copy((source, from): (&OpenFile, u64), (target, to): (&OpenFile, u64), len: u64, uid: u32) -> Result<u64> {
     source.make_readable()?;
+    let _copying = [source.copying_here(), target.copying_here()];
     let target = target.settled(OpenFile::readable)?;
     let source = source.held()?;
     let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
@@ -86,7 +99,10 @@ fn copy((source, from): (&OpenFile, u64), (target, to): (&OpenFile, u64), len: u
         (&target.branch, &source.branch)
     };
     let copied = || {
-        let copy = || transfer::copy((source_fd, from), (target_fd, to), len.min(AT_MOST as u64), PORTION);
+        let here = ThreadInCalls::here();
+        let is_waited_for = || !here.is_stuck();
+        let len = len.min(AT_MOST as u64);
+        let copy = || transfer::copy((source_fd, from), (target_fd, to), len, PORTION, &is_waited_for);
         // A server is asked as the daemon only.
         if source.branch.is_remote() { copy() } else { taking_space(&target.branch, uid, copy)? }
     };

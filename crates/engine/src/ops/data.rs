@@ -174,8 +174,12 @@ impl Union {
                 None if !branch.is_remote() => write(),
                 None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
-                    let late =
-                        |e: OpError| e.is_fault() && e.is_of_a_sync() || open.file.was_late(&branch, e);
+                    // That a write-back found no room is told by a synced write, too.
+                    let late = |e: OpError| {
+                        e.is_fault() && e.is_of_a_sync()
+                            || is_full(e) && open.file.has_unsynced()
+                            || open.file.was_late(&branch, e)
+                    };
                     open.file.write_back_errors.ask(Some(open.write_back_errors), late, write)
                 }
             };
@@ -210,7 +214,11 @@ impl Union {
         let open = self.file(handle)?;
         open.file.make_writable()?;
         self.strip(&open.inode, &open.file, caller)?;
-        self.with_room(&open.inode, &open.file, len, || {
+        let blocks = || open.file.stat().map(|stat| stat.blocks);
+        let before = blocks()?;
+        // A branch without room for all of it keeps what it has allocated.
+        let lacking = || len.saturating_sub(blocks().map_or(0, |now| now.saturating_sub(before)) * 512);
+        self.with_room(&open.inode, &open.file, lacking, || {
             open.file.change(CallKind::Long, |fd| {
                 let allocate = || sys::file::fallocate(fd, mode, offset, len);
                 taking_space(&open.file.branch(), caller.uid, allocate)?
@@ -220,15 +228,15 @@ impl Union {
         if mode & TAKES_NONE == 0 {
             open.file.branch().note_placed_beside(len);
         }
-        Ok(())
+        self.sync_if_asked(handle, &open)
     }
 
-    /// Runs `act`, which may need `more` bytes; if the file's branch has no room for them, on another branch.
+    /// Runs `act`, which may lack `more` bytes when it has failed; if the file's branch has no room for them, on another branch.
     pub(crate) fn with_room<T>(
         &self,
         inode: &Arc<Inode>,
         file: &Arc<OpenFile>,
-        more: u64,
+        more: impl Fn() -> u64,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let mut moves = 0;
@@ -241,7 +249,7 @@ impl Union {
             match done {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.tree.pool.load().branches.len() => {
-                    let moved = self.moves.relocate(&self.tree.pool.load(), inode, file, branch.ix, more);
+                    let moved = self.moves.relocate(&self.tree.pool.load(), inode, file, branch.ix, more());
                     moved.map_err(|why| unmoved(why, error))?;
                     moves += usize::from(is_a_try(error, file, &branch));
                 }

@@ -101,8 +101,12 @@ impl Union {
         }
         self.tree.metrics.note(if past_us { PoolCounter::OpenPassthrough } else { PoolCounter::OpenStacked });
         let handle = self.files.new_handle();
-        // A local disk has nothing to say at close; a network file system reports late errors there.
-        let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
+        // A local disk has nothing to say at close; a network file system, to which the file may move, reports late errors there.
+        let may_report = match write {
+            true => pool.branches.iter().any(|branch| !branch.kind.is_local()),
+            false => !branch.kind.is_local(),
+        };
+        let flushes = may_report || pool.settings.locks == crate::settings::Locks::Branch;
         let write_back_errors = ReportTo { handle, since: file.write_back_errors.so_far() };
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().files;
         if !past_us && !write_only {

@@ -8,8 +8,11 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::files::Sync;
 use crate::inode::Inode;
+use crate::opened::FileHandle;
 use crate::pool::Pool;
+use crate::settings::Synced;
 use crate::tree::Tree;
 use crate::tree::unsynced_dirs::lost;
 use crate::union::Union;
@@ -26,6 +29,18 @@ impl Union {
         self.tree.sync_way(&self.tree.pool.load(), &open.inode, own)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
         open.file.sync(open.write_back_errors, sync)
+    }
+
+    /// Like [`Self::fsync`], after a change by `open` that is no write, if its handle or the mount asks for that.
+    ///
+    /// # Errors
+    /// Those of [`Self::fsync`].
+    pub(crate) fn sync_if_asked(&self, handle: Handle, open: &FileHandle) -> Result<()> {
+        let by_mount = self.tree.pool.load().settings.synced == Synced::All;
+        match open.sync.max(by_mount.then_some(Sync::All)) {
+            None => Ok(()),
+            Some(sync) => self.fsync(handle, sync == Sync::Data),
+        }
     }
 
     /// The directory's entries are on the disks of all branches that have a copy.

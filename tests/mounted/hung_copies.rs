@@ -1,0 +1,95 @@
+//! A copy between two branches of which one hangs in the middle: its caller gets an error, and the file on the other branch is as
+//! good as any.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fsstack_lab::{Pool, needs};
+
+use crate::hung_branches::{FrozenDaemon, described, no_file_is_open, until};
+
+const SIZE: usize = 48 << 20;
+/// What was copied when the branch began to hang, at least.
+const BEGUN: u64 = 2 << 20;
+const ROUNDS: usize = 100;
+
+/// `a` has the file `on-a` and `b` the file `on-b`, both large.
+fn filled() -> Pool {
+    let mut pool = described().unmounted();
+    for branch in ["a", "b"] {
+        fs::write(pool.branch(branch).path().join(format!("on-{branch}")), vec![1; SIZE]).unwrap();
+    }
+    pool.remount();
+    pool
+}
+
+fn copied(from: &File, to: &File) -> io::Result<()> {
+    let mut done = 0;
+    while done < SIZE {
+        match rustix::fs::copy_file_range(from, None, to, None, SIZE - done)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(())
+}
+
+/// Copies until `a` hangs in the middle of it. `target` is where the file `to` is below the pool.
+fn hung_copy(pool: &Pool, from: &str, to: &str, target: &Path) -> FrozenDaemon {
+    for _ in 0..ROUNDS {
+        let source = File::open(pool.at(from)).unwrap();
+        let opened = OpenOptions::new().write(true).truncate(true).open(pool.at(to)).unwrap();
+        let copying = thread::spawn(move || copied(&source, &opened));
+        until("the copy has begun", || {
+            copying.is_finished() || fs::metadata(target).unwrap().blocks() * 512 >= BEGUN
+        });
+        let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+        match copying.join().unwrap() {
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(5));
+                return frozen;
+            }
+            Ok(()) => drop(frozen), // it was too fast
+        }
+        until("the branch answers", || fs::metadata(pool.at("on-a")).is_ok());
+    }
+    panic!("no copy was interrupted");
+}
+
+/// Its caller was told that it failed, and writes something else.
+#[test]
+fn a_copy_that_was_given_up_writes_nothing_more() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled();
+    let frozen = hung_copy(&pool, "on-a", "on-b", &pool.branch("b").path().join("on-b"));
+    pool.write("on-b", b"newer");
+    drop(frozen);
+    until("the copy's thread is back", || no_file_is_open(&pool));
+    assert_eq!(pool.read("on-b"), b"newer");
+}
+
+/// The copy's thread has the place of the file that it reads, too, which another program has open.
+#[test]
+fn a_file_that_a_hung_copy_reads_is_opened_or_refused() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled();
+    let reader = File::open(pool.at("on-b")).unwrap();
+    let frozen = hung_copy(&pool, "on-b", "on-a", &pool.branch("a").below().join("on-a"));
+    let (tell, told) = channel();
+    let path = pool.at("on-b");
+    let writer = thread::spawn(move || {
+        let opened = OpenOptions::new().write(true).open(path);
+        tell.send(opened.map(drop).map_err(|error| error.raw_os_error())).unwrap();
+    });
+    let opened = told.recv_timeout(Duration::from_secs(60));
+    drop(frozen);
+    writer.join().unwrap();
+    assert!(matches!(opened, Ok(Ok(()) | Err(Some(5)))), "{opened:?}");
+    until("it is opened", || OpenOptions::new().write(true).open(pool.at("on-b")).is_ok());
+    drop(reader);
+}
