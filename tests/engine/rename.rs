@@ -1,10 +1,14 @@
 //! Renaming files: on their branch, over any target, without uncovering hidden copies.
 
+use std::os::fd::AsFd;
+
 use fsstack_engine::ops::WriteTerms;
+use fsstack_lab::Skip;
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::ioctl::{FS_APPEND_FL, getflags, setflags};
 
 use crate::test_bed::{TestBed, buf, settings};
 
@@ -266,4 +270,87 @@ fn a_hidden_directory_in_the_way_of_a_file_is_eisdir_and_nothing_is_changed() {
         assert_eq!(pool.rename("s", "t").unwrap_err(), Errno::ISDIR, "{source}");
         assert_eq!(pool.snapshot(), before, "{source}");
     }
+}
+
+/// A directory that is append-only while this exists.
+struct AppendOnly(std::fs::File, u32);
+
+impl AppendOnly {
+    /// None: the file system under /tmp has no such directories.
+    fn new(dir: &std::path::Path) -> Option<Self> {
+        let dir = std::fs::File::open(dir).unwrap();
+        let flags = getflags(dir.as_fd()).ok()?;
+        setflags(dir.as_fd(), flags | FS_APPEND_FL).ok()?;
+        Some(Self(dir, flags))
+    }
+}
+
+impl Drop for AppendOnly {
+    fn drop(&mut self) {
+        setflags(self.0.as_fd(), self.1).unwrap();
+    }
+}
+
+/// What a rename over several branches would change first is not changed if a later step is refused.
+#[test]
+fn append_only_directories_refuse_before_anything_is_changed() {
+    let checked =
+        |what: &str, fill: &dyn Fn(&TestBed), fixed: &[(usize, &str)], act: &dyn Fn(&TestBed) -> Errno| {
+            let pool = TestBed::new(2);
+            fill(&pool);
+            let dirs: Option<Vec<_>> =
+                fixed.iter().map(|(at, dir)| AppendOnly::new(&pool.on(*at, dir))).collect();
+            let Some(dirs) = dirs else {
+                return Skip::because("no append-only directories under /tmp").announce();
+            };
+            let before = [0, 1].map(|at| tree(&pool.on(at, "")));
+            assert_eq!(act(&pool), Errno::PERM, "{what}");
+            drop(dirs);
+            assert_eq!([0, 1].map(|at| tree(&pool.on(at, ""))), before, "{what}");
+        };
+    let rename =
+        |from: &'static str, to: &'static str| move |pool: &TestBed| pool.rename(from, to).unwrap_err();
+    let files = |pool: &TestBed| {
+        pool.put(0, "q/f", "old");
+        pool.put(1, "p/x", "new");
+    };
+    checked("out of one, over a file of another branch", &files, &[(1, "p")], &rename("p/x", "q/f"));
+    let swapped = |pool: &TestBed| {
+        pool.put(0, "p/x", "new");
+        pool.put(1, "q/f", "old");
+        pool.put_dir(0, "q");
+    };
+    checked(
+        "into one, over a file of a later branch",
+        &swapped,
+        &[(0, "q"), (1, "q")],
+        &rename("p/x", "q/f"),
+    );
+    let within = |pool: &TestBed| {
+        pool.put(0, "d/f", "old");
+        pool.put(1, "d/x", "new");
+    };
+    checked("within one", &within, &[(0, "d"), (1, "d")], &rename("d/x", "d/f"));
+    let exchange = |pool: &TestBed| pool.rename_with("d/x", "d/f", RenameFlags::EXCHANGE).unwrap_err();
+    checked("an exchange", &within, &[(0, "d"), (1, "d")], &exchange);
+    let dirs = |pool: &TestBed| {
+        pool.put_dir(0, "q/t");
+        pool.put_dir(1, "q");
+        pool.put(1, "s/file", "x");
+    };
+    checked("a directory over one of another branch", &dirs, &[(0, "q"), (1, "q")], &rename("s", "q/t"));
+}
+
+/// The files below `dir`, with their contents.
+fn tree(dir: &std::path::Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(tree(&path)),
+            false => all.push(format!("{}: {}", path.display(), std::fs::read_to_string(&path).unwrap())),
+        }
+    }
+    all.sort();
+    all
 }

@@ -1,16 +1,18 @@
 //! A change of names that takes several steps: its two ends, what it replaces, its record, and what is left when a step fails.
 
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
-use fsstack_sys::{Errno, Kind, Stat};
+use fsstack_sys::{self as sys, Call, Errno, Kind, Stat, SysError};
 
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
 use crate::recovery::record::Written;
+use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
 
 /// One end of a rename.
@@ -63,6 +65,26 @@ impl From<OpError> for Half {
     /// A branch that went out of reach in the middle may have done it, and not come to say so.
     fn from(error: OpError) -> Self {
         Self { error, stuck: error.is_fault(), done: false }
+    }
+}
+
+/// Checks that the directory `dir` takes a name on the branch `at` and, if it `gives`, that the name can be taken out again should
+/// the change have to be undone.
+///
+/// # Errors
+/// EPERM if it is immutable, or append-only and `gives`.
+pub(crate) fn check_takes(
+    tree: &Tree,
+    pool: &Pool,
+    dir: &Arc<Inode>,
+    at: BranchIx,
+    gives: bool,
+) -> Result<()> {
+    let (branch, fd) = (pool.branch(at), tree.dirfd(pool, dir, at)?);
+    let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+    match stat.is_immutable() || gives && stat.is_append_only() {
+        true => Err(branch.said(SysError { call: Call::Rename, errno: Errno::PERM })),
+        false => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno, OFlags, Stat};
+use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 
 use crate::answer::{Created, Opened, Validity};
 use crate::files::{Access, OpenFile};
@@ -154,17 +154,19 @@ impl Tree {
         slots::acts(0);
         let fd = dir.opened(branch.ask_as(caller, make)?);
         // Another branch may be tried next: this one must not keep the name.
-        let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).inspect_err(|_| {
-            take_back(branch, name.as_cstr(), sys::at::unlink(dir.as_fd(), name.as_cstr()))
+        let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).map_err(|error| {
+            let removed = branch.ask(|| sys::at::unlink(dir.as_fd(), name.as_cstr()));
+            take_back(branch, name.as_cstr(), error, removed)
         })?;
         Ok(Made { at, fd, stat })
     }
 }
 
-/// Logs a failed rollback of an object just created.
-pub(crate) fn take_back(branch: &Branch, name: &CStr, removed: Result<(), sys::SysError>) {
-    if let Err(error) = removed {
-        let branch = branch.path.display();
-        tracing::error!(%error, %branch, ?name, "create: rollback failed; an incomplete object stays on the branch");
-    }
+/// The error of a create whose object was `removed` again after `error`; if that failed, one after which no other branch is tried:
+/// this one may show the object later.
+pub(crate) fn take_back(branch: &Branch, name: &CStr, error: OpError, removed: Result<()>) -> OpError {
+    let Err(rollback_error) = removed else { return error };
+    let path = branch.path.display();
+    tracing::error!(error = %rollback_error, branch = %path, ?name, "create: rollback failed; an incomplete object stays on the branch");
+    OpError::Sys(SysError::new(Call::Unlink, Errno::IO))
 }

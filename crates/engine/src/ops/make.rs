@@ -65,7 +65,10 @@ impl Union {
             branch.ask_as(caller, || new.make(dir.as_fd(), name))?;
             let stat = branch.ask(|| branch.stat(dir.as_fd(), name));
             // Another branch may be tried next: this one must not keep the name.
-            let stat = stat.inspect_err(|_| take_back(branch, name, new.take_back(dir.as_fd(), name)))?;
+            let stat = stat.map_err(|error| {
+                let removed = branch.ask(|| new.take_back(dir.as_fd(), name));
+                take_back(branch, name, error, removed)
+            })?;
             Ok((at, stat, dir))
         })?;
         parent.has_new(name);

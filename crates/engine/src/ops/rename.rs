@@ -22,7 +22,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::changes::names::{End, Half, begin, finish, own_kind};
+use crate::changes::names::{End, Half, begin, check_takes, finish, own_kind};
 use crate::handles::removed::NameRemoval;
 use crate::inode::Inode;
 use crate::kept::slots;
@@ -169,8 +169,8 @@ impl Union {
     }
 }
 
-/// Checks that a rename of the file `from` on the branch `at` is not refused after hidden files were removed for it: those of its
-/// name, `hidden`, and all but the first of `targets`, which have the new one.
+/// Checks that a rename of the file `from` on the branch `at` that takes several steps is not refused after one of them: files of
+/// its name are `hidden`, or `targets` have the new one on other branches.
 ///
 /// # Errors
 /// EPERM if one, or a directory with one, is immutable or append-only.
@@ -181,20 +181,15 @@ fn check_replaceable(
     to: End<'_>,
     (hidden, targets): (&DirStats, &DirStats),
 ) -> Result<()> {
-    let replaces_hidden = targets.iter().skip(1).any(|(other, _)| *other != at);
-    if hidden.is_empty() && !replaces_hidden {
+    let replaces_elsewhere = targets.iter().any(|(other, _)| *other != at);
+    if hidden.is_empty() && !replaces_elsewhere {
         return Ok(());
     }
     let mut sources = hidden.clone();
     sources.push((at, tree.stat_in(pool, from.dir, at, from.name)?));
     tree.check_not_fixed(pool, from.dir, &sources)?;
     tree.check_not_fixed(pool, to.dir, targets)?;
-    // A name may be added to an append-only directory.
-    let (branch, to_dir) = (pool.branch(at), tree.dirfd(pool, to.dir, at)?);
-    match branch.ask(|| sys::at::stat_fd(to_dir.as_fd()))?.is_immutable() {
-        true => Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::PERM })),
-        false => Ok(()),
-    }
+    check_takes(tree, pool, to.dir, at, replaces_elsewhere)
 }
 
 impl Tree {
@@ -358,6 +353,12 @@ impl Tree {
             self.skeleton_under_tree_lock(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let copies = rename_order(&sources, &targets);
+        let replaces_elsewhere = targets.iter().any(|(at, _)| !copies.contains(at));
+        if copies.len() > 1 || replaces_elsewhere {
+            self.check_not_fixed(pool, from.dir, &sources)?;
+            self.check_not_fixed(pool, to.dir, &targets)?;
+            copies.iter().try_for_each(|at| check_takes(self, pool, to.dir, *at, replaces_elsewhere))?;
+        }
         self.sync_renamed(pool, (to.dir, to.name), &copies);
         let extra: Vec<(BranchIx, Object)> = targets
             .iter()

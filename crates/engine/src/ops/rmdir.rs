@@ -17,7 +17,7 @@ use fsstack_branch::entries::Entries;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::{self as sys, Errno, OFlags};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::changes::names::End;
 use crate::handles::removed::NameRemoval;
@@ -44,7 +44,7 @@ impl Union {
         }
         let _tree_lock = self.tree.tree_lock.write(&pool)?;
         let branches = parent.copies();
-        self.tree.check_removable(&pool, &parent, name)?;
+        self.tree.check_removable(&pool, &parent, name, Stat::is_dir)?;
         if branches.len() > 1 {
             for at in &branches {
                 self.tree.check_empty(&pool, &parent, name, *at)?;
@@ -64,14 +64,24 @@ impl Union {
         let removal = known.as_ref().map(|inode| self.tree.removal(&pool, inode, (&parent, name)));
         slots::acts(0);
         let mut last = OpError::MISSING;
-        let mut removed = false;
+        let (mut removed, mut gone) = (false, Vec::new());
         for at in branches.into_iter().rev() {
+            let copy = known.as_ref().and_then(|inode| inode.copy_on(at));
             match self.tree.remove_on(&pool, &parent, name, at, sys::at::rmdir) {
-                Ok(()) => removed = true,
+                Ok(()) => {
+                    removed = true;
+                    gone.extend(copy.map(|copy| (at, copy)));
+                }
                 Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
                 Err(error) if error.errno() == Errno::NOTDIR => last = error,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // It is there, but not on those branches: nothing is to be made in what it had there.
+                    if let Some(inode) = &known {
+                        gone.into_iter().for_each(|(at, copy)| inode.drop_copy(at, copy));
+                    }
+                    return Err(error);
+                }
             }
         }
         if !removed {

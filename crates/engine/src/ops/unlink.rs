@@ -40,7 +40,7 @@ impl Union {
         let name = name.as_cstr();
         // A copy that stays behind would show later, so all must be removable before one is removed.
         self.tree.check_whole(&pool, &parent)?;
-        self.tree.check_removable(&pool, &parent, name)?;
+        self.tree.check_removable(&pool, &parent, name, |stat| !stat.is_dir())?;
         let known = self.tree.known_or_found(&pool, &parent, name);
         if let Some(inode) = &known {
             inode.outlives_name();
@@ -166,18 +166,27 @@ impl Tree {
         }
     }
 
-    /// Checks that every copy of `name` can be removed.
+    /// Checks that every copy of `name` can be removed that `goes`: an object of another kind stays where it is hidden.
     ///
     /// # Errors
-    /// EROFS if a copy is on a branch that cannot be written; the error of a branch that cannot be asked.
-    pub(crate) fn check_removable(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
+    /// EROFS if one is on a branch that cannot be written; the error of a branch that cannot be asked.
+    pub(crate) fn check_removable(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        goes: impl Fn(&Stat) -> bool,
+    ) -> Result<()> {
         for at in parent.copies() {
             let branch = pool.branch(at);
             if branch.is_writable() {
                 continue;
             }
             match self.stat_in(pool, parent, at, name) {
-                Ok(_) => return Err(branch.said(SysError { call: sys::Call::Unlink, errno: Errno::ROFS })),
+                Ok(stat) if goes(&stat) => {
+                    return Err(branch.said(SysError { call: sys::Call::Unlink, errno: Errno::ROFS }));
+                }
+                Ok(_) => {}
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
             }

@@ -1,5 +1,6 @@
 //! Extended attributes, ACLs among them, and the pool's own answers about a file.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -145,14 +146,21 @@ impl Union {
                 self.tree.check_there(&pool, &inode, name, flags)?;
                 on_copy = 0;
             }
+            // A further copy may be where there are no such attributes, as a skeleton may be. The first one comes last.
+            let last = Cell::new(Ok(()));
             let set = self.tree.on_all_copies(&pool, &inode, |fd| {
-                xattr::set(On::Path(fd), name, value, on_copy)?;
+                last.set(xattr::set(On::Path(fd), name, value, on_copy));
+                match last.get() {
+                    Err(error) if error.errno == Errno::OPNOTSUPP && !is_acl(name) => return Ok(()),
+                    set => set?,
+                }
                 look_anew(fd, name, value);
                 // The kernel sets `kill_sgid` for either ACL; the default one has no part in the mode.
                 if kill_sgid && name == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
             self.tree.attributes_changed(&pool, &inode);
-            return set;
+            let at = inode.branch().ok_or(OpError::STALE)?;
+            return set.and(last.get().map_err(|error| pool.branch(at).said(error)));
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         let pin = self.tree.pin(&pool, &inode)?;
@@ -186,9 +194,12 @@ impl Union {
             if !is_acl(name) {
                 self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             }
+            let others = inode.copies().len() > 1;
             let removed =
                 self.tree.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Path(fd), name) {
-                    Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
+                    // A copy that never had it, or cannot have it.
+                    Err(error) if error.errno == Errno::NODATA => Ok(()),
+                    Err(error) if error.errno == Errno::OPNOTSUPP && others => Ok(()),
                     removed => removed.map(|()| look_anew(fd, name, &[])),
                 });
             self.tree.attributes_changed(&pool, &inode);
