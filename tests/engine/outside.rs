@@ -184,7 +184,7 @@ fn a_fifo_among_what_moves_left_holds_no_mount_up() {
     pool.put_dir(0, ".fsstack.moving");
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(pool.on(0, ".fsstack.moving"), closed).unwrap();
-    let fifo = pool.on(0, ".fsstack.moving/x.move");
+    let fifo = pool.on(0, ".fsstack.moving/0123456789abcdef.move");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .unwrap();
     pool.remount(|_| {});
@@ -196,11 +196,28 @@ fn a_folder_for_moves_that_others_may_write_is_left_alone() {
     let mut pool = pool();
     pool.put_dir(0, ".fsstack.moving");
     let folder = pool.on(0, ".fsstack.moving");
-    std::fs::write(folder.join("x.part"), "theirs").unwrap();
+    std::fs::write(folder.join("0123456789abcdef.part"), "theirs").unwrap();
     let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&folder, open_to_all).unwrap();
     pool.remount(|_| {});
-    assert_eq!(std::fs::read_to_string(folder.join("x.part")).unwrap(), "theirs");
+    assert_eq!(std::fs::read_to_string(folder.join("0123456789abcdef.part")).unwrap(), "theirs");
+}
+
+/// Whoever may write to a branch's root can rename any directory there, also one that is root's.
+#[test]
+fn a_directory_that_somebody_named_like_the_folder_for_moves_keeps_what_is_in_it() {
+    let mut pool = pool();
+    pool.put(0, "d/letter", "root's");
+    let names = ["letter", "0123456789abcdef.jpg", "0123456789ABCDEF.part", ".part", "kept"];
+    names.iter().for_each(|name| pool.put(0, &format!("d/{name}"), "root's"));
+    std::fs::rename(pool.on(0, "d"), pool.on(0, ".fsstack.moving")).unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(pool.on(0, ".fsstack.moving"), closed).unwrap();
+    pool.remount(|_| {});
+    for name in names {
+        let there = std::fs::read_to_string(pool.on(0, ".fsstack.moving").join(name));
+        assert_eq!(there.unwrap(), "root's", "{name}");
+    }
 }
 
 #[test]

@@ -268,6 +268,13 @@ pub fn statfs(fd: BorrowedFd<'_>) -> Result<FsSpace> {
     })
 }
 
+/// Whether the mount that `fd`, which may be `O_PATH`, is on lets set-id programs and file capabilities act, and devices be opened: it
+/// is mounted without `nosuid`, and without `nodev`.
+pub fn is_trusted(fd: BorrowedFd<'_>) -> Result<(bool, bool)> {
+    let flags = call(Call::Statfs, || rustix::fs::fstatvfs(fd))?.f_flag;
+    Ok((!flags.contains(StatVfsMountFlags::NOSUID), !flags.contains(StatVfsMountFlags::NODEV)))
+}
+
 /// The two words of the id in statvfs's order, low word first.
 fn fsid(raw: Fsid) -> u64 {
     // SAFETY: `Fsid` is `repr(C)` and has nothing but two such words, of which any value is valid.

@@ -75,3 +75,35 @@ fn a_target_that_dies_in_the_middle_of_a_drain_costs_no_file() {
 fn job_of(at: &str) -> Value {
     serde_json::from_str(&run(&["job", "status", at, "--json"]).stdout).unwrap_or_default()
 }
+
+/// A branch that is mounted with them is not trusted: what they keep from acting would act on another one, past the pool.
+#[test]
+fn set_id_programs_and_devices_of_a_branch_with_nosuid_and_nodev_stay_there() {
+    needs!(mounting(), root(), loops(), program("setcap"));
+    let mut pool =
+        lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").unmounted();
+    sh(pool.branch("a").path(), "mount -o remount,nosuid,nodev .");
+    pool.remount();
+    sh(
+        pool.branch("a").path(),
+        "cp /bin/true suid; chmod 4755 suid; cp /bin/true caps; setcap cap_net_raw+ep caps; mknod null c 1 3; mkfifo fifo
+         for n in 1 2 3 4 5 6 7 8 9; do echo > plain$n; echo > small$n; chmod 2755 small$n; done",
+    );
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    let drained = run(&["--json", "branch", "drain", &at, &a]);
+    assert_eq!(drained.code, 1, "{}", drained.stdout);
+    let there = |branch: &str| sh(pool.branch(branch).path(), "ls");
+    let stayed = ["caps", "null", "small1", "small2", "small9", "suid"];
+    let (on_a, on_b) = (there("a"), there("b"));
+    assert!(stayed.iter().all(|name| on_a.lines().any(|there| there == *name)), "{on_a}");
+    // The fifo, and what is plain.
+    assert!(!on_b.contains("small") && on_b.lines().count() == 10, "{on_b}");
+    // Among branches that are alike they move.
+    sh(pool.branch("b").path(), "mount -o remount,nosuid,nodev .");
+    output_of(&["branch", "drain", &at, &a]);
+    assert_eq!(there("a"), "");
+    assert_eq!(
+        sh(pool.branch("b").path(), "stat -c %a suid; getcap caps | wc -l; stat -c %F null"),
+        "4755\n1\ncharacter special file"
+    );
+}

@@ -182,7 +182,7 @@ impl Worker {
                 self.report.passed(stat.size);
                 self.report.count(Count::AlreadyThere);
                 let below = item.dir.below_of(&item.name);
-                let freeze = self.frozen_only_there(&item, &from);
+                let freeze = self.frozen_only_there(&item, &from, ino);
                 self.settle(links, &stat, Some(Here { below, ino, _freeze: freeze }));
                 return Ok(None);
             }
@@ -208,7 +208,7 @@ impl Worker {
             return Err(Trouble::Said(DIFFERS));
         }
         if self.verify {
-            let other = sys::at::open(item.dir.target.as_fd(), &item.name, OFlags::RDONLY, 0, Mounts::Stay)?;
+            let Some(other) = open_there(item, there.ino)? else { return Err(Trouble::Said(DIFFERS)) };
             if !is_same(from.as_fd(), other.as_fd())? {
                 return Err(Trouble::Said("the pool has one of that size and time, with other content"));
             }
@@ -217,13 +217,12 @@ impl Worker {
     }
 
     /// Flags of the original that an existing copy lacks: a killed copy had not yet set them.
-    fn frozen_only_there(&self, item: &Item, from: &OwnedFd) -> Option<Freeze> {
+    fn frozen_only_there(&self, item: &Item, from: &OwnedFd, there: u64) -> Option<Freeze> {
         let flags = sys::ioctl::getflags(from.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING;
         if flags == 0 {
             return None;
         }
-        let file =
-            sys::at::open(item.dir.target.as_fd(), &item.name, OFlags::RDONLY, 0, Mounts::Stay).ok()?;
+        let file = open_there(item, there).ok()??;
         let there = sys::ioctl::getflags(file.as_fd()).unwrap_or(0);
         let path = item.dir.path_of(&item.name);
         (flags & !there != 0).then(|| Freeze { file, flags, path, report: self.report.clone() })
@@ -420,6 +419,15 @@ const NOWHERE: &str = "the daemon gave no place for it";
 
 pub(super) fn strange() -> Failed {
     Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())
+}
+
+/// Opens the file that the pool has under the name, if it is still the one numbered `ino`: in a directory of another user it may be
+/// anything by now, a fifo too.
+fn open_there(item: &Item, ino: u64) -> Result<Option<OwnedFd>, SysError> {
+    let how = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = sys::at::open(item.dir.target.as_fd(), &item.name, how, 0, Mounts::Stay)?;
+    let stat = sys::at::stat_fd(file.as_fd())?;
+    Ok(Some(file).filter(|_| stat.is_file() && stat.ino == ino))
 }
 
 /// Syncs one file. A remote branch may report a failed write only at close.

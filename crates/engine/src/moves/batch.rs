@@ -214,6 +214,7 @@ impl Moves {
         moving: Move<'a>,
     ) -> Result<Copied<'a>> {
         let order = source.order;
+        moving.check_restrictions(to)?;
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
         let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = to.ask(|| blank(to, &dirs[0], &moving.stat))?;

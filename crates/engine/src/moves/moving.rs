@@ -12,9 +12,11 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
-use fsstack_sys::{self as sys, Stat, Time};
+use fsstack_sys::{self as sys, Errno, Kind, Stat, Time};
 use smallvec::SmallVec;
 
+use crate::files::SET_ID;
+use crate::files::capability::has_capability;
 use crate::inode::clock::Moment;
 use crate::inode::{Inode, InodeName};
 use crate::moves::transfer;
@@ -86,6 +88,27 @@ impl<'a> Move<'a> {
         // A server may tell other times of change for old writes.
         let unchanged = self.from.is_remote() || there.ctime == self.stat.ctime;
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
+    }
+
+    /// A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep from acting does not go to a branch
+    /// without them, where it would.
+    ///
+    /// # Errors
+    /// EPERM if it may not go to the branch `to`.
+    pub(crate) fn check_restrictions(&self, to: &Branch) -> Result<()> {
+        let trusted = |branch: &Branch| branch.ask(|| sys::file::is_trusted(branch.root().as_fd()));
+        let (programs, devices) = trusted(&self.from)?;
+        if programs && devices {
+            return Ok(());
+        }
+        let (acts_there, opens_there) = trusted(to)?;
+        let has_privileges = || self.stat.mode & SET_ID != 0 || has_capability(self.source);
+        let is_program = || self.is_content() && has_privileges();
+        let is_device = matches!(self.stat.kind(), Kind::Char | Kind::Block);
+        if !programs && acts_there && is_program() || !devices && opens_there && is_device {
+            return Err(Errno::PERM.into());
+        }
+        Ok(())
     }
 
     /// It is as it was when `copy` was begun. The caller has a place inside of both branches.

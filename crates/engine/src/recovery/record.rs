@@ -18,7 +18,7 @@ use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use crate::member::staged::fresh_name;
-use crate::recovery::recover::{folder_name, in_folder, leave};
+use crate::recovery::recover::{folder_name, in_folder, is_only_ours, leave};
 use crate::recovery::{intent, journal};
 
 /// A record is no longer than this; a path that makes it longer is not recorded.
@@ -352,7 +352,8 @@ fn read(
     // Opening another user's fifo of that name must not block.
     let file = sys::at::open(folder, name, how | OFlags::NONBLOCK, 0, branch.mounts)?;
     let stat = sys::at::stat_fd(file.as_fd())?;
-    if !stat.is_file() {
+    // A file of another user may have come here with its directory, renamed by the owner of the branch's root.
+    if !stat.is_file() || !is_only_ours(&stat) || stat.nlink > 1 {
         return Ok(None);
     }
     let mut record = vec![0; usize::try_from(stat.size.min(LONGEST)).unwrap_or(0)];

@@ -12,12 +12,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, is_branch_fault};
-use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, KEPT};
+use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::file::sync_dir;
-use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
+use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, Stat, SysError};
 
 use crate::member::Member;
+use crate::member::staged::is_fresh_name;
 use crate::pool::Pool;
 use crate::recovery::group;
 use crate::recovery::intent;
@@ -101,9 +102,13 @@ fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
 }
 
 pub(crate) fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
-    let stat = sys::at::stat_fd(folder.as_fd())?;
+    Ok(is_only_ours(&sys::at::stat_fd(folder.as_fd())?))
+}
+
+/// Whether what has these attributes is the daemon's, and nobody else may write to it.
+pub(crate) fn is_only_ours(stat: &Stat) -> bool {
     let strange = sys::identity::is_root() && stat.uid != 0;
-    Ok(!strange && stat.mode & 0o022 == 0)
+    !strange && stat.mode & 0o022 == 0
 }
 
 /// The branch's hidden folder. `None` if another user's object has its name.
@@ -259,11 +264,11 @@ pub(crate) fn clear(pool: &Pool) {
     intent::settle_in_roots(&pool, occasion);
 }
 
-/// The names in the branch's hidden folder, without those that the daemon works with, and what `fsstack check` keeps.
+/// The names in the branch's hidden folder that the pool gave, without those that the daemon works with.
 fn names_in_folder(branch: &Member) -> Result<Vec<CString>, SysError> {
     let mut names = names_in(branch, branch.root().as_fd(), folder_name(branch))?;
     let staged = branch.staged.lock();
-    names.retain(|name| !staged.contains(name) && name.as_c_str() != KEPT);
+    names.retain(|name| is_fresh_name(name) && !staged.contains(name));
     Ok(names)
 }
 

@@ -19,9 +19,9 @@ use super::watch::WalkWatch;
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{Errno, OFlags, Result, Stat};
+use fsstack_sys::{Errno, OFlags, Result, Stat, Time};
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
@@ -37,13 +37,17 @@ fn said(error: fsstack_sys::SysError) -> String {
     error.to_string()
 }
 
-/// Gives the copy `other` of the directory `path` the traits of the copy `first`, which the pool shows.
+/// Gives the copy `other` of the directory `path` the traits of the copy `first`, which the pool shows. Each is a number of a branch
+/// and the directory there.
 pub(super) fn make_equal(
-    first: BorrowedFd<'_>,
-    other: BorrowedFd<'_>,
-    branch: &OpenBranch,
+    branches: &[Arc<OpenBranch>],
+    first: (usize, BorrowedFd<'_>),
+    other: (usize, BorrowedFd<'_>),
     path: &[u8],
 ) -> Fixed {
+    let Some(branch) = branches.get(other.0) else { return Err("no such branch".to_owned()) };
+    check_counterparts(branches, first, other, path)?;
+    let (first, other) = (first.1, other.1);
     let mut kept = false;
     for _ in 0..ATTEMPTS {
         let wanted = DirTraits::of(first).map_err(said)?;
@@ -61,6 +65,54 @@ pub(super) fn make_equal(
         own.become_like(&wanted, other).map_err(said)?;
     }
     Err("it is changed by a program at the moment; run it again".to_owned())
+}
+
+/// Whether `first` and `other` are copies of the directory `path` in one moment, and no rename is under way then. They were opened
+/// one after the other, and whoever may write to a directory above may exchange what the names mean meanwhile: the owner of one would
+/// be given the other.
+fn check_counterparts(
+    branches: &[Arc<OpenBranch>],
+    first: (usize, BorrowedFd<'_>),
+    other: (usize, BorrowedFd<'_>),
+    path: &[u8],
+) -> Fixed {
+    let way_to = |(at, dir): (usize, BorrowedFd<'_>)| match branches.get(at) {
+        Some(branch) => way(branch, dir, path).map_err(said),
+        None => Err("no such branch".to_owned()),
+    };
+    for _ in 0..ATTEMPTS {
+        let before = (way_to(first)?, way_to(other)?);
+        for branch in branches {
+            if has_record(branch).map_err(said)? {
+                return Err(format!("a move or rename is under way on {}; run it again", branch.shown));
+            }
+        }
+        // Neither way has changed between its two looks, and the looks overlap.
+        if before == (way_to(first)?, way_to(other)?) && before.0.is_some() && before.1.is_some() {
+            return Ok(());
+        }
+    }
+    Err("names above it are changed by a program at the moment; run it again".to_owned())
+}
+
+/// The directories on the way to `path` on a branch, each with the time of its last change. None: it does not lead to `dir`.
+fn way(branch: &OpenBranch, dir: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Vec<(u64, Time)>>> {
+    let mut at = at::reopen(branch.root.as_fd(), OFlags::PATH)?;
+    let mut way = vec![change_of(at.as_fd())?];
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let name = CString::new(name).unwrap_or_default();
+        at = match at::open_dir(at.as_fd(), &name, branch.mounts) {
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            opened => opened?,
+        };
+        way.push(change_of(at.as_fd())?);
+    }
+    let (there, is) = (at::stat_fd(at.as_fd())?, at::stat_fd(dir)?);
+    Ok(Some(way).filter(|_| (there.dev, there.ino) == (is.dev, is.ino)))
+}
+
+fn change_of(dir: BorrowedFd<'_>) -> Result<(u64, Time)> {
+    at::stat_fd(dir).map(|stat| (stat.ino, stat.ctime))
 }
 
 /// Removes a mark that means nothing.

@@ -207,9 +207,8 @@ impl Walk {
             return self.reporter.add(CheckFinding { remedy: remedy.to_owned(), ..finding });
         }
         let offer = format!("made like that on {on}, which the pool shows");
-        self.fix(finding, other.branch, offer, |branch, _| {
-            fix::make_equal(first.dir.as_fd(), other.dir.as_fd(), branch, &self.path)
-        })
+        let (first, at) = ((first.branch, first.dir.as_fd()), (other.branch, other.dir.as_fd()));
+        self.fix(finding, other.branch, offer, |_, _| fix::make_equal(&self.branches, first, at, &self.path))
     }
 
     /// Looks at one name of the pool on all branches that have it.
