@@ -147,8 +147,9 @@ impl Union {
         }
         branch.set_leaving(true);
         check_not_last(&self.tree.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
-        // Requests that ranked it before put their objects there.
+        // Requests that ranked it before put their objects there, and moves that were about to.
         self.changes.settle(&mut changes);
+        self.moves.exchanges_ended();
         Ok(branch)
     }
 

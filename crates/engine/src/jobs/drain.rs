@@ -61,6 +61,7 @@ impl Jobs {
         }
         // Those that ranked it before put their objects there.
         self.changes.requests_ended();
+        self.moves.exchanges_ended();
         job.is_now(JobState::Moving);
         self.empty(job, from, targets)
     }
@@ -181,10 +182,13 @@ impl Jobs {
                 let mut dirs = Directories(&mut walk);
                 self.walk_branch(job, from, &mut dirs);
             }
-            let Pass { moved, staying, untried, named, hopes, moved_away: still_held, .. } = walk.pass;
+            let Pass { moved, staying, untried, named, mut hopes, moved_away: still_held, .. } = walk.pass;
             moved_away = still_held;
-            if self.changes.requests_ended() {
+            let ended = self.changes.requests_ended();
+            if ended {
                 moved_away.clear();
+            } else {
+                hopes.insert(Hope::Paused);
             }
             {
                 let mut progress = job.progress.lock();
@@ -193,7 +197,8 @@ impl Jobs {
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
-            if staying + untried + moved == 0 {
+            // What has not ended may have put an object there after the walk.
+            if ended && staying + untried + moved == 0 {
                 return self.drained(job, from);
             }
             if moved > 0 {

@@ -31,7 +31,7 @@ const ASIDE_EVERY: Duration = Duration::from_secs(1);
 pub(super) enum Hope {
     /// When the file is closed or unlocked.
     Waits,
-    /// When the job goes on: nothing was tried, as it paused.
+    /// When the job goes on: nothing was tried, as it paused, or other moves and requests have not ended.
     Paused,
     /// At another try.
     Tries,
@@ -44,6 +44,8 @@ fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN => Hope::Waits,
         LINKED => Hope::Once,
+        // Another job's move of a large file is such a request, too.
+        BUSY => Hope::Paused,
         FROZEN
         | HIDES
         | RULED

@@ -7,6 +7,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
@@ -29,7 +30,7 @@ use crate::tree::place::ancestors;
 use crate::tree::placement::placement_in;
 use crate::tree::quiet_dirs::set_times;
 use crate::tree::skeleton::{DERIVED, is_private, names_of};
-use crate::tree::unsynced_dirs::NameEvent;
+use crate::tree::unsynced_dirs::{NameEvent, changed_unseen};
 
 /// Name and value.
 type Attribute = (Vec<u8>, Vec<u8>);
@@ -87,13 +88,16 @@ impl Moves {
         let branch = pool.branch(from);
         self.tree.keep_number(&pool, dir, Some(from));
         guard_number(&self.tree, &pool, dir, from);
+        // A lookup that asks one branch after the other may have come by the copy that stays before that was made.
+        name.parent.has_new(&name.name);
+        self.tree.relocations.fetch_add(1, SeqCst);
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);
         if let Some(was) = dir.copy_on(from) {
             dir.drop_copy(from, was);
         }
-        self.tree.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
+        changed_unseen(&self.tree, &pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");
         }

@@ -27,6 +27,8 @@ use crate::moves::moving::Names;
 const AT_ONCE: usize = 2;
 /// How long movers are waited for when the daemon ends.
 const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long exchanges of names are waited for whose target takes no more moves.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A file that is to leave its branch.
 #[derive(Debug)]
@@ -119,9 +121,13 @@ impl Errand {
 }
 
 impl BranchMoves {
-    /// The next one of the queue, if another mover may work. Those that were called off are left out.
-    fn next(&mut self) -> Option<Arc<Errand>> {
-        self.queue.retain(|errand| errand.departure().goes_on());
+    /// The next one of the queue, if another mover may work. Those that were called off are put into `over`: dropped under the
+    /// lock, the last handle of a file would be closed under it, and its branch may hang.
+    fn next(&mut self, over: &mut Vec<Arc<Errand>>) -> Option<Arc<Errand>> {
+        let (going_on, called_off): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.queue).into_iter().partition(|errand| errand.departure().goes_on());
+        self.queue = going_on;
+        over.extend(called_off);
         if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
             return None;
         }
@@ -154,16 +160,15 @@ impl Movers {
 
     /// Nothing moves any more: what is under way is called off, and waited for unless it hangs.
     pub(crate) fn end(&self) {
-        let began = Instant::now();
+        let (began, mut over) = (Instant::now(), Vec::new());
         loop {
             {
                 let mut state = self.0.lock();
                 state.ended = true;
                 for lane in state.lanes.values_mut() {
                     lane.at_work.iter().for_each(|departure| departure.call_off(DepartureOutcome::Stays));
-                    lane.queue
-                        .drain(..)
-                        .for_each(|errand| errand.departure().call_off(DepartureOutcome::Stays));
+                    lane.queue.iter().for_each(|errand| errand.departure().call_off(DepartureOutcome::Stays));
+                    over.extend(lane.queue.drain(..)); // closed with the lock given back
                     lane.at_work.retain(|departure| !departure.is_stuck());
                 }
                 if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
@@ -225,9 +230,20 @@ impl Moves {
         }
     }
 
+    /// Waits until the exchanges of names that are under way are over, for a branch that takes no more moves; not for one that
+    /// hangs.
+    pub(crate) fn exchanges_ended(&self) {
+        if self.tree.tree_lock.try_write(EXCHANGE_TIMEOUT).is_none() {
+            tracing::debug!("an exchange of names has not ended");
+        }
+    }
+
     /// Starts as many movers as there may be for those who wait to leave `full`.
     pub(crate) fn start_movers(&self, full: BranchIx) {
-        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
+        let next = || {
+            let mut over = Vec::new();
+            self.movers.0.lock().lanes.get_mut(&full).and_then(|lane| lane.next(&mut over))
+        };
         while let Some(errand) = next() {
             let Some(me) = self.hosted() else { return };
             let mover = fsstack_sync::thread::Builder::new().name("mover".into());
@@ -248,10 +264,11 @@ impl Moves {
     }
 
     fn next_after(&self, done: &Errand) -> Option<Arc<Errand>> {
+        let mut over = Vec::new();
         let mut state = self.movers.0.lock();
         let lane = state.lanes.get_mut(&done.full())?;
         lane.is_done(done.departure());
-        lane.next()
+        lane.next(&mut over)
     }
 
     fn carry_out(&self, errand: &Errand) {

@@ -73,6 +73,9 @@ impl NewCopy<'_> {
     }
 }
 
+/// A move's target takes no more: its mode was changed, or it is leaving the pool, since it was chosen.
+pub(super) const TAKES_NO_MORE: OpError = OpError::Refused(Errno::ROFS);
+
 impl Moves {
     /// The new copy, which has the number `ino` there, gets the names and the old one loses them.
     pub(crate) fn exchange_names(
@@ -88,6 +91,9 @@ impl Moves {
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
+        if !new.to.takes_moves() {
+            return Err(Unmoved::Undone(TAKES_NO_MORE));
+        }
         let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino);
         self.tree.catalogue_names(pool, [moving.from.ix, new.to.ix], moving.names.iter());
         let old = named?;

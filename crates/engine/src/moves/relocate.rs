@@ -198,6 +198,7 @@ impl Moves {
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
         let departure = &*order.departure;
+        moving.check_restrictions(to)?;
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
         let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = match moving.is_content() {
