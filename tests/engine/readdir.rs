@@ -430,3 +430,25 @@ fn a_file_that_moves_into_a_new_copy_of_its_directory_is_listed_once() {
         listed_around_a_move(&branches, order, false, before);
     }
 }
+
+/// A program stores a file aside and renames it, which puts the name on another branch.
+#[test]
+fn a_name_that_gets_a_file_of_another_branch_meanwhile_is_listed_once() {
+    for (old, before) in [0, 1].into_iter().flat_map(|old| (0..=23).map(move |before| (old, before))) {
+        let pool = TestBed::new(2);
+        for (at, n) in [0, 1].into_iter().flat_map(|at| (0..10).map(move |n| (at, n))) {
+            pool.put(at, &format!("d/{at}-{n}"), "");
+        }
+        pool.put(old, "d/film", "old");
+        pool.put(1 - old, "aside", "new");
+        let dir = pool.opendir(pool.ino("d"));
+        let mut rows = if before > 0 { pool.readdir(dir, 0, false, before).unwrap() } else { Vec::new() };
+        pool.rename("aside", "d/film").unwrap();
+        assert_eq!(pool.holders("d/film"), [1 - old]);
+        let at = rows.last().map_or(0, |row| row.cookie);
+        rows.extend(pool.rest(dir, at, 7));
+        rows.retain(|row| row.name != "." && row.name != "..");
+        let films = rows.iter().filter(|row| row.name == "film").count();
+        assert_eq!((films, rows.len()), (1, 21), "on {old}, after {before} rows");
+    }
+}

@@ -3,7 +3,6 @@
 //!
 //! The only crate, besides the transports of `fuse`, with `unsafe`. It contains no policy. Linux only.
 
-#[cfg(feature = "allocations")]
 pub mod allocations;
 pub mod at;
 pub mod call;

@@ -8,7 +8,6 @@ mod answer;
 mod attr;
 mod device;
 mod dirent;
-#[cfg(any(test, feature = "encode"))]
 pub mod encode;
 mod extension;
 pub mod granted;

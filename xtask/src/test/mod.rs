@@ -108,14 +108,25 @@ impl TestTransport {
         }
     }
 
-    /// Arguments for cargo, one list per command. What commands and jobs do does not depend on the transport: their tests, a third
-    /// of the time, run by the first one.
+    /// Arguments for cargo, one list per command. Tests that choose their transport, and those of what does not depend on it
+    /// (commands, jobs, the index), are half of the time: they run with the first one only.
     fn commands(self, tier: Tier, runner: Runner) -> Vec<Vec<&'static str>> {
         let mut commands = tier.commands(runner);
         if (tier, self) == (Tier::Mounted, Self::Ring) {
             let without: &[&str] = match runner {
-                Runner::Nextest => &["-E", "not test(/^command::/)"],
-                Runner::Cargo => &["--", "--skip", "command::"],
+                Runner::Nextest => &[
+                    "-E",
+                    "not test(/^(command|keep|upgrade|handles_index|handles_index_lost)::|_by_the_(device|ring)$/)",
+                ],
+                Runner::Cargo => &[
+                    "--",
+                    "--skip=command::",
+                    "--skip=keep::",
+                    "--skip=upgrade::",
+                    "--skip=handles_index",
+                    "--skip=_by_the_device",
+                    "--skip=_by_the_ring",
+                ],
             };
             commands.iter_mut().for_each(|command| command.extend(without));
         }

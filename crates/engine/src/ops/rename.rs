@@ -24,7 +24,7 @@ use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
 use crate::changes::names::{End, Half, begin, check_takes, finish, own_kind};
 use crate::handles::removed::NameRemoval;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeName};
 use crate::kept::slots;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
@@ -148,7 +148,8 @@ impl Union {
         check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))?;
         self.tree.sync_renamed(pool, (to.dir, to.name), &[at]);
         self.tree.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
-        let visible = targets.first().map(|(first, _)| *first);
+        let shown = targets.first().copied();
+        let visible = shown.map(|(first, _)| first);
         if visible.is_some()
             && let Some(replaced) = &replaced
         {
@@ -157,8 +158,13 @@ impl Union {
         let removal = replaced.as_ref().map(|replaced| self.tree.removal(pool, replaced, (to.dir, to.name)));
         let others = targets.iter().map(|(other, _)| *other);
         self.tree.unlink_hidden(pool, to, others.filter(|other| *other != at && Some(*other) != visible))?;
-        match visible.filter(|other| *other != at) {
-            Some(other) => self.tree.rename_over(pool, from, to, at, other)?,
+        match shown.filter(|(other, _)| *other != at) {
+            Some((other, stat)) => {
+                // The name is one of another branch from now on, for listings as if its file had moved there.
+                let name = InodeName::new(to.dir, to.name);
+                let _followed = self.files.listings_follow(&self.tree, pool, &name, (other, stat.ino));
+                self.tree.rename_over(pool, from, to, at, other)?;
+            }
             None => {
                 branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
                 self.tree.both_changed(pool, at, from, to);
