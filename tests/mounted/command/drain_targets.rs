@@ -92,6 +92,7 @@ fn set_id_programs_and_devices_of_a_branch_with_nosuid_and_nodev_stay_there() {
     let (at, a) = (at(&pool), branch(&pool, "a"));
     let drained = run(&["--json", "branch", "drain", &at, &a]);
     assert_eq!(drained.code, 1, "{}", drained.stdout);
+    assert!(drained.stdout.contains("nosuid, nodev"), "{}", drained.stdout);
     let there = |branch: &str| sh(pool.branch(branch).path(), "ls");
     let stayed = ["caps", "null", "small1", "small2", "small9", "suid"];
     let (on_a, on_b) = (there("a"), there("b"));

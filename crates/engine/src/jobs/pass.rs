@@ -18,7 +18,7 @@ use crate::moves::batch;
 use crate::moves::directories;
 use crate::moves::hidden::{HIDDEN_DIFFERS, HIDDEN_DIR, HIDDEN_OPEN, HIDDEN_READ_ONLY, HIDDEN_REMOTE};
 use crate::moves::job_move::{self, HeldFile};
-use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RULED, UNFIT};
+use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RESTRICTED, RULED, UNFIT};
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
@@ -50,6 +50,7 @@ fn hope(why: &str) -> Hope {
         | HIDES
         | RULED
         | UNFIT
+        | RESTRICTED
         | HIDDEN
         | HIDDEN_DIR
         | HIDDEN_DIFFERS

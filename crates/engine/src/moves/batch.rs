@@ -214,7 +214,9 @@ impl Moves {
         moving: Move<'a>,
     ) -> Result<Copied<'a>> {
         let order = source.order;
-        moving.check_restrictions(to)?;
+        if !moving.is_trusted_on(to)? {
+            return Err(Errno::PERM.into());
+        }
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
         let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = to.ask(|| blank(to, &dirs[0], &moving.stat))?;

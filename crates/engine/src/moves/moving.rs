@@ -12,7 +12,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
-use fsstack_sys::{self as sys, Errno, Kind, Stat, Time};
+use fsstack_sys::{self as sys, Kind, Stat, Time};
 use smallvec::SmallVec;
 
 use crate::files::SET_ID;
@@ -90,25 +90,22 @@ impl<'a> Move<'a> {
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
     }
 
-    /// A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep from acting does not go to a branch
-    /// without them, where it would.
+    /// Whether it may go to the branch `to`. A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep
+    /// from acting does not go to one without them, where it would.
     ///
     /// # Errors
-    /// EPERM if it may not go to the branch `to`.
-    pub(crate) fn check_restrictions(&self, to: &Branch) -> Result<()> {
+    /// A branch cannot be asked for its flags.
+    pub(crate) fn is_trusted_on(&self, to: &Branch) -> Result<bool> {
         let trusted = |branch: &Branch| branch.ask(|| sys::file::is_trusted(branch.root().as_fd()));
         let (programs, devices) = trusted(&self.from)?;
         if programs && devices {
-            return Ok(());
+            return Ok(true);
         }
         let (acts_there, opens_there) = trusted(to)?;
         let has_privileges = || self.stat.mode & SET_ID != 0 || has_capability(self.source);
         let is_program = || self.is_content() && has_privileges();
         let is_device = matches!(self.stat.kind(), Kind::Char | Kind::Block);
-        if !programs && acts_there && is_program() || !devices && opens_there && is_device {
-            return Err(Errno::PERM.into());
-        }
-        Ok(())
+        Ok(!(!programs && acts_there && is_program() || !devices && opens_there && is_device))
     }
 
     /// It is as it was when `copy` was begun. The caller has a place inside of both branches.

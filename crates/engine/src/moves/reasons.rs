@@ -21,6 +21,9 @@ pub(crate) const UNFIT: &str = "no branch with room for it can hold its attribut
 /// Reason for a file to stay that no other branch may take.
 pub(crate) const RULED: &str =
     "the strict placement rule for its directory names no other branch that has room for it";
+/// Reason for a file to stay that is kept from acting where it is.
+pub(crate) const RESTRICTED: &str = "it is a set-id program or a device, which its branch's mount (nosuid, nodev) keeps from \
+                                     acting; the mounts of the branches with room for it do not";
 /// Reason for a file to stay that was changed under the copy.
 pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
 

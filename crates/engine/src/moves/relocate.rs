@@ -41,7 +41,7 @@ use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
-use crate::moves::reasons::{HIDES, RULED, why_failed, why_not};
+use crate::moves::reasons::{HIDES, RESTRICTED, RULED, why_failed, why_not};
 use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
@@ -129,6 +129,10 @@ impl Moves {
                 why = known;
                 continue;
             }
+            if !moving.is_trusted_on(pool.branch(at))? {
+                why = RESTRICTED;
+                continue;
+            }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };
             match self.move_to(pool, &moving, pool.branch(at), order, || alone(&moving, file, was, departure))
@@ -198,7 +202,6 @@ impl Moves {
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
         let departure = &*order.departure;
-        moving.check_restrictions(to)?;
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
         let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = match moving.is_content() {
