@@ -23,6 +23,9 @@ use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RESTRICTED, RULED, UN
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
 
+/// Files larger than those that move in batches that are held open at a time: the space of one that is removed meanwhile is in use
+/// until its turn has come.
+const LARGE_TOGETHER: usize = 8;
 /// Work on one file after which the job looks whether it is to stand aside.
 const ASIDE_EVERY: Duration = Duration::from_secs(1);
 
@@ -101,8 +104,25 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves the files. Those of which the last one is answered with true have moved.
+    /// Moves the files, in their order. `has_moved` is given those that have moved.
     pub(super) fn carry(&mut self, files: Vec<Leaving<'a>>, mut has_moved: impl FnMut(&MetFile<'a>)) {
+        let (mut together, mut large) = (Vec::new(), 0);
+        for leaving in files {
+            large += usize::from(leaving.file.bytes > batch::LARGEST);
+            together.push(leaving);
+            if large == LARGE_TOGETHER {
+                self.carry_together(std::mem::take(&mut together), &mut has_moved);
+                large = 0;
+            }
+        }
+        self.carry_together(together, &mut has_moved);
+        // What is held open keeps its space, and its branch in the pool, for as long as the job pauses.
+        if self.job.is_held_up() && self.jobs.changes.requests_ended() {
+            self.moved_away.clear();
+        }
+    }
+
+    fn carry_together(&mut self, files: Vec<Leaving<'a>>, has_moved: &mut impl FnMut(&MetFile<'a>)) {
         let jobs = self.jobs;
         let mut held = Vec::with_capacity(files.len());
         for leaving in files {
@@ -132,7 +152,7 @@ impl<'a> Pass<'a> {
         self.moved_away.clear();
         let by_batch = self.carry_small(&held);
         for ((open, leaving), is_away) in held.into_iter().zip(by_batch) {
-            self.carry_one(open, leaving, is_away, &mut has_moved);
+            self.carry_one(open, leaving, is_away, has_moved);
         }
     }
 
