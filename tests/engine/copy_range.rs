@@ -142,7 +142,7 @@ fn immutable_files_are_not_copied_into() {
     assert_eq!(pool.read_ino(target.ino).unwrap(), "bbbb");
 }
 
-/// As a write by such a handle, and as on a local disk.
+/// A write by such a handle is, and on a local disk these calls are too.
 #[test]
 fn what_a_synced_handle_is_given_is_on_disk() {
     let pool = TestBed::new(2);

@@ -203,7 +203,7 @@ fn a_folder_for_moves_that_others_may_write_is_left_alone() {
     assert_eq!(std::fs::read_to_string(folder.join("0123456789abcdef.part")).unwrap(), "theirs");
 }
 
-/// Whoever may write to a branch's root can rename any directory there, also one that is root's.
+/// A user with write access to a branch's root can rename any directory there, also one that is root's.
 #[test]
 fn a_directory_that_somebody_named_like_the_folder_for_moves_keeps_what_is_in_it() {
     let mut pool = pool();

@@ -291,7 +291,7 @@ impl Drop for AppendOnly {
     }
 }
 
-/// What a rename over several branches would change first is not changed if a later step is refused.
+/// Nothing is changed by a rename over several branches of which a later step would be refused.
 #[test]
 fn append_only_directories_refuse_before_anything_is_changed() {
     let checked =

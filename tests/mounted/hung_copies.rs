@@ -14,7 +14,7 @@ use fsstack_lab::{Pool, needs};
 use crate::hung_branches::{FrozenDaemon, described, no_file_is_open, until};
 
 const SIZE: usize = 48 << 20;
-/// What was copied when the branch began to hang, at least.
+/// Bytes copied when the branch begins to hang, at least.
 const BEGUN: u64 = 2 << 20;
 const ROUNDS: usize = 100;
 
@@ -61,7 +61,7 @@ fn hung_copy(pool: &Pool, from: &str, to: &str, target: &Path) -> FrozenDaemon {
     panic!("no copy was interrupted");
 }
 
-/// Its caller was told that it failed, and writes something else.
+/// Its caller got an error, and writes something else.
 #[test]
 fn a_copy_that_was_given_up_writes_nothing_more() {
     needs!(mounting(), program("mergerfs"));

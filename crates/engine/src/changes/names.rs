@@ -88,6 +88,29 @@ pub(crate) fn check_takes(
     }
 }
 
+/// Checks that a rename of the file `from` on the branch `at` that takes several steps is not refused after one of them: files of
+/// its name are `hidden`, or `targets` have the new one on other branches.
+///
+/// # Errors
+/// EPERM if one, or a directory with one, is immutable or append-only.
+pub(crate) fn check_replaceable(
+    tree: &Tree,
+    pool: &Pool,
+    (from, at): (End<'_>, BranchIx),
+    to: End<'_>,
+    (hidden, targets): (&DirStats, &DirStats),
+) -> Result<()> {
+    let replaces_elsewhere = targets.iter().any(|(other, _)| *other != at);
+    if hidden.is_empty() && !replaces_elsewhere {
+        return Ok(());
+    }
+    let mut sources = hidden.clone();
+    sources.push((at, tree.stat_in(pool, from.dir, at, from.name)?));
+    tree.check_not_fixed(pool, from.dir, &sources)?;
+    tree.check_not_fixed(pool, to.dir, targets)?;
+    check_takes(tree, pool, to.dir, at, replaces_elsewhere)
+}
+
 /// A record of a change of names, and the branch that has it, if one took it.
 pub(crate) type Record = Option<(BranchIx, Written)>;
 

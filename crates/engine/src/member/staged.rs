@@ -41,11 +41,11 @@ impl Member {
     }
 }
 
-/// What follows in the names of [`fresh_name`].
+/// Suffixes of the names that [`fresh_name`] makes.
 const SUFFIXES: [&[u8]; 5] = [b".part", b".dir", b".copy", b".move", b".names"];
 
-/// Whether the pool gives such names. Others in a directory that has the name of the hidden folder are somebody else's: the one who
-/// may write to a branch's root can give that name to any directory there.
+/// Whether the pool gives such names. Others in a directory that has the name of the hidden folder are not the pool's: a
+/// user with write access to a branch's root can give that name to any directory there.
 pub(crate) fn is_fresh_name(name: &CStr) -> bool {
     let Some((random, suffix)) = name.to_bytes().split_at_checked(16) else { return false };
     random.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) && SUFFIXES.contains(&suffix)

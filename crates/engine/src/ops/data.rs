@@ -174,7 +174,7 @@ impl Union {
                 None if !branch.is_remote() => write(),
                 None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
-                    // That a write-back found no room is told by a synced write, too.
+                    // A synced write may also report that an earlier write-back found no room.
                     let late = |e: OpError| {
                         e.is_fault() && e.is_of_a_sync()
                             || is_full(e) && open.file.has_unsynced()

@@ -22,7 +22,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::changes::names::{End, Half, begin, check_takes, finish, own_kind};
+use crate::changes::names::{End, Half, begin, check_replaceable, check_takes, finish, own_kind};
 use crate::handles::removed::NameRemoval;
 use crate::inode::{Inode, InodeName};
 use crate::kept::slots;
@@ -173,29 +173,6 @@ impl Union {
         self.tree.moved(pool, known, from, to, at, replaced.zip(removal));
         Ok(())
     }
-}
-
-/// Checks that a rename of the file `from` on the branch `at` that takes several steps is not refused after one of them: files of
-/// its name are `hidden`, or `targets` have the new one on other branches.
-///
-/// # Errors
-/// EPERM if one, or a directory with one, is immutable or append-only.
-fn check_replaceable(
-    tree: &Tree,
-    pool: &Pool,
-    (from, at): (End<'_>, BranchIx),
-    to: End<'_>,
-    (hidden, targets): (&DirStats, &DirStats),
-) -> Result<()> {
-    let replaces_elsewhere = targets.iter().any(|(other, _)| *other != at);
-    if hidden.is_empty() && !replaces_elsewhere {
-        return Ok(());
-    }
-    let mut sources = hidden.clone();
-    sources.push((at, tree.stat_in(pool, from.dir, at, from.name)?));
-    tree.check_not_fixed(pool, from.dir, &sources)?;
-    tree.check_not_fixed(pool, to.dir, targets)?;
-    check_takes(tree, pool, to.dir, at, replaces_elsewhere)
 }
 
 impl Tree {

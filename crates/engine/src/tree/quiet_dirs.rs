@@ -32,11 +32,11 @@ const REMEMBERED: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct QuietDirs {
     any: AtomicBool,
-    dirs: Mutex<Dirs>,
+    dirs: Mutex<RememberedDirs>,
 }
 
 #[derive(Debug, Default)]
-struct Dirs {
+struct RememberedDirs {
     known: HashMap<DirKey, QuietDir>,
     /// When the last mover left.
     left: Option<Instant>,
@@ -51,7 +51,7 @@ struct QuietDir {
     set: Option<Instant>,
 }
 
-impl Dirs {
+impl RememberedDirs {
     fn drop_old(&mut self) {
         self.known.retain(|_, dir| dir.set.is_none_or(|set| set.elapsed() < NOTE_DELAY));
     }

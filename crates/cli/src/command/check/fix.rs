@@ -68,8 +68,8 @@ pub(super) fn make_equal(
 }
 
 /// Whether `first` and `other` are copies of the directory `path` in one moment, and no rename is under way then. They were opened
-/// one after the other, and whoever may write to a directory above may exchange what the names mean meanwhile: the owner of one would
-/// be given the other.
+/// one after the other, and a user with write access to a directory above may exchange what the names mean meanwhile: the owner of
+/// one would be given the other.
 fn check_counterparts(
     branches: &[Arc<OpenBranch>],
     first: (usize, BorrowedFd<'_>),
