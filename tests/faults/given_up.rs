@@ -75,7 +75,11 @@ fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
             fs::create_dir(&folder).unwrap();
             fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
         }
-        kept.iter().for_each(|(record, path)| fs::write(path, record).unwrap());
+        for (record, path) in &kept {
+            fs::write(path, record).unwrap();
+            // One that others may write to is not believed.
+            fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+        }
     };
     let mount = || Engine::over(paths[..2].iter().copied(), settings("ff"));
     let engine = mount();

@@ -8,7 +8,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
-use crate::changes::names::{End, Half, begin, check_takes, finish, has_no_links, note};
+use crate::changes::names::{End, Half, begin, check_exchangeable, finish, has_no_links, note};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
@@ -38,14 +38,7 @@ impl Tree {
             self.skeleton_under_tree_lock(pool, a.dir, *at).map_err(OpError::of_a_new_parent)?;
             self.skeleton_under_tree_lock(pool, b.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
-        if at.len() > 1 {
-            self.check_not_fixed(pool, a.dir, &in_a)?;
-            self.check_not_fixed(pool, b.dir, &in_b)?;
-            for at in &at {
-                check_takes(self, pool, a.dir, *at, true)?;
-                check_takes(self, pool, b.dir, *at, true)?;
-            }
-        }
+        check_exchangeable(self, pool, (a, &in_a), (b, &in_b), &at)?;
         let of = |holders: &DirStats, at: BranchIx| {
             holders.iter().find(|(holder, _)| *holder == at).map(|(_, stat)| Object::of(stat))
         };

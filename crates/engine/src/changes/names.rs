@@ -73,13 +73,7 @@ impl From<OpError> for Half {
 ///
 /// # Errors
 /// EPERM if it is immutable, or append-only and `gives`.
-pub(crate) fn check_takes(
-    tree: &Tree,
-    pool: &Pool,
-    dir: &Arc<Inode>,
-    at: BranchIx,
-    gives: bool,
-) -> Result<()> {
+fn check_takes(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, gives: bool) -> Result<()> {
     let (branch, fd) = (pool.branch(at), tree.dirfd(pool, dir, at)?);
     let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
     match stat.is_immutable() || gives && stat.is_append_only() {
@@ -109,6 +103,47 @@ pub(crate) fn check_replaceable(
     tree.check_not_fixed(pool, from.dir, &sources)?;
     tree.check_not_fixed(pool, to.dir, targets)?;
     check_takes(tree, pool, to.dir, at, replaces_elsewhere)
+}
+
+/// Like [`check_replaceable`], of a directory that has copies on the branches of `sources`.
+///
+/// # Errors
+/// EPERM if a directory with one is immutable or append-only.
+pub(crate) fn check_dir_replaceable(
+    tree: &Tree,
+    pool: &Pool,
+    (from, sources): (End<'_>, &DirStats),
+    (to, targets): (End<'_>, &DirStats),
+) -> Result<()> {
+    let replaces_elsewhere = targets.iter().any(|(at, _)| sources.iter().all(|(source, _)| source != at));
+    if sources.len() == 1 && !replaces_elsewhere {
+        return Ok(());
+    }
+    tree.check_not_fixed(pool, from.dir, sources)?;
+    tree.check_not_fixed(pool, to.dir, targets)?;
+    sources.iter().try_for_each(|(at, _)| check_takes(tree, pool, to.dir, *at, replaces_elsewhere))
+}
+
+/// Like [`check_replaceable`], of an exchange of what `a` and `b` mean on the branches `at`.
+///
+/// # Errors
+/// EPERM if one, or a directory with one, is immutable or append-only.
+pub(crate) fn check_exchangeable(
+    tree: &Tree,
+    pool: &Pool,
+    (a, in_a): (End<'_>, &DirStats),
+    (b, in_b): (End<'_>, &DirStats),
+    at: &[BranchIx],
+) -> Result<()> {
+    if at.len() == 1 {
+        return Ok(());
+    }
+    tree.check_not_fixed(pool, a.dir, in_a)?;
+    tree.check_not_fixed(pool, b.dir, in_b)?;
+    at.iter().try_for_each(|at| {
+        check_takes(tree, pool, a.dir, *at, true)?;
+        check_takes(tree, pool, b.dir, *at, true)
+    })
 }
 
 /// A record of a change of names, and the branch that has it, if one took it.

@@ -174,12 +174,7 @@ impl Union {
                 None if !branch.is_remote() => write(),
                 None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
-                    // A synced write may also report that an earlier write-back found no room.
-                    let late = |e: OpError| {
-                        e.is_fault() && e.is_of_a_sync()
-                            || is_full(e) && open.file.has_unsynced()
-                            || open.file.was_late(&branch, e)
-                    };
+                    let late = |e| is_late_of_synced(&open.file, e) || open.file.was_late(&branch, e);
                     open.file.write_back_errors.ask(Some(open.write_back_errors), late, write)
                 }
             };
@@ -283,6 +278,11 @@ impl Union {
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
     }
+}
+
+/// Whether the error of a synced write of `file` may be about earlier ones: a write-back of these may have found no room, too.
+fn is_late_of_synced(file: &OpenFile, error: OpError) -> bool {
+    error.is_fault() && error.is_of_a_sync() || is_full(error) && file.has_unsynced()
 }
 
 /// Whether `error` counts against the moves that a writer may cause: if the file has left `branch` for it. Where another file made

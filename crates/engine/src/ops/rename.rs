@@ -22,7 +22,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::changes::names::{End, Half, begin, check_replaceable, check_takes, finish, own_kind};
+use crate::changes::names::{End, Half, begin, check_dir_replaceable, check_replaceable, finish, own_kind};
 use crate::handles::removed::NameRemoval;
 use crate::inode::{Inode, InodeName};
 use crate::kept::slots;
@@ -327,21 +327,14 @@ impl Tree {
         let known = self.known_as(pool, from, &sources);
         let replaced = self.known_as(pool, to, &targets);
         let object = replaced.as_ref().and_then(|replaced| self.object_of(pool, replaced));
-        let replaced = replaced.map(|replaced| {
-            let removal = self.removal(pool, &replaced, (to.dir, to.name));
-            (replaced, removal)
-        });
+        let removal = replaced.as_ref().map(|replaced| self.removal(pool, replaced, (to.dir, to.name)));
+        let replaced = replaced.zip(removal);
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {
             self.skeleton_under_tree_lock(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let copies = rename_order(&sources, &targets);
-        let replaces_elsewhere = targets.iter().any(|(at, _)| !copies.contains(at));
-        if copies.len() > 1 || replaces_elsewhere {
-            self.check_not_fixed(pool, from.dir, &sources)?;
-            self.check_not_fixed(pool, to.dir, &targets)?;
-            copies.iter().try_for_each(|at| check_takes(self, pool, to.dir, *at, replaces_elsewhere))?;
-        }
+        check_dir_replaceable(self, pool, (from, &sources), (to, &targets))?;
         self.sync_renamed(pool, (to.dir, to.name), &copies);
         let extra: Vec<(BranchIx, Object)> = targets
             .iter()
