@@ -210,11 +210,16 @@ fn a_directory_that_somebody_named_like_the_folder_for_moves_keeps_what_is_in_it
     pool.put(0, "d/letter", "root's");
     let names = ["letter", "0123456789abcdef.jpg", "0123456789ABCDEF.part", ".part", "kept"];
     names.iter().for_each(|name| pool.put(0, &format!("d/{name}"), "root's"));
+    // Others may have written it.
+    let record = "0123456789abcdef.names";
+    pool.put(0, &format!("d/{record}"), "root's");
+    let writable = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(pool.on(0, &format!("d/{record}")), writable).unwrap();
     std::fs::rename(pool.on(0, "d"), pool.on(0, ".fsstack.moving")).unwrap();
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(pool.on(0, ".fsstack.moving"), closed).unwrap();
     pool.remount(|_| {});
-    for name in names {
+    for name in names.into_iter().chain([record]) {
         let there = std::fs::read_to_string(pool.on(0, ".fsstack.moving").join(name));
         assert_eq!(there.unwrap(), "root's", "{name}");
     }

@@ -32,7 +32,7 @@ pub use branch_set::BranchSet;
 pub use candidate::{Candidate, Rejection, explain, verdict};
 pub use chain::{Chain, ChainError};
 pub use class::{BadClass, Class};
-pub use hidden::{HIDDEN_FOLDERS, KEPT};
+pub use hidden::{HIDDEN_FOLDERS, KEPT, is_hidden_name};
 pub use ids::{BranchId, BranchIx, Handle, Ino};
 pub use name::{BadName, EntryName, EntryNameBuf, NAME_MAX};
 pub use nearest::{nearest, suggestion};

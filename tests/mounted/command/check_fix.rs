@@ -150,35 +150,31 @@ fn fix_leaves_files_while_a_move_is_under_way_and_removes_leftovers_that_nobody_
     let folder = b.join(".fsstack.moving");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
-    for name in ["record.move", "free.part", "locked.part", "stranger"] {
-        fs::write(folder.join(name), "x").unwrap();
-    }
-    for dir in ["empty.dir", "free.copy", "locked.copy"] {
-        fs::create_dir(folder.join(dir)).unwrap();
-    }
-    fs::write(folder.join("free.copy/done"), "x").unwrap();
-    fs::write(folder.join("locked.copy/.lock"), "").unwrap();
+    let suffixes = ["dir", "copy", "part", "copy", "part", "move"];
+    let names = suffixes.iter().enumerate().map(|(n, suffix)| format!("{n:016x}.{suffix}"));
+    let names: Vec<String> = names.chain(["stranger.part".to_owned()]).collect();
+    [0, 1, 3].iter().for_each(|dir: &usize| fs::create_dir(folder.join(&names[*dir])).unwrap());
+    [2, 4, 5, 6].iter().for_each(|file: &usize| fs::write(folder.join(&names[*file]), "x").unwrap());
+    let (done, lock_file) = (format!("{}/done", names[1]), format!("{}/.lock", names[3]));
+    [&done, &lock_file].iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
     let lock = |name: &str| {
         let file = File::options().read(true).write(true).open(folder.join(name)).unwrap();
         locks::try_lock(file.as_fd(), Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 })
             .unwrap();
         file
     };
-    let _held = (lock("locked.part"), lock("locked.copy/.lock"));
+    let _held = (lock(&names[4]), lock(&lock_file));
     assert_eq!(ends(&check(&pool, &[])).len(), 1, "none of them is an hour old");
 
     let answer = check(&pool, &["--fix", "--older-than", "0s"]);
     let mut found = ends(&answer);
     found.sort_unstable();
-    let at = |name: &str| format!("{}/{name}", folder.display());
-    let paths =
-        ["empty.dir", "free.copy", "free.part", "locked.copy", "locked.part", "record.move", "stranger"];
     let states = [Some(true), Some(true), Some(true), Some(false), Some(false), None, None];
-    let leftovers = paths.map(at);
+    let leftovers: Vec<_> = names.iter().map(|name| format!("{}/{name}", folder.display())).collect();
     let mut expected = vec![("hidden", "/file", Some(false))];
     expected.extend(leftovers.iter().zip(states).map(|(path, state)| ("leftover", path.as_str(), state)));
     assert_eq!(found, expected, "{answer:#}");
-    let left: Vec<bool> = paths.iter().map(|name| folder.join(name).exists()).collect();
+    let left: Vec<bool> = names.iter().map(|name| folder.join(name).exists()).collect();
     assert_eq!(left, [false, false, false, true, true, true, true]);
     assert!(a.join("file").exists() && b.join("file").exists() && kept(&b).is_empty());
     let (code, line) = refused(&["check", &at_pool(&pool), "--older-than", "1 week"]);
@@ -433,15 +429,16 @@ fn leftovers_of_another_pool_or_of_a_folder_that_others_may_write_to_are_only_re
     let pool = pool();
     let (a, b) = roots(&pool);
     let (of_others, open_to_all) = (a.join(".fsstack.moving.1"), b.join(".fsstack.moving"));
+    let part = "0123456789abcdef.part";
     for (folder, mode) in [(&of_others, 0o700), (&open_to_all, 0o777)] {
         fs::create_dir(folder).unwrap();
         fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
-        fs::write(folder.join("free.part"), "x").unwrap();
+        fs::write(folder.join(part), "x").unwrap();
     }
     let answer = check(&pool, &["--fix", "--older-than", "0s"]);
     let ends: Vec<_> = ends(&answer).into_iter().map(|(kind, _, fixed)| (kind, fixed)).collect();
     assert_eq!(ends, [("leftover", None), ("leftover", None)], "{answer:#}");
-    assert!(of_others.join("free.part").exists() && open_to_all.join("free.part").exists());
+    assert!(of_others.join(part).exists() && open_to_all.join(part).exists());
     // The pool's own mounts are not to meet them.
     fs::remove_dir_all(&of_others).unwrap();
     fs::remove_dir_all(&open_to_all).unwrap();

@@ -116,7 +116,7 @@ impl TestTransport {
             let without: &[&str] = match runner {
                 Runner::Nextest => &[
                     "-E",
-                    "not test(/^(command|keep|upgrade|handles_index|handles_index_lost)::|_by_the_(device|ring)$/)",
+                    "not test(/^(command|keep|upgrade|handles_index|handles_index_lost)::|_by_the_(device|ring)(_with_.*)?$/)",
                 ],
                 Runner::Cargo => &[
                     "--",

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
+use fsstack_pool::is_hidden_name;
 use parking_lot::Mutex;
 
 use super::Member;
@@ -41,21 +42,13 @@ impl Member {
     }
 }
 
-/// Suffixes of the names that [`fresh_name`] makes.
-const SUFFIXES: [&[u8]; 5] = [b".part", b".dir", b".copy", b".move", b".names"];
-
-/// Whether the pool gives such names. Others in a directory that has the name of the hidden folder are not the pool's: a
-/// user with write access to a branch's root can give that name to any directory there.
-pub(crate) fn is_fresh_name(name: &CStr) -> bool {
-    let Some((random, suffix)) = name.to_bytes().split_at_checked(16) else { return false };
-    random.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) && SUFFIXES.contains(&suffix)
-}
-
 /// A name that is free.
 pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one(std::time::Instant::now());
     let mut name = format!("{random:016x}").into_bytes();
     name.extend_from_slice(suffix.to_bytes());
-    CString::new(name).unwrap_or_default()
+    let name = CString::new(name).unwrap_or_default();
+    debug_assert!(is_hidden_name(&name), "{name:?} would never be cleared");
+    name
 }

@@ -55,7 +55,7 @@ fn drop_about(branch: &Member, away: BranchId) -> Result<bool, SysError> {
         let (sort, body) = match &found {
             Some(FoundRecord::Whole(sort, body, _)) => (*sort, body),
             Some(FoundRecord::InUse) => return Err(SysError { call: Call::Lock, errno: Errno::BUSY }),
-            Some(FoundRecord::Torn | FoundRecord::Unknown) | None => continue,
+            Some(FoundRecord::Torn | FoundRecord::Unknown | FoundRecord::NotOurs) | None => continue,
         };
         let left = (*sort == journal::SORT).then(|| journal::without(body, away)).flatten();
         match left.filter(|left| !left.parts.is_empty()) {

@@ -68,6 +68,8 @@ pub(crate) enum FoundRecord {
     Torn,
     /// Another version wrote it.
     Unknown,
+    /// Others may have written it: it came here with its directory, renamed by the owner of the branch's root, say.
+    NotOurs,
     /// A living process is at work with it.
     InUse,
 }
@@ -314,7 +316,10 @@ pub(crate) fn take(
     if RecordKind::of(name).next().is_none() {
         return Ok(None);
     }
-    let Some((file, record)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
+    let Some((file, record, is_ours)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
+    if !is_ours {
+        return Ok(Some(FoundRecord::NotOurs));
+    }
     // One that was replaced meanwhile says no longer what is under way.
     match hold_named(&file, folder, name) {
         Err(error) if error.errno == Errno::NOENT => return Ok(Some(FoundRecord::InUse)),
@@ -336,30 +341,30 @@ pub(crate) fn peek(
     if RecordKind::of(name).next().is_none() {
         return Ok(None);
     }
-    let Some((_, record)) = read(branch, folder, name, OFlags::RDONLY)? else { return Ok(None) };
+    let Some((_, record, true)) = read(branch, folder, name, OFlags::RDONLY)? else { return Ok(None) };
     match RecordKind::parse_as(name, &record) {
         Some((sort, Parsed::Body(body))) => Ok(Some((sort, body.to_vec()))),
         Some((_, Parsed::Torn | Parsed::Unknown)) | None => Ok(None),
     }
 }
 
+/// Returns the file `name`, its content, and whether it is surely the daemon's own. None: it is no file.
 fn read(
     branch: &Branch,
     folder: BorrowedFd<'_>,
     name: &CStr,
     how: OFlags,
-) -> Result<Option<(OwnedFd, Vec<u8>)>, SysError> {
+) -> Result<Option<(OwnedFd, Vec<u8>, bool)>, SysError> {
     // Opening another user's fifo of that name must not block.
     let file = sys::at::open(folder, name, how | OFlags::NONBLOCK, 0, branch.mounts)?;
     let stat = sys::at::stat_fd(file.as_fd())?;
-    // A file of another user may have come here with its directory, renamed by the owner of the branch's root.
-    if !stat.is_file() || !is_only_ours(&stat) || stat.nlink > 1 {
+    if !stat.is_file() {
         return Ok(None);
     }
     let mut record = vec![0; usize::try_from(stat.size.min(LONGEST)).unwrap_or(0)];
     let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
     record.truncate(len);
-    Ok(Some((file, record)))
+    Ok(Some((file, record, is_only_ours(&stat))))
 }
 
 #[cfg(test)]

@@ -12,13 +12,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, is_branch_fault};
-use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS};
+use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, is_hidden_name};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, Stat, SysError};
 
 use crate::member::Member;
-use crate::member::staged::is_fresh_name;
 use crate::pool::Pool;
 use crate::recovery::group;
 use crate::recovery::intent;
@@ -268,7 +267,7 @@ pub(crate) fn clear(pool: &Pool) {
 fn names_in_folder(branch: &Member) -> Result<Vec<CString>, SysError> {
     let mut names = names_in(branch, branch.root().as_fd(), folder_name(branch))?;
     let staged = branch.staged.lock();
-    names.retain(|name| is_fresh_name(name) && !staged.contains(name));
+    names.retain(|name| is_hidden_name(name) && !staged.contains(name));
     Ok(names)
 }
 
@@ -334,6 +333,10 @@ fn clear_entry(
         }
         Some(FoundRecord::Unknown) => {
             tracing::warn!(?name, branch = %path, "record of an interrupted change kept: another version of fsstack wrote it; mount the pool with that version");
+            return Ok(false);
+        }
+        Some(FoundRecord::NotOurs) => {
+            tracing::warn!(?name, branch = %path, "record of an interrupted change ignored: others may have written it; remove it by hand");
             return Ok(false);
         }
         Some(FoundRecord::InUse) => {

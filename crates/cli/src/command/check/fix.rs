@@ -16,6 +16,7 @@ use super::beside::BesideDaemon;
 use super::compare::{self, Compared, DirTraits};
 use super::kept::{KeptDir, Origin};
 use super::watch::WalkWatch;
+use fsstack_pool::is_hidden_name;
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
@@ -24,11 +25,15 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names of records in the hidden folder end so: moves, renames on several branches.
 const RECORDS: [&[u8]; 2] = [b".move", b".names"];
 /// Attempts at making two copies equal while programs change them.
 const ATTEMPTS: usize = 3;
+/// Attempts at finding the ways to two copies unchanged, and the pause between them.
+const LOOKS: u64 = 10;
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Result of a fix: the reason where nothing was changed.
 pub(super) type Fixed = std::result::Result<(), String>;
@@ -44,10 +49,12 @@ pub(super) fn make_equal(
     first: (usize, BorrowedFd<'_>),
     other: (usize, BorrowedFd<'_>),
     path: &[u8],
+    watch: &WalkWatch,
 ) -> Fixed {
     let Some(branch) = branches.get(other.0) else { return Err("no such branch".to_owned()) };
-    check_counterparts(branches, first, other, path)?;
-    let (first, other) = (first.1, other.1);
+    check_counterparts(branches, first, other, path, watch)?;
+    let (first, (other_at, other)) = (first.1, other);
+    watch.calls(other_at);
     let mut kept = false;
     for _ in 0..ATTEMPTS {
         let wanted = DirTraits::of(first).map_err(said)?;
@@ -75,14 +82,19 @@ fn check_counterparts(
     first: (usize, BorrowedFd<'_>),
     other: (usize, BorrowedFd<'_>),
     path: &[u8],
+    watch: &WalkWatch,
 ) -> Fixed {
-    let way_to = |(at, dir): (usize, BorrowedFd<'_>)| match branches.get(at) {
-        Some(branch) => way(branch, dir, path).map_err(said),
-        None => Err("no such branch".to_owned()),
+    let way_to = |(at, dir): (usize, BorrowedFd<'_>)| {
+        watch.calls(at);
+        match branches.get(at) {
+            Some(branch) => way(branch, dir, path).map_err(said),
+            None => Err("no such branch".to_owned()),
+        }
     };
-    for _ in 0..ATTEMPTS {
+    for _ in 0..LOOKS {
         let before = (way_to(first)?, way_to(other)?);
-        for branch in branches {
+        for (index, branch) in branches.iter().enumerate() {
+            watch.calls(index);
             if has_record(branch).map_err(said)? {
                 return Err(format!("a move or rename is under way on {}; run it again", branch.shown));
             }
@@ -91,28 +103,28 @@ fn check_counterparts(
         if before == (way_to(first)?, way_to(other)?) && before.0.is_some() && before.1.is_some() {
             return Ok(());
         }
+        watch.rests();
+        std::thread::sleep(LOOK_PAUSE);
     }
     Err("names above it are changed by a program at the moment; run it again".to_owned())
 }
 
-/// The directories on the way to `path` on a branch, each with the time of its last change. None: it does not lead to `dir`.
+/// The directories above `path` on a branch, each with the time of its last change. None: it does not lead to `dir`.
 fn way(branch: &OpenBranch, dir: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Vec<(u64, Time)>>> {
     let mut at = at::reopen(branch.root.as_fd(), OFlags::PATH)?;
-    let mut way = vec![change_of(at.as_fd())?];
+    let mut way = Vec::new();
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let name = CString::new(name).unwrap_or_default();
+        // Its server is asked: names may change below the branch.
+        let above = at::stat_now(at.as_fd())?;
+        way.push((above.ino, above.ctime));
         at = match at::open_dir(at.as_fd(), &name, branch.mounts) {
             Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             opened => opened?,
         };
-        way.push(change_of(at.as_fd())?);
     }
     let (there, is) = (at::stat_fd(at.as_fd())?, at::stat_fd(dir)?);
     Ok(Some(way).filter(|_| (there.dev, there.ino) == (is.dev, is.ino)))
-}
-
-fn change_of(dir: BorrowedFd<'_>) -> Result<(u64, Time)> {
-    at::stat_fd(dir).map(|stat| (stat.ino, stat.ctime))
 }
 
 /// Removes a mark that means nothing.
@@ -284,7 +296,8 @@ fn has_record(branch: &OpenBranch) -> Result<bool> {
     };
     let mut entries = Dirents::new(dir, 4096);
     while let Some(entry) = entries.next()? {
-        if RECORDS.iter().any(|suffix| entry.name.to_bytes().ends_with(suffix)) {
+        if is_hidden_name(entry.name) && RECORDS.iter().any(|suffix| entry.name.to_bytes().ends_with(suffix))
+        {
             return Ok(true);
         }
     }

@@ -7,7 +7,7 @@ use crate::command::Failed;
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{CheckFinding, CheckKind};
 use fsstack_control::local_locks;
-use fsstack_pool::{HIDDEN_FOLDERS, KEPT, Printable};
+use fsstack_pool::{HIDDEN_FOLDERS, KEPT, Printable, is_hidden_name};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
@@ -175,7 +175,8 @@ fn settle(
     fixes: bool,
 ) {
     // A record says what a mount is to finish or undo: it is not removed.
-    let unfinished = [&b".part"[..], b".dir", b".copy"].iter().any(|end| name.to_bytes().ends_with(end));
+    let unfinished = is_hidden_name(name)
+        && [&b".part"[..], b".dir", b".copy"].iter().any(|end| name.to_bytes().ends_with(end));
     if !unfinished || !branch.writable {
         return;
     }

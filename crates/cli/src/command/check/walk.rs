@@ -208,7 +208,9 @@ impl Walk {
         }
         let offer = format!("made like that on {on}, which the pool shows");
         let (first, at) = ((first.branch, first.dir.as_fd()), (other.branch, other.dir.as_fd()));
-        self.fix(finding, other.branch, offer, |_, _| fix::make_equal(&self.branches, first, at, &self.path))
+        self.fix(finding, other.branch, offer, |_, _| {
+            fix::make_equal(&self.branches, first, at, &self.path, &self.reporter.watch)
+        })
     }
 
     /// Looks at one name of the pool on all branches that have it.
