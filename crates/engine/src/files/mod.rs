@@ -154,9 +154,10 @@ impl OpenFile {
     /// the daemon.
     pub(crate) fn may_have_unreported_error(&self) -> bool {
         self.is_past_us()
-            || self.touched.load(Relaxed)
-            || self.has_unsynced()
             || self.syncing.load(SeqCst) > 0
+            || self.touched.load(SeqCst)
+            || self.has_unsynced()
+            || self.syncing.load(SeqCst) > 0 // one that has begun since
     }
 
     /// Runs a call on the file where it is; its error carries the branch.

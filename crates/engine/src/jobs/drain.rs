@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
 use super::Jobs;
-use super::pass::{Hope, Leaving, Pass};
+use super::pass::{self, Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{Amount, HiddenCopies, Job, JobState, Work};
@@ -188,7 +188,7 @@ impl Jobs {
             if ended {
                 moved_away.clear();
             } else {
-                hopes.insert(Hope::Paused);
+                hopes.insert(pass::hope(self.why_not_ended()));
             }
             {
                 let mut progress = job.progress.lock();

@@ -22,6 +22,8 @@ use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RESTRICTED, RULED, UN
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
+/// Like [`BUSY`], while a mover is at work that does not hang: the move of a large file takes as long as it takes.
+const OTHERS_MOVE: &str = "other files are being moved";
 
 /// Files larger than those that move in batches that are held open at a time: the space of one that is removed meanwhile is in use
 /// until its turn has come.
@@ -34,7 +36,7 @@ const ASIDE_EVERY: Duration = Duration::from_secs(1);
 pub(super) enum Hope {
     /// When the file is closed or unlocked.
     Waits,
-    /// When the job goes on: nothing was tried, as it paused, or other moves and requests have not ended.
+    /// When the job goes on: nothing was tried, as it paused, or another file is being moved.
     Paused,
     /// At another try.
     Tries,
@@ -43,12 +45,11 @@ pub(super) enum Hope {
     Never,
 }
 
-fn hope(why: &str) -> Hope {
+pub(super) fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN => Hope::Waits,
         LINKED => Hope::Once,
-        // Another job's move of a large file is such a request, too.
-        BUSY => Hope::Paused,
+        OTHERS_MOVE => Hope::Paused,
         FROZEN
         | HIDES
         | RULED
@@ -63,6 +64,13 @@ fn hope(why: &str) -> Hope {
         | MOUNTED
         | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
+    }
+}
+
+impl Jobs {
+    /// Why earlier requests have not ended.
+    pub(super) fn why_not_ended(&self) -> &'static str {
+        if self.moves.movers.any_works() { OTHERS_MOVE } else { BUSY }
     }
 }
 
@@ -143,9 +151,10 @@ impl<'a> Pass<'a> {
             return;
         }
         if !jobs.changes.requests_ended() {
+            let why = jobs.why_not_ended();
             for (open, leaving) in held {
                 drop(open);
-                self.stays(leaving.file.path, BUSY);
+                self.stays(leaving.file.path, why);
             }
             return;
         }

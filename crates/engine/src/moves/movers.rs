@@ -153,6 +153,12 @@ impl Movers {
         self.0.lock().lanes.get(&order.full).is_some_and(|lane| order.left_before < lane.left)
     }
 
+    /// Whether a file is being moved, by a mover that does not hang.
+    pub(crate) fn any_works(&self) -> bool {
+        let state = self.0.lock();
+        state.lanes.values().any(|lane| lane.at_work.iter().any(|departure| !departure.is_stuck()))
+    }
+
     /// Whether no file is being moved, and none waits to be.
     pub(crate) fn are_idle(&self) -> bool {
         self.0.lock().lanes.values().all(|lane| lane.at_work.is_empty() && lane.queue.is_empty())

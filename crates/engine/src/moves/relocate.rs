@@ -129,9 +129,13 @@ impl Moves {
                 why = known;
                 continue;
             }
-            if !moving.is_trusted_on(pool.branch(at))? {
-                why = RESTRICTED;
-                continue;
+            match moving.is_trusted_on(pool.branch(at)) {
+                Ok(true) => {}
+                Ok(false) => {
+                    why = RESTRICTED;
+                    continue;
+                }
+                Err(_) => continue,
             }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };

@@ -4,7 +4,7 @@
 //!
 //! A branch may hang in the middle of a copy across branches. The caller is answered then, and may write other content to the
 //! target, on a branch that is well. So a thread that comes back from a call which was given up changes nothing more. And it
-//! still has the places of both files: who waits for one of them learns that from the file.
+//! still has the places of both files: a thread that waits for one of them gets EIO.
 
 use std::os::fd::AsFd;
 

@@ -166,6 +166,9 @@ impl Tree {
 /// this one may show the object later.
 pub(crate) fn take_back(branch: &Branch, name: &CStr, error: OpError, removed: Result<()>) -> OpError {
     let Err(rollback_error) = removed else { return error };
+    if rollback_error.is_missing() {
+        return error;
+    }
     let path = branch.path.display();
     tracing::error!(error = %rollback_error, branch = %path, ?name, "create: rollback failed; an incomplete object stays on the branch");
     OpError::Sys(SysError::new(Call::Unlink, Errno::IO))

@@ -174,7 +174,8 @@ impl Union {
                 None if !branch.is_remote() => write(),
                 None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
-                    let late = |e| is_late_of_synced(&open.file, e) || open.file.was_late(&branch, e);
+                    let late =
+                        |e: OpError| e.is_fault() && e.is_of_a_sync() || open.file.was_late(&branch, e);
                     open.file.write_back_errors.ask(Some(open.write_back_errors), late, write)
                 }
             };
@@ -278,11 +279,6 @@ impl Union {
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
     }
-}
-
-/// Whether the error of a synced write of `file` may be about earlier ones: a write-back of these may have found no room, too.
-fn is_late_of_synced(file: &OpenFile, error: OpError) -> bool {
-    error.is_fault() && error.is_of_a_sync() || is_full(error) && file.has_unsynced()
 }
 
 /// Whether `error` counts against the moves that a writer may cause: if the file has left `branch` for it. Where another file made

@@ -65,7 +65,8 @@ impl Union {
         slots::acts(0);
         let mut last = OpError::MISSING;
         let (mut removed, mut gone) = (false, Vec::new());
-        for at in branches.into_iter().rev() {
+        // What the others have under the name is a file, which stays hidden.
+        for at in branches.into_iter().rev().filter(|at| pool.branch(*at).is_writable()) {
             let copy = known.as_ref().and_then(|inode| inode.copy_on(at));
             match self.tree.remove_on(&pool, &parent, name, at, sys::at::rmdir) {
                 Ok(()) => {

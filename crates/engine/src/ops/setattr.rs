@@ -170,7 +170,7 @@ impl Tree {
             return Err(Errno::ISDIR.into());
         }
         let applied = self.on_all_copies(pool, dir, |fd| apply(fd, change));
-        if self.quiet_dirs.any() {
+        if applied.is_ok() && self.quiet_dirs.any() {
             times_were_set(self, pool, dir, change);
         }
         if change.mode.or(change.uid).or(change.gid).is_some() {

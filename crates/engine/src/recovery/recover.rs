@@ -336,7 +336,7 @@ fn clear_entry(
             return Ok(false);
         }
         Some(FoundRecord::NotOurs) => {
-            tracing::warn!(?name, branch = %path, "record of an interrupted change ignored: others may have written it; remove it by hand");
+            tracing::warn!(?name, branch = %path, "record of an interrupted change ignored: its owner or mode lets others write it; if it is the pool's, chown and chmod 600 it and mount again, else remove it");
             return Ok(false);
         }
         Some(FoundRecord::InUse) => {

@@ -103,27 +103,46 @@ impl QuietDirs {
         self.any.load(Relaxed)
     }
 
+    /// Whether the directory with that number on the branch `at` may be among them. The branch is not asked.
+    pub(crate) fn may_have(&self, at: BranchIx, ino: Option<u64>) -> bool {
+        if !self.any() {
+            return false;
+        }
+        let mut dirs = self.dirs.lock();
+        if dirs.left.is_some_and(|left| left.elapsed() >= NOTE_DELAY) {
+            dirs.drop_old();
+            self.any.store(!dirs.known.is_empty(), Relaxed);
+        }
+        let is_it = |(on, _, known): &DirKey| *on == at && ino.is_none_or(|ino| ino == *known);
+        dirs.known.keys().any(is_it)
+    }
+
     /// A program's call has given `dir` on `branch` these times: they stay.
     pub(crate) fn changed(&self, branch: &Branch, dir: BorrowedFd<'_>, given: Times) {
-        let Ok(stat) = branch.ask(|| stat_fd(dir)) else { return };
-        let now = times_of(&stat);
-        let hides = {
+        let ask = || branch.ask(|| stat_fd(dir)).ok();
+        let Some(stat) = ask() else { return };
+        let kept = {
             let mut dirs = self.dirs.lock();
-            if dirs.left.is_some_and(|left| left.elapsed() >= NOTE_DELAY) {
-                dirs.drop_old();
-                self.any.store(!dirs.known.is_empty(), Relaxed);
-            }
             let Some(dir) = dirs.known.get_mut(&(branch.ix, stat.dev, stat.ino)) else { return };
             if dir.set.is_none() {
-                let own = dir.times.unwrap_or(now);
-                dir.times = Some(Times {
-                    atime: given_time(given.atime, stat.atime).map_or(own.atime, SetTime::At),
-                    mtime: given_time(given.mtime, stat.mtime).map_or(own.mtime, SetTime::At),
-                });
+                let own = dir.times.unwrap_or_else(|| times_of(&stat));
+                // The last mover may have set the kept ones already: then it sets the time at which it looks again.
+                let is_hidden = own.mtime == SetTime::At(stat.mtime);
+                let mtime = match given.mtime {
+                    SetTime::Omit => own.mtime,
+                    SetTime::Now if !is_hidden => SetTime::At(stat.mtime),
+                    given => given,
+                };
+                let atime = given_time(given.atime, stat.atime).map_or(own.atime, SetTime::At);
+                dir.times = Some(Times { atime, mtime });
             }
-            dir.set.is_some() && dir.times == Some(now)
+            dir.times.filter(|_| dir.set.is_some())
         };
-        if hides {
+        // They were set after the program's call, or before it.
+        if let Some(kept) = kept
+            && given.mtime != SetTime::Omit
+            && ask().is_some_and(|stat| kept.mtime == SetTime::At(stat.mtime))
+        {
             set_times(branch, dir, given);
         }
     }

@@ -80,7 +80,7 @@ impl Tree {
         change: NameEvent,
     ) {
         changed_unseen(self, pool, at, (dir, name), change);
-        if self.quiet_dirs.any()
+        if self.quiet_dirs.may_have(at, dir.copy_ino(at))
             && let Ok(fd) = self.dirfd(pool, dir, at)
         {
             let given = Times { atime: SetTime::Omit, mtime: SetTime::Now };
