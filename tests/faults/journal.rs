@@ -66,7 +66,7 @@ fn cut_everywhere(path: &Path, whole: &[u8], check: impl Fn(String)) {
         for (text, how) in [(&whole[..at], "cut"), (&torn[..], "zeros from")] {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
-            // What others may write to is not believed.
+            // A record that others may write to is not believed.
             for (made, mode) in [(path.parent().unwrap(), 0o700), (path, 0o600)] {
                 fs::set_permissions(made, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
             }

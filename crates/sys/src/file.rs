@@ -268,11 +268,23 @@ pub fn statfs(fd: BorrowedFd<'_>) -> Result<FsSpace> {
     })
 }
 
-/// Whether the mount that `fd`, which may be `O_PATH`, is on lets set-id programs and file capabilities act, and devices be opened: it
-/// is mounted without `nosuid`, and without `nodev`.
-pub fn is_trusted(fd: BorrowedFd<'_>) -> Result<(bool, bool)> {
+/// Flags of a mount that keep its objects from acting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountRestrictions {
+    /// Set-id bits and file capabilities (`nosuid`).
+    pub no_suid: bool,
+    /// Devices (`nodev`).
+    pub no_devices: bool,
+}
+
+/// Returns the restrictions of the mount that `fd`, which may be `O_PATH`, is on.
+pub fn mount_restrictions(fd: BorrowedFd<'_>) -> Result<MountRestrictions> {
     let flags = call(Call::Statfs, || rustix::fs::fstatvfs(fd))?.f_flag;
-    Ok((!flags.contains(StatVfsMountFlags::NOSUID), !flags.contains(StatVfsMountFlags::NODEV)))
+    let has = |flag| flags.contains(flag);
+    Ok(MountRestrictions {
+        no_suid: has(StatVfsMountFlags::NOSUID),
+        no_devices: has(StatVfsMountFlags::NODEV),
+    })
 }
 
 /// The two words of the id in statvfs's order, low word first.

@@ -76,6 +76,30 @@ fn job_of(at: &str) -> Value {
     serde_json::from_str(&run(&["job", "status", at, "--json"]).stdout).unwrap_or_default()
 }
 
+/// The only target is set to take nothing new while a file is copied there.
+#[test]
+fn a_file_stays_whose_target_takes_no_more_when_it_has_been_copied() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    pool.write("large", &mib(1).repeat(6));
+    let (at, a, b) = (at(&pool), branch(&pool, "a"), branch(&pool, "b"));
+    let drain = std::thread::spawn({
+        let (at, a) = (at.clone(), a.clone());
+        move || run(&["branch", "drain", &at, &a, "--rate", "2M"])
+    });
+    let taken = || {
+        let space = rustix::fs::statvfs(pool.branch("b").path()).unwrap();
+        (space.f_blocks - space.f_bfree) * space.f_frsize
+    };
+    let before = taken();
+    until("some of it is copied", || taken() > before + (1 << 20));
+    output_of(&["branch", "mode", &at, &b, "NC"]);
+    assert_eq!(drain.join().unwrap().code, 1);
+    assert_eq!(pool.holders("large"), ["a"]);
+    assert!(pool.read("large") == mib(1).repeat(6));
+    assert_clean(&pool);
+}
+
 /// A branch that is mounted with them is not trusted: what they keep from acting would act on another one, past the pool.
 #[test]
 fn set_id_programs_and_devices_of_a_branch_with_nosuid_and_nodev_stay_there() {

@@ -109,7 +109,7 @@ impl TestTransport {
     }
 
     /// Arguments for cargo, one list per command. Tests that choose their transport, and those of what does not depend on it
-    /// (commands, jobs, the index), are half of the time: they run with the first one only.
+    /// (commands, jobs, the index), are two thirds of the time: they run with the first one only.
     fn commands(self, tier: Tier, runner: Runner) -> Vec<Vec<&'static str>> {
         let mut commands = tier.commands(runner);
         if (tier, self) == (Tier::Mounted, Self::Ring) {

@@ -64,7 +64,7 @@ impl OpenFile {
 
     /// Whether the daemon acknowledged anything that no fsync has covered. For an exclusive holder.
     pub(crate) fn has_unsynced(&self) -> bool {
-        self.unsynced.0.load(Relaxed)
+        self.unsynced.0.load(SeqCst)
     }
 
     /// All acknowledged writes are stored, or the handles have their errors. For an exclusive holder.

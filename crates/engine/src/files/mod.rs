@@ -153,11 +153,8 @@ impl OpenFile {
     /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through
     /// the daemon.
     pub(crate) fn may_have_unreported_error(&self) -> bool {
-        self.is_past_us()
-            || self.syncing.load(SeqCst) > 0
-            || self.touched.load(SeqCst)
-            || self.has_unsynced()
-            || self.syncing.load(SeqCst) > 0 // one that has begun since
+        // An fsync counts itself before it takes the two marks away, so it is looked for after them.
+        self.is_past_us() || self.touched.load(SeqCst) || self.has_unsynced() || self.syncing.load(SeqCst) > 0
     }
 
     /// Runs a call on the file where it is; its error carries the branch.

@@ -197,7 +197,7 @@ impl Jobs {
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
-            // What has not ended may have put an object there after the walk.
+            // A request that has not ended may have put an object there after the walk.
             if ended && staying + untried + moved == 0 {
                 return self.drained(job, from);
             }

@@ -124,7 +124,7 @@ impl<'a> Pass<'a> {
             }
         }
         self.carry_together(together, &mut has_moved);
-        // What is held open keeps its space, and its branch in the pool, for as long as the job pauses.
+        // A file that is held open keeps its space, and its branch in the pool, for as long as the job pauses.
         if self.job.is_held_up() && self.jobs.changes.requests_ended() {
             self.moved_away.clear();
         }

@@ -214,7 +214,7 @@ impl Moves {
         moving: Move<'a>,
     ) -> Result<Copied<'a>> {
         let order = source.order;
-        if !moving.is_trusted_on(to)? {
+        if !moving.stays_restricted_on(to)? {
             return Err(Errno::PERM.into());
         }
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));

@@ -90,22 +90,24 @@ impl<'a> Move<'a> {
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
     }
 
-    /// Whether it may go to the branch `to`. A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep
+    /// Whether what its mount keeps from acting does not act on the branch `to` either. A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep
     /// from acting does not go to one without them, where it would.
     ///
     /// # Errors
     /// A branch cannot be asked for its flags.
-    pub(crate) fn is_trusted_on(&self, to: &Branch) -> Result<bool> {
-        let trusted = |branch: &Branch| branch.ask(|| sys::file::is_trusted(branch.root().as_fd()));
-        let (programs, devices) = trusted(&self.from)?;
-        if programs && devices {
+    pub(crate) fn stays_restricted_on(&self, to: &Branch) -> Result<bool> {
+        let restrictions =
+            |branch: &Branch| branch.ask(|| sys::file::mount_restrictions(branch.root().as_fd()));
+        let here = restrictions(&self.from)?;
+        if !here.no_suid && !here.no_devices {
             return Ok(true);
         }
-        let (acts_there, opens_there) = trusted(to)?;
+        let there = restrictions(to)?;
         let has_privileges = || self.stat.mode & SET_ID != 0 || has_capability(self.source);
-        let is_program = || self.is_content() && has_privileges();
+        let program_acts = here.no_suid && !there.no_suid && self.is_content() && has_privileges();
         let is_device = matches!(self.stat.kind(), Kind::Char | Kind::Block);
-        Ok(!(!programs && acts_there && is_program() || !devices && opens_there && is_device))
+        let device_acts = here.no_devices && !there.no_devices && is_device;
+        Ok(!program_acts && !device_acts)
     }
 
     /// It is as it was when `copy` was begun. The caller has a place inside of both branches.

@@ -129,7 +129,7 @@ impl Moves {
                 why = known;
                 continue;
             }
-            match moving.is_trusted_on(pool.branch(at)) {
+            match moving.stays_restricted_on(pool.branch(at)) {
                 Ok(true) => {}
                 Ok(false) => {
                     why = RESTRICTED;

@@ -211,7 +211,7 @@ impl Union {
         open.file.make_writable()?;
         self.strip(&open.inode, &open.file, caller)?;
         let blocks = || open.file.stat().map(|stat| stat.blocks);
-        let before = blocks()?;
+        let before = if mode & TAKES_NONE == 0 { blocks()? } else { 0 };
         // A branch without room for all of it keeps what it has allocated.
         let lacking = || len.saturating_sub(blocks().map_or(0, |now| now.saturating_sub(before)) * 512);
         self.with_room(&open.inode, &open.file, lacking, || {

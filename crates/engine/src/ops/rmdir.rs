@@ -65,7 +65,7 @@ impl Union {
         slots::acts(0);
         let mut last = OpError::MISSING;
         let (mut removed, mut gone) = (false, Vec::new());
-        // What the others have under the name is a file, which stays hidden.
+        // A branch that cannot be written has no directory of that name (`check_removable`); a file there stays hidden.
         for at in branches.into_iter().rev().filter(|at| pool.branch(*at).is_writable()) {
             let copy = known.as_ref().and_then(|inode| inode.copy_on(at));
             match self.tree.remove_on(&pool, &parent, name, at, sys::at::rmdir) {

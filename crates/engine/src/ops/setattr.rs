@@ -20,6 +20,7 @@ use crate::ops::open::strip_fd;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::pin::Pin;
+use crate::tree::quiet_dirs::note_given;
 use crate::tree::tree_lock::unless_stuck;
 use crate::union::Union;
 use std::sync::Arc;
@@ -170,8 +171,8 @@ impl Tree {
             return Err(Errno::ISDIR.into());
         }
         let applied = self.on_all_copies(pool, dir, |fd| apply(fd, change));
-        if applied.is_ok() && self.quiet_dirs.any() {
-            times_were_set(self, pool, dir, change);
+        if applied.is_ok() && change.atime.or(change.mtime).is_some() {
+            dir.copies().into_iter().for_each(|at| note_given(self, pool, (dir, at), change.times()));
         }
         if change.mode.or(change.uid).or(change.gid).is_some() {
             self.attributes_changed(pool, dir);
@@ -238,15 +239,6 @@ impl Tree {
             }
         }
         if found.is_empty() { Err(OpError::STALE) } else { Ok((copies, found)) }
-    }
-}
-
-/// Movers at work in `dir` do not set back the times that `change` gave it.
-fn times_were_set(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, change: Change) {
-    for at in dir.copies() {
-        if let Ok(fd) = tree.dirfd(pool, dir, at) {
-            tree.quiet_dirs.changed(pool.branch(at), fd.as_fd(), change.times());
-        }
     }
 }
 

@@ -3,13 +3,14 @@
 //! Two movers may be at work in one directory. The second one would take times that the first is about to set back for the
 //! directory's own. So the first one takes them for all, and the last one sets them.
 //!
-//! A program may change a name there meanwhile, or set the times: [`QuietDirs::changed`] makes the program's times the
+//! A program may change a name there meanwhile, or set the times: [`note_given`] makes the program's times the
 //! directory's own. It comes after the program's call on the branch, and the last mover may set its times back between the
 //! two. So a directory is remembered for a while after that, with the times that were set: if it still has those after the
 //! program's call, they hide the program's, which are set once more.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
@@ -19,6 +20,10 @@ use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fsstack_sync::time::Instant;
 use fsstack_sys::at::{SetTime, Times, stat_fd, utimens_fd};
 use fsstack_sys::{Stat, Time};
+
+use crate::inode::Inode;
+use crate::pool::Pool;
+use crate::tree::Tree;
 
 /// A directory on a branch: device and inode number.
 type DirKey = (BranchIx, u64, u64);
@@ -99,12 +104,12 @@ impl QuietDirs {
     }
 
     /// Whether names are being exchanged in any directory, or were lately.
-    pub(crate) fn any(&self) -> bool {
+    fn any(&self) -> bool {
         self.any.load(Relaxed)
     }
 
     /// Whether the directory with that number on the branch `at` may be among them. The branch is not asked.
-    pub(crate) fn may_have(&self, at: BranchIx, ino: Option<u64>) -> bool {
+    fn may_have(&self, at: BranchIx, ino: Option<u64>) -> bool {
         if !self.any() {
             return false;
         }
@@ -118,7 +123,7 @@ impl QuietDirs {
     }
 
     /// A program's call has given `dir` on `branch` these times: they stay.
-    pub(crate) fn changed(&self, branch: &Branch, dir: BorrowedFd<'_>, given: Times) {
+    fn changed(&self, branch: &Branch, dir: BorrowedFd<'_>, given: Times) {
         let ask = || branch.ask(|| stat_fd(dir)).ok();
         let Some(stat) = ask() else { return };
         let kept = {
@@ -201,6 +206,15 @@ impl Drop for KeptTimes<'_> {
     }
 }
 
+/// A program's call has given `dir` these times on the branch `at`. Without movers there the branch is not asked.
+pub(crate) fn note_given(tree: &Tree, pool: &Pool, (dir, at): (&Arc<Inode>, BranchIx), given: Times) {
+    if tree.quiet_dirs.may_have(at, dir.copy_ino(at))
+        && let Ok(fd) = tree.dirfd(pool, dir, at)
+    {
+        tree.quiet_dirs.changed(pool.branch(at), fd.as_fd(), given);
+    }
+}
+
 /// Sets a directory's times; those that cannot be set are no reason to fail.
 pub(crate) fn set_times(branch: &Branch, dir: BorrowedFd<'_>, times: Times) {
     if let Err(error) = branch.ask(|| utimens_fd(dir, times)) {
@@ -228,7 +242,6 @@ mod tests {
     use fsstack_pool::BranchSpec;
 
     use super::*;
-    use crate::pool::Pool;
     use crate::settings::Settings;
 
     /// A second mover comes while the first is at work, and ends after it; then a third comes.

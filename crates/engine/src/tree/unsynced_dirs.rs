@@ -30,6 +30,7 @@ use crate::member::unsynced::Event;
 use crate::pool::Pool;
 use crate::settings::Synced;
 use crate::tree::Tree;
+use crate::tree::quiet_dirs::note_given;
 
 /// Change of a name in a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +81,7 @@ impl Tree {
         change: NameEvent,
     ) {
         changed_unseen(self, pool, at, (dir, name), change);
-        if self.quiet_dirs.may_have(at, dir.copy_ino(at))
-            && let Ok(fd) = self.dirfd(pool, dir, at)
-        {
-            let given = Times { atime: SetTime::Omit, mtime: SetTime::Now };
-            self.quiet_dirs.changed(pool.branch(at), fd.as_fd(), given);
-        }
+        note_given(self, pool, (dir, at), Times { atime: SetTime::Omit, mtime: SetTime::Now });
     }
 
     /// Mode, owner, attributes or flags of `dir` were changed, on all of its copies.

@@ -42,18 +42,19 @@ fn said(error: fsstack_sys::SysError) -> String {
     error.to_string()
 }
 
-/// Gives the copy `other` of the directory `path` the traits of the copy `first`, which the pool shows. Each is a number of a branch
-/// and the directory there.
-pub(super) fn make_equal(
-    branches: &[Arc<OpenBranch>],
-    first: (usize, BorrowedFd<'_>),
-    other: (usize, BorrowedFd<'_>),
-    path: &[u8],
-    watch: &WalkWatch,
-) -> Fixed {
-    let Some(branch) = branches.get(other.0) else { return Err("no such branch".to_owned()) };
-    check_counterparts(branches, first, other, path, watch)?;
-    let (first, (other_at, other)) = (first.1, other);
+/// Two copies of a directory, each with the number of its branch.
+pub(super) struct DirPair<'a> {
+    pub(super) path: &'a [u8],
+    /// The copy that the pool shows.
+    pub(super) shown: (usize, BorrowedFd<'a>),
+    pub(super) other: (usize, BorrowedFd<'a>),
+}
+
+/// Gives the other copy the traits of the shown one.
+pub(super) fn make_equal(pair: &DirPair<'_>, branches: &[Arc<OpenBranch>], watch: &WalkWatch) -> Fixed {
+    let ((_, first), (other_at, other), path) = (pair.shown, pair.other, pair.path);
+    let Some(branch) = branches.get(other_at) else { return Err("no such branch".to_owned()) };
+    check_counterparts(pair, branches, watch)?;
     watch.calls(other_at);
     let mut kept = false;
     for _ in 0..ATTEMPTS {
@@ -74,25 +75,19 @@ pub(super) fn make_equal(
     Err("it is changed by a program at the moment; run it again".to_owned())
 }
 
-/// Whether `first` and `other` are copies of the directory `path` in one moment, and no rename is under way then. They were opened
-/// one after the other, and a user with write access to a directory above may exchange what the names mean meanwhile: the owner of
-/// one would be given the other.
-fn check_counterparts(
-    branches: &[Arc<OpenBranch>],
-    first: (usize, BorrowedFd<'_>),
-    other: (usize, BorrowedFd<'_>),
-    path: &[u8],
-    watch: &WalkWatch,
-) -> Fixed {
+/// Checks that both are copies of the directory in one moment, and that no rename is under way then. They were opened one after
+/// the other, and a user with write access to a directory above may exchange what the names mean meanwhile: the owner of one would
+/// be given the other.
+fn check_counterparts(pair: &DirPair<'_>, branches: &[Arc<OpenBranch>], watch: &WalkWatch) -> Fixed {
     let way_to = |(at, dir): (usize, BorrowedFd<'_>)| {
         watch.calls(at);
         match branches.get(at) {
-            Some(branch) => way(branch, dir, path).map_err(said),
+            Some(branch) => way(branch, dir, pair.path).map_err(said),
             None => Err("no such branch".to_owned()),
         }
     };
     for _ in 0..LOOKS {
-        let before = (way_to(first)?, way_to(other)?);
+        let before = (way_to(pair.shown)?, way_to(pair.other)?);
         for (index, branch) in branches.iter().enumerate() {
             watch.calls(index);
             if has_record(branch).map_err(said)? {
@@ -100,7 +95,7 @@ fn check_counterparts(
             }
         }
         // Neither way has changed between its two looks, and the looks overlap.
-        if before == (way_to(first)?, way_to(other)?) && before.0.is_some() && before.1.is_some() {
+        if before == (way_to(pair.shown)?, way_to(pair.other)?) && before.0.is_some() && before.1.is_some() {
             return Ok(());
         }
         watch.rests();
@@ -302,4 +297,53 @@ fn has_record(branch: &OpenBranch) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn open(dir: &Path) -> fs::File {
+        fs::File::open(dir).unwrap()
+    }
+
+    fn branch(dir: &Path) -> Arc<OpenBranch> {
+        Arc::new(OpenBranch {
+            shown: dir.display().to_string(),
+            root: open(dir).into(),
+            mounts: Mounts::Stay,
+            writable: true,
+            leaving: false,
+            folder: c".fsstack.moving",
+        })
+    }
+
+    /// Names are exchanged on one branch after the directories were opened; then a rename is under way.
+    #[test]
+    fn directories_that_are_not_surely_copies_of_one_are_left_alone() {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [a, b] = [homes[0].path(), homes[1].path()];
+        for dir in ["d/mine", "d/theirs"] {
+            fs::create_dir_all(a.join(dir)).unwrap();
+            fs::create_dir_all(b.join(dir)).unwrap();
+        }
+        let branches = [branch(a), branch(b)];
+        let opened = [a, b].map(|home| open(&home.join("d/mine")));
+        let pair = DirPair { path: b"/d/mine", shown: (0, opened[0].as_fd()), other: (1, opened[1].as_fd()) };
+        let checked = || check_counterparts(&pair, &branches, &WalkWatch::default());
+        let exchange = || {
+            let (dir, flags) = (open(&b.join("d")), fsstack_sys::at::RenameFlags::EXCHANGE);
+            at::rename(dir.as_fd(), c"mine", dir.as_fd(), c"theirs", flags).unwrap();
+        };
+        assert_eq!(checked(), Ok(()));
+        exchange();
+        assert!(checked().is_err_and(|why| why.contains("run it again")));
+        exchange();
+        assert_eq!(checked(), Ok(()));
+        fs::create_dir(b.join(".fsstack.moving")).unwrap();
+        fs::write(b.join(".fsstack.moving/0123456789abcdef.names"), "").unwrap();
+        assert!(checked().is_err_and(|why| why.contains("under way")));
+    }
 }

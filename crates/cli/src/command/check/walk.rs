@@ -5,7 +5,7 @@
 
 use super::beside::BesideDaemon;
 use super::compare::{self, Compared, DirTraits};
-use super::fix::{self, Fixed, HiddenPair};
+use super::fix::{self, DirPair, Fixed, HiddenPair};
 use super::marks::{MarkOf, Marks};
 use super::output;
 use super::watch::{Reporter, Scope, shown};
@@ -207,9 +207,13 @@ impl Walk {
             return self.reporter.add(CheckFinding { remedy: remedy.to_owned(), ..finding });
         }
         let offer = format!("made like that on {on}, which the pool shows");
-        let (first, at) = ((first.branch, first.dir.as_fd()), (other.branch, other.dir.as_fd()));
+        let pair = DirPair {
+            path: &self.path,
+            shown: (first.branch, first.dir.as_fd()),
+            other: (other.branch, other.dir.as_fd()),
+        };
         self.fix(finding, other.branch, offer, |_, _| {
-            fix::make_equal(&self.branches, first, at, &self.path, &self.reporter.watch)
+            fix::make_equal(&pair, &self.branches, &self.reporter.watch)
         })
     }
 
