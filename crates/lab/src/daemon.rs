@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::gluster::server;
@@ -103,9 +104,11 @@ impl Process {
 
     /// Sends a signal, if it still lives.
     pub fn signal(self, signal: Signal) -> Result<()> {
-        match Pid::from_raw(self.pid).filter(|_| self.lives()) {
-            Some(pid) => kill_process(pid, signal).with_context(|| format!("signal to {}", self.pid)),
-            None => Ok(()),
+        let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.lives()) else { return Ok(()) };
+        match kill_process(pid, signal) {
+            // It ended meanwhile.
+            Err(Errno::SRCH) => Ok(()),
+            sent => sent.with_context(|| format!("signal to {}", self.pid)),
         }
     }
 
