@@ -4,12 +4,15 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, XattrFlags, getxattr, linkat, renameat_with, setxattr};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags, copy_file_range, fallocate, getxattr,
+    linkat, removexattr, renameat_with, setxattr,
+};
 
 /// Directories, besides the one that all is in.
 const DIRS: [&str; 4] = ["p", "q", "p/s", "r"];
@@ -22,6 +25,14 @@ pub(crate) const SLOTS: usize = 4;
 
 /// The extended attribute that programs set.
 const XATTR: &str = "user.mark";
+
+/// The ways of fallocate(2) that file systems on FUSE have.
+const ALLOCATIONS: [FallocateFlags; 4] = [
+    FallocateFlags::empty(),
+    FallocateFlags::KEEP_SIZE,
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),
+    FallocateFlags::ZERO_RANGE,
+];
 
 /// Times that programs set are before this many seconds of the epoch; others are the present.
 const SET_TIMES: u64 = 1000;
@@ -43,19 +54,24 @@ pub(crate) enum Act {
     Mkdir(String),
     Rmdir(String),
     Chmod(String, u32),
+    Chown(String, u32),
     SetTime(String, u64),
     SetXattr(String, u8),
+    RemoveXattr(String),
     Xattr(String),
     Stat(String),
     List(String),
     Read(String),
     Open(usize, String),
+    OpenToAppend(usize, String),
     OpenUnnamed(usize),
     LinkOpen(usize, String),
     WriteOpen(usize, u64, u8),
     ReadOpen(usize),
     StatOpen(usize),
     TruncateOpen(usize, u64),
+    Allocate(usize, FallocateFlags, u64, u64),
+    CopyRange(usize, usize, u64, u64),
     SyncOpen(usize),
     CloseOpen(usize),
 }
@@ -66,7 +82,8 @@ impl Act {
         let slot = dice.usize(..SLOTS);
         let (from, to) = (file(dice), file(dice));
         let dir = |dice: &mut Rng| DIRS[dice.usize(..DIRS.len())].to_owned();
-        match dice.u64(..60) {
+        let offset_and_size = |dice: &mut Rng| (dice.u64(..9000), dice.u64(1..9000));
+        match dice.u64(..70) {
             0..=6 => Self::Rename(from, to),
             7 => Self::RenameWith(from, to, RenameFlags::EXCHANGE),
             8 => Self::RenameWith(from, to, RenameFlags::NOREPLACE),
@@ -96,6 +113,21 @@ impl Act {
             56 => Self::StatOpen(slot),
             57 => Self::TruncateOpen(slot, dice.u64(..9000)),
             58 => Self::SyncOpen(slot),
+            59 => Self::Chmod(dir(dice), [0o700, 0o750, 0o755][dice.usize(..3)]),
+            60 => Self::Chown(if dice.bool() { from } else { dir(dice) }, dice.u32(..3) * 1000),
+            61 => Self::RemoveXattr(from),
+            62 => Self::SetXattr(dir(dice), byte),
+            63 => Self::Xattr(dir(dice)),
+            64 => Self::Stat(dir(dice)),
+            65 => Self::OpenToAppend(slot, from),
+            66 | 67 => {
+                let (offset, size) = offset_and_size(dice);
+                Self::Allocate(slot, ALLOCATIONS[dice.usize(..ALLOCATIONS.len())], offset, size)
+            }
+            68 => {
+                let (offset, size) = offset_and_size(dice);
+                Self::CopyRange(slot, dice.usize(..SLOTS), offset, size)
+            }
             _ => Self::CloseOpen(slot),
         }
     }
@@ -114,13 +146,15 @@ impl Act {
                 | Self::ReadOpen(_)
                 | Self::StatOpen(_)
                 | Self::TruncateOpen(..)
+                | Self::Allocate(..)
+                | Self::CopyRange(..)
                 | Self::SyncOpen(_)
         )
     }
 
     /// Whether it may be ENOSPC on a full branch, or lets later writes be so (docs/reliability.md).
     pub(crate) fn is_refused_on_a_full_branch(&self) -> bool {
-        matches!(self, Self::Link(..) | Self::LinkOpen(..) | Self::SetXattr(..))
+        matches!(self, Self::Link(..) | Self::LinkOpen(..) | Self::SetXattr(..) | Self::RemoveXattr(_))
     }
 
     /// Does it below `top`, where `open` are the open files; the answer is what shows of it.
@@ -144,11 +178,13 @@ impl Act {
             Self::Mkdir(name) => fs::create_dir(at(name))?,
             Self::Rmdir(name) => fs::remove_dir(at(name))?,
             Self::Chmod(name, mode) => fs::set_permissions(at(name), Permissions::from_mode(*mode))?,
+            Self::Chown(name, user) => chown(at(name), Some(*user), Some(*user))?,
             Self::SetTime(name, seconds) => {
                 let time = SystemTime::UNIX_EPOCH + Duration::from_secs(*seconds);
                 OpenOptions::new().write(true).open(at(name))?.set_modified(time)?;
             }
             Self::SetXattr(name, byte) => setxattr(at(name), XATTR, &[*byte; 20], XattrFlags::empty())?,
+            Self::RemoveXattr(name) => removexattr(at(name), XATTR)?,
             Self::Xattr(name) => return mark(&at(name)),
             Self::Stat(name) => return attributes(&fs::symlink_metadata(at(name))?),
             Self::List(name) => return list(&at(name)),
@@ -156,17 +192,22 @@ impl Act {
             Self::Open(slot, name) => {
                 open[*slot] = Some(OpenOptions::new().read(true).write(true).open(at(name))?);
             }
+            Self::OpenToAppend(slot, name) => {
+                open[*slot] = Some(OpenOptions::new().read(true).append(true).open(at(name))?);
+            }
             Self::OpenUnnamed(slot) => {
                 let mut options = OpenOptions::new();
                 options.custom_flags(i32::try_from(OFlags::TMPFILE.bits()).unwrap());
                 open[*slot] = Some(options.read(true).write(true).open(top)?);
             }
             Self::CloseOpen(slot) => open[*slot] = None,
+            Self::CopyRange(from, to, offset, size) => return copy_range(open, (*from, *to), *offset, *size),
             Self::LinkOpen(slot, _)
             | Self::WriteOpen(slot, ..)
             | Self::ReadOpen(slot)
             | Self::StatOpen(slot)
             | Self::TruncateOpen(slot, _)
+            | Self::Allocate(slot, ..)
             | Self::SyncOpen(slot) => {
                 return open[*slot].as_ref().map_or(Ok(String::new()), |file| self.take_with(file, top));
             }
@@ -189,11 +230,30 @@ impl Act {
             }
             Self::StatOpen(_) => return attributes(&file.metadata()?),
             Self::TruncateOpen(_, size) => file.set_len(*size)?,
+            Self::Allocate(_, flags, offset, size) => fallocate(file, *flags, *offset, *size)?,
             Self::SyncOpen(_) => file.sync_all()?,
             other => unreachable!("{other:?} is not about an open file"),
         }
         Ok(String::new())
     }
+}
+
+/// Copies from the start of an open file to `offset` of another; the answer is how much.
+fn copy_range(
+    open: &[Option<File>; SLOTS],
+    (from, to): (usize, usize),
+    offset: u64,
+    size: u64,
+) -> io::Result<String> {
+    let (Some(from), Some(to)) = (&open[from], &open[to]) else { return Ok(String::new()) };
+    let (mut at, mut end) = (0, offset);
+    while at < size {
+        let left = usize::try_from(size - at).unwrap();
+        if copy_file_range(from, Some(&mut at), to, Some(&mut end), left)? == 0 {
+            break;
+        }
+    }
+    Ok(at.to_string())
 }
 
 /// Mostly small, so that many calls are made.
@@ -211,12 +271,13 @@ fn file(dice: &mut Rng) -> String {
 /// Attributes that are the same on every file system. A time counts if a program set it.
 pub(crate) fn attributes(stat: &fs::Metadata) -> io::Result<String> {
     let mode = stat.mode();
+    let owner = stat.uid();
     if stat.is_dir() {
-        return Ok(format!("directory {mode:o}"));
+        return Ok(format!("directory {mode:o} of {owner}"));
     }
     let set = stat.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(u64::MAX, |time| time.as_secs());
     let time = if set < SET_TIMES { format!(", of {set}") } else { String::new() };
-    Ok(format!("{mode:o}, {} bytes, {} links{time}", stat.len(), stat.nlink()))
+    Ok(format!("{mode:o} of {owner}, {} bytes, {} links{time}", stat.len(), stat.nlink()))
 }
 
 /// The extended attribute of `path`.

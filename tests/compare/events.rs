@@ -1,7 +1,7 @@
 //! Events that come to a pool while programs use it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
 use fsstack_lab::daemon::Process;
@@ -13,10 +13,24 @@ use crate::{BRANCHES, WORKERS};
 /// Longest pause before an event, and longest absence of a branch, in milliseconds.
 const PAUSE: u64 = 600;
 
+/// Changes of options.
+const CHANGES: [&str; 9] = [
+    "create=ff",
+    "create=mfs",
+    "create=rand",
+    "write-path=stacked",
+    "write-path=auto",
+    "attr-timeout=0",
+    "entry-timeout=1",
+    "negative-timeout=1",
+    "relocate-verify=checksum",
+];
+
 /// The kinds of events of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Events {
-    /// Branches are drained and taken back, directories gathered, the pool balanced; jobs are cancelled.
+    /// Branches are drained, taken back, removed and added, directories gathered, the pool balanced; jobs are cancelled,
+    /// options changed.
     pub(crate) jobs: bool,
     /// How often the daemon is killed, and a keeper starts another: a third time within a minute would end the pool.
     pub(crate) deaths: u8,
@@ -28,10 +42,18 @@ pub(crate) struct Events {
     pub(crate) full_branch: bool,
 }
 
-/// Runs the command to its end.
+/// Milliseconds of the clock, of which only differences matter.
+pub(crate) fn now() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() % 1_000_000
+}
+
+/// Runs the command to its end, and says when.
 pub(crate) fn fsstack(arguments: &[&str]) -> Finished {
     let binary = daemon::helper().unwrap().with_file_name("fsstack");
-    command(binary).args(arguments).limit(Duration::from_secs(120)).output().unwrap()
+    let began = now();
+    let ended = command(binary).args(arguments).limit(Duration::from_secs(120)).output().unwrap();
+    eprintln!("{began} to {}: {}: {}", now(), arguments.join(" "), ended.code);
+    ended
 }
 
 impl Events {
@@ -92,25 +114,41 @@ fn cancel_all(pool: &str) {
     }
 }
 
+/// Removes a branch that a drain left empty, and adds it again.
+fn leave_and_come(pool: &str, branch: &str, dice: &mut Rng) {
+    let removed = fsstack(&["branch", "remove", pool, branch]);
+    done(&removed);
+    if removed.code == 0 {
+        pause(dice);
+        let added = fsstack(&["branch", "add", pool, branch]);
+        assert_eq!(added.code, 0, "{}", added.stderr);
+    }
+}
+
 /// Runs a job, whatever comes of it: names that were just changed may stay.
 fn job(pool: &Pool, dice: &mut Rng) {
     let at = pool.path().to_str().unwrap();
     let name = BRANCHES[dice.usize(..BRANCHES.len())];
     let branch = pool.branch(name).path().to_str().unwrap();
     let top = pool.at(dice.usize(..WORKERS).to_string()).display().to_string();
-    match dice.u64(..6) {
+    match dice.u64(..8) {
         0..=2 => {
-            std::thread::scope(|scope| {
+            let drained = std::thread::scope(|scope| {
                 let drain = scope.spawn(|| fsstack(&["branch", "drain", at, branch]));
                 if dice.u64(..4) == 0 {
                     pause(dice);
                     cancel_all(at);
                 }
-                done(&drain.join().unwrap());
+                drain.join().unwrap()
             });
+            done(&drained);
+            if drained.code == 0 && dice.bool() {
+                leave_and_come(at, branch, dice);
+            }
             done(&fsstack(&["branch", "mode", at, branch, "RW"]));
         }
-        3 | 4 => done(&fsstack(&["consolidate", at, &top, "--to", branch])),
+        3 | 4 => done(&fsstack(&["set", at, CHANGES[dice.usize(..CHANGES.len())]])),
+        5 | 6 => done(&fsstack(&["consolidate", at, &top, "--to", branch])),
         _ => done(&fsstack(&["balance", at])),
     }
 }

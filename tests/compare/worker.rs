@@ -13,7 +13,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::acts::{Act, SLOTS, attributes, digest, mark};
-use crate::events::Events;
+use crate::events::{Events, now};
 
 /// Longest time for which a branch is away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -70,7 +70,12 @@ impl Worker {
             self.done.push(format!("{act:?}"));
             if let Some(wrong) = wrong {
                 let last = &self.done[self.done.len().saturating_sub(SHOWN)..];
-                return Some(format!("step {}, {act:?}: {wrong}; the last: {last:#?}", self.done.len()));
+                let top = self.tops[1].display();
+                let step = self.done.len();
+                return Some(format!(
+                    "{}: step {step} in {top}, {act:?}: {wrong}; the last: {last:#?}",
+                    now()
+                ));
             }
         }
         let Self { done, good, out_of_reach, .. } = self;
@@ -126,6 +131,14 @@ impl Worker {
     }
 }
 
+/// Like [`mark`]; nothing where there is none.
+fn mark_or_none(path: &Path) -> io::Result<String> {
+    match mark(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => Ok(String::new()),
+        mark => mark,
+    }
+}
+
 fn is_out_of_reach(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
@@ -161,15 +174,12 @@ pub(crate) fn tree(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
             let stat = fs::symlink_metadata(&path)?;
             let mut node = attributes(&stat)?;
             if stat.is_dir() {
+                node = format!("{node}, {}", mark_or_none(&path)?);
                 dirs.push(path.clone());
             } else if stat.is_symlink() {
                 node = format!("{node}, {}", fs::read_link(&path)?.display());
             } else {
-                let mark = match mark(&path) {
-                    Err(error) if error.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => String::new(),
-                    mark => mark?,
-                };
-                node = format!("{node}, {}, {mark}", digest(&fs::read(&path)?));
+                node = format!("{node}, {}, {}", digest(&fs::read(&path)?), mark_or_none(&path)?);
             }
             let name = path.strip_prefix(top).unwrap().to_owned();
             if let Some(twice) = found.insert(name, node) {

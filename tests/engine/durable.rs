@@ -1,5 +1,7 @@
 //! Order of durable changes over several branches, each with its own journal.
 
+use std::fs;
+
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{Change, SetTime};
 use fsstack_engine::settings::{Settings, Synced};
@@ -70,6 +72,19 @@ fn rights_that_a_directory_lost_are_on_disk_before_what_is_below_it() {
     let times = Change { mtime: Some(SetTime::Now), ..Change::default() };
     pool.setattr(dir, times).unwrap();
     assert_eq!(syncs(&pool, file), 1, "times let nobody in");
+}
+
+/// As by a drain.
+#[test]
+fn a_directory_whose_attributes_changed_is_given_to_a_branch_though_a_copy_is_gone() {
+    let pool = TestBed::with(&[NoCreate, NoCreate, ReadWrite], settings());
+    pool.put_dir(0, "dir");
+    pool.put_dir(1, "dir");
+    let mode = Change { mode: Some(0o700), ..Change::default() };
+    pool.setattr(pool.ino("dir"), mode).unwrap();
+    fs::remove_dir(pool.on(0, "dir")).unwrap();
+    pool.create("dir/file").unwrap();
+    assert_eq!(pool.holders("dir"), [1, 2]);
 }
 
 #[test]

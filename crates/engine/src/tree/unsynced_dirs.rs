@@ -26,7 +26,7 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use crate::inode::Inode;
 use crate::member::Member;
-use crate::member::unsynced::Event;
+use crate::member::unsynced::{Event, Mark};
 use crate::pool::Pool;
 use crate::settings::Synced;
 use crate::tree::Tree;
@@ -135,12 +135,7 @@ impl Tree {
             for name in way.iter().rev() {
                 let dir = &name.parent;
                 let Some(mark) = branch.unsynced.of(dir.id.ino, hash(dir, &name.name)) else { continue };
-                match self.sync_copy(pool, dir, branch.ix) {
-                    // The copy itself was removed: that is recorded in the directory above.
-                    Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
-                    synced => synced?,
-                }
-                check_mount_generation(branch, mark.mount_generation)?;
+                self.sync_noted(pool, dir, branch, mark)?;
             }
         }
         Ok(())
@@ -154,10 +149,19 @@ impl Tree {
     pub(crate) fn sync_attributes(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
         for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
             let Some(mark) = branch.unsynced.of_attributes(dir.id.ino) else { continue };
-            self.sync_copy(pool, dir, branch.ix)?;
-            check_mount_generation(branch, mark.mount_generation)?;
+            self.sync_noted(pool, dir, branch, mark)?;
         }
         Ok(())
+    }
+
+    /// Syncs the copy of `dir` on `branch`, of which `mark` is noted.
+    fn sync_noted(&self, pool: &Pool, dir: &Arc<Inode>, branch: &Member, mark: Mark) -> Result<()> {
+        match self.sync_copy(pool, dir, branch.ix) {
+            // The copy itself was removed: that is recorded in the directory above.
+            Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
+            synced => synced?,
+        }
+        check_mount_generation(branch, mark.mount_generation)
     }
 
     /// The names in the copy of `dir` on the branch `at` are on disk.
