@@ -157,6 +157,20 @@ impl Act {
         matches!(self, Self::Link(..) | Self::LinkOpen(..) | Self::SetXattr(..) | Self::RemoveXattr(_))
     }
 
+    pub(crate) fn is_rename(&self) -> bool {
+        matches!(self, Self::Rename(..) | Self::RenameWith(..) | Self::RenameDir(..))
+    }
+
+    /// The open file that may need more space by it.
+    pub(crate) fn grows_open(&self) -> Option<usize> {
+        match self {
+            Self::WriteOpen(slot, ..) | Self::Allocate(slot, ..) | Self::CopyRange(_, slot, ..) => {
+                Some(*slot)
+            }
+            _ => None,
+        }
+    }
+
     /// Does it below `top`, where `open` are the open files; the answer is what shows of it.
     pub(crate) fn take(&self, top: &Path, open: &mut [Option<File>; SLOTS]) -> io::Result<String> {
         let at = |name: &str| top.join(name);

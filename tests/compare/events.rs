@@ -63,6 +63,7 @@ impl Events {
         match dice.u64(..8) {
             0 | 1 if self.deaths > 0 => {
                 self.deaths -= 1;
+                eprintln!("{}: killed", now());
                 daemon_of(pool).kill().unwrap();
             }
             2 if self.upgrades => {

@@ -22,7 +22,7 @@ const AWAY: Duration = Duration::from_secs(60);
 const LEAST: usize = 200;
 
 /// Acts that a failure shows.
-const SHOWN: usize = 30;
+const SHOWN: usize = 100;
 
 /// A program that does the same below a local directory and below one of the pool.
 pub(crate) struct Worker {
@@ -60,6 +60,8 @@ impl Worker {
                     self.out_of_reach += 1;
                     self.done_or_not(&act)
                 }
+                // The new name may need room in its directory.
+                Err(error) if self.events.full_branch && act.is_rename() && is_full(&error) => None,
                 answer => {
                     let expected = act.take(&self.tops[0], &mut self.open[0]);
                     self.good += u32::from(answer.is_ok());
@@ -100,8 +102,7 @@ impl Worker {
         };
         // Files without a name, with two, or that get an attribute do not leave a full branch.
         self.events.full_branch
-            && (act.is_refused_on_a_full_branch()
-                || matches!(act, Act::WriteOpen(slot, ..) if has_no_name(*slot)))
+            && (act.is_refused_on_a_full_branch() || act.grows_open().is_some_and(has_no_name))
     }
 
     /// `act` failed as a branch is away: when it is back, it was done or was not.
@@ -141,6 +142,10 @@ fn mark_or_none(path: &Path) -> io::Result<String> {
 
 fn is_out_of_reach(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
 }
 
 /// An answer, or the name of the error.

@@ -264,3 +264,57 @@ fn a_setting_changes_while_a_new_branch_is_asked() {
         assert_eq!((pool.branches.len(), pool.settings.min_inodes), (2, 7), "changed at call {nth}");
     }
 }
+
+/// Whatever a thread asks for in a directory while one above it is renamed on several branches.
+#[test]
+fn a_directory_in_use_keeps_its_copies_while_one_above_it_is_renamed() {
+    for nth in 1.. {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        homes.iter().for_each(|home| fs::create_dir_all(home.path().join("d/x")).unwrap());
+        fs::write(homes[1].path().join("d/x/film"), "").unwrap();
+        let always_asks = Settings { recheck: Duration::ZERO, ..settings("ff") };
+        let engine = Engine::over(homes.iter().map(|home| home.path()), always_asks);
+        let x = engine.ino(Path::new("d/x")).unwrap();
+        let other = engine.union.clone();
+        let look = move || drop(other.lookup(x, EntryName::new(c"film").unwrap()).unwrap());
+        let name = |name| EntryName::new(name).unwrap();
+        let rename =
+            || engine.union.rename((Ino::ROOT, name(c"d")), (Ino::ROOT, name(c"e")), RenameFlags::empty());
+        let Some(renamed) = meet(nth, look, rename) else {
+            assert!(nth > 5, "a rename on two branches makes calls");
+            break;
+        };
+        renamed.unwrap();
+        engine.union.lookup(x, name(c"film")).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_in_use_has_its_own_files_while_it_is_exchanged_with_another() {
+    for nth in 1.. {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        for home in &homes {
+            ["a/sub", "b/sub"].map(|dir| fs::create_dir_all(home.path().join(dir)).unwrap());
+        }
+        fs::write(homes[0].path().join("a/film"), "").unwrap();
+        fs::write(homes[0].path().join("a/sub/film"), "").unwrap();
+        let always_asks = Settings { recheck: Duration::ZERO, ..settings("ff") };
+        let engine = Engine::over(homes.iter().map(|home| home.path()), always_asks);
+        let [b, below] = ["b", "b/sub"].map(|dir| engine.ino(Path::new(dir)).unwrap());
+        let other = engine.union.clone();
+        let look = move || {
+            for dir in [b, below] {
+                let found = other.lookup(dir, EntryName::new(c"film").unwrap());
+                assert_eq!(found.unwrap_err().errno(), Errno::NOENT);
+            }
+        };
+        let name = |name| EntryName::new(name).unwrap();
+        let exchange =
+            || engine.union.rename((Ino::ROOT, name(c"a")), (Ino::ROOT, name(c"b")), RenameFlags::EXCHANGE);
+        let Some(exchanged) = meet(nth, look, exchange) else {
+            assert!(nth > 5, "an exchange on two branches makes calls");
+            break;
+        };
+        exchanged.unwrap();
+    }
+}

@@ -12,7 +12,6 @@ use fsstack_identity::index::{Index, IndexHealth};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
 use fsstack_sync::ranked::{COPIES, Ranked};
-use parking_lot::Mutex;
 
 use crate::branch_watch::{BranchWatch, Invalidator};
 use crate::bulk_copy::Copying;
@@ -21,6 +20,7 @@ use crate::files::route::Backings;
 use crate::inode::Inode;
 use crate::jobs::Jobs;
 use crate::kept::Kept;
+use crate::member::Member;
 use crate::member::events::PoolEvents;
 use crate::moves::Moves;
 use crate::opened::tables::Files;
@@ -55,8 +55,6 @@ pub struct Union {
     pub(crate) kept: OnceLock<Arc<Kept>>,
     /// The catalogue, while the pool keeps one.
     pub(crate) catalogue: ArcSwapOption<Upkeep>,
-    /// A daemon before this one has died, and fsync owes what that one had noted.
-    pub(crate) owes_sync: Mutex<bool>,
 }
 
 /// Sizes of the tables: for status, and for tests that nothing is left over.
@@ -113,7 +111,6 @@ impl Union {
             me: OnceLock::new(),
             kept: OnceLock::new(),
             catalogue: ArcSwapOption::empty(),
-            owes_sync: Mutex::new(false),
         }
     }
 
@@ -221,7 +218,7 @@ impl Union {
             if stuck.is_empty() && closer.is_finished() {
                 return Ok(());
             }
-            let hopeless = stuck.iter().all(|branch| !branch.is_open());
+            let hopeless = !stuck.is_empty() && stuck.iter().all(|branch| !branch.is_open());
             // The monitor sees that a call has overstayed a moment later.
             if began.elapsed() > timeout + timeout / 4 + MONITOR_DELAY
                 || hopeless && began.elapsed() > MONITOR_DELAY
@@ -229,9 +226,12 @@ impl Union {
                 if aborted {
                     return Ok(()); // nothing more can be done for them
                 }
-                // One that answers is busy: others may be using it, and it returns.
+                // One that answers is busy: others may be using it, and it returns. One that is away with nobody inside holds up
+                // nobody, and the number of its connection may be another mount's by now.
                 let remote = pool.branches.iter().filter(|branch| branch.is_remote());
-                for branch in remote.filter(|branch| !branch.is_open() || branch.is_silent()) {
+                let holds_up =
+                    |branch: &&Arc<Member>| branch.is_stuck() && !branch.is_open() || branch.is_silent();
+                for branch in remote.filter(holds_up) {
                     if let Err(error) = branch.free_callers() {
                         tracing::warn!(%error, branch = %branch.path.display(), "FUSE connection of a branch cannot be aborted; the daemon waits for the branch before it ends");
                     }

@@ -49,6 +49,8 @@ impl Tree {
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
         let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
+        let _changing =
+            (parts.len() > 1).then(|| self.changing_names.begin([(a.dir, a.name), (b.dir, b.name)]));
         let done =
             self.exchange_step_by_step(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
                 Some(_) => self

@@ -73,8 +73,9 @@ impl Union {
     pub fn revive(&self, inherited: &mut Inherited) -> Revived {
         let Some(kept) = self.kept().cloned() else { return Revived::default() };
         self.tree.inodes.is_of_a_later_daemon();
-        *self.owes_sync.lock() = true;
         let pool = self.tree.pool.load_full();
+        // What the daemon before had noted to be synced is not known.
+        pool.branches.iter().for_each(|branch| branch.unsynced.note_all(branch.mount_generation()));
         let mut fds = OpenFds::new();
         for number in inherited.numbers() {
             if let Ok(stat) = sys::keeper::stat_of(number) {

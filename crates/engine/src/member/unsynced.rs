@@ -104,6 +104,14 @@ impl UnsyncedDirs {
         }
     }
 
+    /// Names in any directory may have gone: what a daemon that died had noted is not known.
+    pub(crate) fn note_all(&self, mount_generation: u32) {
+        let mut dirs = self.dirs.lock();
+        self.any.store(true, Relaxed);
+        dirs.clock += 1;
+        dirs.others = Some(Mark { at: dirs.clock, mount_generation });
+    }
+
     /// The state of `dir`, if the name may have gone from it, or its own attributes were changed.
     pub(crate) fn of(&self, dir: Ino, name: u64) -> Option<Mark> {
         let dirs = self.dirs.lock();

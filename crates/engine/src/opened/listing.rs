@@ -485,6 +485,8 @@ impl Listing {
                     return Ok(false);
                 }
                 Err(error) if error.is_missing() || self.passes_over(pool, earlier, error) => {}
+                // A mount inside the branch has the name.
+                Err(error) if error.errno() == Errno::ACCESS => return Ok(false),
                 Err(error) => return Err(error),
             }
         }

@@ -319,8 +319,7 @@ impl Tree {
         let is_source = |other| sources.iter().any(|(at, _)| *at == other);
         let targets =
             own_kind(targets, Kind::Dir, |other| is_source(other) || pool.turn(other) < pool.turn(first))?;
-        self.check_writable(pool, &sources)?;
-        self.check_writable(pool, &targets)?;
+        [&sources, &targets].into_iter().try_for_each(|holders| self.check_writable(pool, holders))?;
         for (at, _) in &targets {
             self.check_empty(pool, to.dir, to.name, *at)?;
         }
@@ -345,6 +344,8 @@ impl Tree {
         let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
         let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
         let record = if parts.len() > 1 { begin(pool, from, to, &parts) } else { None };
+        let _changing =
+            (parts.len() > 1).then(|| self.changing_names.begin([(from.dir, from.name), (to.dir, to.name)]));
         let done = self.rename_all(pool, (from, to), &copies, &extra, flags).and_then(|()| match record {
             // Done, but not surely on disk: the next mount looks at it again.
             Some(_) => self.sync_names(pool, to.dir, &parts).map_err(Half::done),

@@ -23,7 +23,6 @@ impl Union {
     /// # Errors
     /// The branch's error, of this handle or of another one while this was open: each is reported once.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        self.sync_what_was_left()?;
         let open = self.file(handle)?;
         let own = open.inode.branch();
         self.tree.sync_way(&self.tree.pool.load(), &open.inode, own)?;
@@ -49,7 +48,6 @@ impl Union {
     /// What the first branch that failed answered; the others were asked all the same. A copy that is not there any more does
     /// not count; ESTALE if none is. EIO once for each `handle` if names were changed on a mount of a branch that is gone.
     pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
-        self.sync_what_was_left()?;
         let pool = self.tree.pool.load();
         // Its copies as they are known: names were changed in them.
         let dir = self.tree.inode(ino)?;
@@ -80,19 +78,6 @@ impl Union {
             return all.and(Err(lost(at)));
         }
         if there { all } else { Err(OpError::STALE) }
-    }
-
-    /// Syncs what a daemon that died had noted for later: everything, as nothing of it is known.
-    ///
-    /// # Errors
-    /// Those of [`Self::syncfs`]; the next sync tries again.
-    pub fn sync_what_was_left(&self) -> Result<()> {
-        let mut owes = self.owes_sync.lock();
-        if *owes {
-            self.syncfs()?;
-            *owes = false;
-        }
-        Ok(())
     }
 
     /// Everything written to the pool is on the branches' disks.

@@ -2,6 +2,7 @@
 
 pub(crate) mod beside_moves;
 pub(crate) mod catalogued;
+pub(crate) mod changing_names;
 pub(crate) mod clashes;
 pub(crate) mod inode_flags;
 pub(crate) mod lookup;
@@ -26,6 +27,7 @@ use fsstack_branch::metrics::PoolMetrics;
 use fsstack_identity::index::Index;
 use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use changing_names::ChangingNames;
 use clashes::Clashes;
 use parallel_lookup::ParallelLookup;
 use quiet_dirs::QuietDirs;
@@ -50,6 +52,7 @@ pub(crate) struct Tree {
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) unlinked_inodes: Budget,
     pub(crate) tree_lock: TreeLock,
+    pub(crate) changing_names: ChangingNames,
     pub(crate) quiet_dirs: QuietDirs,
     pub(crate) clashes: Clashes,
     /// Directories whose copies have not the same rights.
@@ -81,6 +84,7 @@ impl Tree {
             budget: Budget::new(dir_fds),
             unlinked_inodes: Budget::new(UNLINKED_INODES),
             tree_lock: TreeLock::default(),
+            changing_names: ChangingNames::default(),
             quiet_dirs: QuietDirs::default(),
             clashes: Clashes::default(),
             unlike: Clashes::default(),

@@ -23,8 +23,9 @@ use crate::inode::{Copies, CreateGuard, Inode};
 use crate::pool::Pool;
 use crate::settings::Degraded;
 use crate::tree::Tree;
+use crate::tree::changing_names::MetChange;
 use crate::tree::clashes::ClashReport;
-use crate::tree::tree_lock::unless_stuck;
+use crate::tree::tree_lock::{TreeLock, unless_stuck};
 
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;
@@ -57,9 +58,25 @@ impl Tree {
         if is_private(pool, parent, name) {
             return Err(OpError::MISSING);
         }
+        let mut round = 0;
         loop {
-            let moves = self.relocations.load(SeqCst);
-            match self.find_once(pool, parent, name) {
+            let (moves, asked) = (self.relocations.load(SeqCst), self.changing_names.now());
+            let found = self.find_once(pool, parent, name);
+            // The one who changes names asks before that.
+            if !TreeLock::is_held_here() {
+                match self.changing_names.met(asked, round, (parent, name)) {
+                    MetChange::No => {}
+                    MetChange::Over => {
+                        round += 1;
+                        continue;
+                    }
+                    MetChange::UnderWay => {
+                        let _tree_lock = self.tree_lock.read(pool)?;
+                        return self.find(pool, parent, name);
+                    }
+                }
+            }
+            match found {
                 // A file that moved meanwhile was on no branch at the moment it was asked.
                 Err(error) if error.is_missing_for_sure() && self.relocations.load(SeqCst) != moves => {}
                 found => return found,

@@ -64,7 +64,8 @@ impl Tree {
         let mut below: Vec<(Arc<Inode>, InodeName)> = Vec::new();
         let mut upper = dir.clone();
         let mut fd = loop {
-            if upper.is_on(at)
+            // A branch that is just being added has the root before the root knows of it.
+            if (upper.is_root() || upper.is_on(at))
                 && let Ok(fd) = self.dirfd(pool, &upper, at)
             {
                 break fd;

@@ -10,6 +10,7 @@
 //! hangs or stalls, a holder may be stuck there. The claim does not count then: threads on other branches go on.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
@@ -19,6 +20,7 @@ use fsstack_sync::ranked::{HeldRank, TREE};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::member::Member;
 use crate::pool::Pool;
 
 /// How long one attempt to take it lasts.
@@ -165,7 +167,9 @@ pub(crate) fn unless_stuck<G>(
         return Ok(guard);
     }
     let came = Instant::now();
-    let may_be_stuck = || is_stuck() || pool.branches.iter().any(|branch| !branch.is_open());
+    // One that is away with no call inside keeps nobody.
+    let hangs = |branch: &Arc<Member>| !branch.is_open() && branch.is_stuck();
+    let may_be_stuck = || is_stuck() || pool.branches.iter().any(hangs);
     reply_takeover::aside(|| {
         loop {
             if let Some(guard) = attempt() {
