@@ -1,5 +1,6 @@
 //! Renaming files: on their branch, over any target, without uncovering hidden copies.
 
+use std::fs;
 use std::os::fd::AsFd;
 
 use fsstack_engine::ops::WriteTerms;
@@ -353,4 +354,20 @@ fn tree(dir: &std::path::Path) -> Vec<String> {
     }
     all.sort();
     all
+}
+
+/// The kernel looks the name up again and comes back.
+#[test]
+fn a_file_that_was_moved_to_a_later_branch_out_of_band_is_looked_up_and_renamed() {
+    let pool = TestBed::new(2);
+    pool.put(0, "film", "text");
+    pool.ino("film");
+    fs::rename(pool.on(0, "film"), pool.on(1, "film")).unwrap();
+    let (from, to) = (buf("film"), buf("other"));
+    let renamed =
+        pool.union.rename((Ino::ROOT, from.as_name()), (Ino::ROOT, to.as_name()), RenameFlags::empty());
+    assert_eq!(renamed.unwrap_err().errno(), Errno::STALE);
+    pool.ino("film");
+    pool.rename("film", "other").unwrap();
+    assert_eq!((pool.holders("other"), pool.read("other").unwrap()), (vec![1], "text".into()));
 }

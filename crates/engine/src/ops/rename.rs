@@ -122,11 +122,14 @@ impl Union {
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
         let branch = pool.branch(at);
         let hidden = self.tree.hidden(pool, from, at)?;
+        let look_again = || {
+            self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
+            OpError::STALE
+        };
         if hidden.first().is_some_and(|(other, _)| pool.turn(*other) < pool.turn(at)) {
             // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
             // name was looked up, or has it since then; the kernel is to look again.
-            self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
-            return Err(OpError::STALE);
+            return Err(look_again());
         }
         // What is replaced is not moved meanwhile either: it would show again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
@@ -138,14 +141,15 @@ impl Union {
         let moved = replaced_open.is_some() || self.tree.relocations.load(SeqCst) != moves;
         let targets = if moved { self.tree.find_all(pool, to.dir, to.name, None)? } else { targets };
         let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
-        self.tree.check_writable(pool, &hidden)?;
-        self.tree.check_writable(pool, &targets)?;
+        [&hidden, &targets].into_iter().try_for_each(|holders| self.tree.check_writable(pool, holders))?;
         if self.tree.same_object(pool, from, at, &targets)? {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
         let from_fd = self.tree.dirfd(pool, from.dir, at)?;
         let to_fd = self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
-        check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))?;
+        // One that is missing was moved out of band: what counts as hidden is the file.
+        check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))
+            .map_err(|error| if error.is_missing() && !hidden.is_empty() { look_again() } else { error })?;
         self.tree.sync_renamed(pool, (to.dir, to.name), &[at]);
         self.tree.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
         let shown = targets.first().copied();

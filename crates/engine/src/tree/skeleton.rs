@@ -11,7 +11,7 @@
 //! A branch that cannot hold an ACL, or keep the promise of an inode flag, is given no copy. With the mode alone the copy
 //! would let in more users than the directory does, and new entries would lack the promise.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -117,17 +117,17 @@ impl Tree {
         let _copy_guard = unless_stuck(pool, || dir.grow(branch.ix), || dir.is_kept_by_stuck_at(branch.ix))?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
-        let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;
-        if model.nlink == 0 {
+        // Within the limits of its own branch: a thread that it keeps is given up, and the new copy's branch is not to blame.
+        let model = pool.branch(source_at).ask(|| DirModel::of(source.as_fd()))?;
+        if model.stat.nlink == 0 {
             return Err(OpError::MISSING); // removed since it was opened
         }
-        if model.is_immutable() || model.is_append_only() {
+        if model.stat.is_immutable() || model.stat.is_append_only() {
             return Err(Errno::PERM.into()); // on a further branch it could be filled, and emptied
         }
         let above = &name.parent;
         let born = above.born();
-        let made =
-            branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
+        let made = branch.ask(|| make_like(branch, parent.as_fd(), &name.name, &model, dir.id))?;
         if above.is_being_filled() || above.born() != born {
             // Its times were set back, over those of a create of another thread.
             let now = Times { atime: SetTime::Omit, mtime: SetTime::Now };
@@ -145,13 +145,30 @@ impl Tree {
     }
 }
 
-/// Makes the directory `name` in `parent` like `source`.
+/// What a new copy of a directory gets of one that is there.
+struct DirModel {
+    stat: Stat,
+    xattrs: Xattrs,
+    inode_flags: InodeFlags,
+}
+
+impl DirModel {
+    fn of(source: BorrowedFd<'_>) -> Result<Self, SysError> {
+        let inode_flags = match sys::at::reopen(source, OFlags::RDONLY) {
+            Ok(source) => InodeFlags::of(source.as_fd())?,
+            // Flags that cannot be read are left out.
+            Err(_) => InodeFlags::default(),
+        };
+        Ok(Self { stat: sys::at::stat_fd(source)?, xattrs: xattrs_of(source)?, inode_flags })
+    }
+}
+
+/// Makes the directory `name` in `parent` like `model`.
 fn make_like(
     branch: &Branch,
     parent: BorrowedFd<'_>,
     name: &CStr,
-    source: BorrowedFd<'_>,
-    model: &Stat,
+    model: &DirModel,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
     match sys::at::open_dir(parent, name, branch.mounts) {
@@ -159,12 +176,12 @@ fn make_like(
         settled => return settled,
     }
     let before = sys::at::stat_fd(parent)?;
-    let apart = || make_in_folder(branch, parent, name, source, model, id);
+    let apart = || make_in_folder(branch, parent, name, model, id);
     // An unfinished copy may go at any time: another host's mount clears the folder, and the copy is made anew.
     let made = match recover::unless_removed(apart) {
         // An ACL that cannot be set in the folder cannot be set in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
-        Err(error) if lacks_folder(error.errno) => make_in_place(branch, parent, name, source, model, id)?,
+        Err(error) if lacks_folder(error.errno) => make_in_place(branch, parent, name, model, id)?,
         made => made?,
     };
     branch.note_made();
@@ -198,14 +215,13 @@ fn make_in_folder(
     branch: &Branch,
     parent: BorrowedFd<'_>,
     name: &CStr,
-    source: BorrowedFd<'_>,
-    model: &Stat,
+    model: &DirModel,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
     let apart = fresh_name(c".dir");
     let (folder, ()) = recover::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
     let named = sys::at::open_dir(folder.as_fd(), &apart, branch.mounts).and_then(|fd| {
-        clone_dir_metadata(fd.as_fd(), source, model, id)?;
+        clone_dir_metadata(fd.as_fd(), model, id)?;
         sys::at::rename(folder.as_fd(), &apart, parent, name, RenameFlags::NOREPLACE)?;
         Ok(fd)
     });
@@ -229,14 +245,14 @@ fn make_in_place(
     branch: &Branch,
     parent: BorrowedFd<'_>,
     name: &CStr,
-    source: BorrowedFd<'_>,
-    model: &Stat,
+    model: &DirModel,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
+    let owner = &model.stat;
     // A daemon without root's rights has to look into it.
-    let closed = if sys::identity::is_root() { 0o700 & model.mode } else { 0o700 };
+    let closed = if sys::identity::is_root() { 0o700 & owner.mode } else { 0o700 };
     let mut is_owners = true;
-    let made = as_owner(model, || sys::at::mkdir(parent, name, closed)).or_else(|error| {
+    let made = as_owner(owner, || sys::at::mkdir(parent, name, closed)).or_else(|error| {
         if !sys::identity::is_root() || !matches!(error.errno, Errno::ACCESS | Errno::PERM) {
             return Err(error);
         }
@@ -252,14 +268,14 @@ fn make_in_place(
     }
     let filled = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
         if is_owners {
-            check_made(fd.as_fd(), model.uid)?;
+            check_made(fd.as_fd(), owner.uid)?;
         } else {
             check_made(fd.as_fd(), 0)?;
             // A kill from here on leaves what one leaves that its owner made.
-            sys::at::chown_fd(fd.as_fd(), Some(model.uid), Some(model.gid))?;
+            sys::at::chown_fd(fd.as_fd(), Some(owner.uid), Some(owner.gid))?;
             sys::at::chmod_fd(fd.as_fd(), closed)?;
         }
-        clone_dir_metadata(fd.as_fd(), source, model, id).map(|()| fd)
+        clone_dir_metadata(fd.as_fd(), model, id).map(|()| fd)
     });
     if filled.is_err()
         // No copy is better than a wrong one.
@@ -286,21 +302,17 @@ fn check_made(fd: BorrowedFd<'_>, uid: u32) -> Result<(), SysError> {
     if is_theirs && is_empty { Ok(()) } else { Err(refused) }
 }
 
-fn clone_dir_metadata(
-    fd: BorrowedFd<'_>,
-    source: BorrowedFd<'_>,
-    model: &Stat,
-    id: Identity,
-) -> Result<(), SysError> {
+fn clone_dir_metadata(fd: BorrowedFd<'_>, model: &DirModel, id: Identity) -> Result<(), SysError> {
+    let DirModel { stat: model, xattrs, inode_flags } = model;
     let own = sys::at::stat_fd(fd)?;
     if (own.uid, own.gid) != (model.uid, model.gid) {
         // A set-gid parent gave its own group.
         sys::at::chown_fd(fd, Some(model.uid), Some(model.gid))?;
     }
-    copy_xattrs(fd, source, Unfit::LeftOut)?;
+    put_xattrs(fd, xattrs, Unfit::LeftOut)?;
     let _put = mark::put(On::Fd(fd), mark::DIR, id, own.ino);
     sys::at::chmod_fd(fd, model.mode & 0o7777)?;
-    copy_inode_flags(fd, source)?;
+    copy_inode_flags(fd, *inode_flags)?;
     sys::at::utimens_fd(fd, Times { atime: SetTime::At(model.atime), mtime: SetTime::At(model.mtime) })
 }
 
@@ -327,39 +339,54 @@ pub(crate) const DERIVED: [&[u8]; 5] =
 /// Access lists, which new entries inherit from their directory.
 const INHERITED: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
 
+/// Extended attributes: names and values.
+type Xattrs = Vec<(CString, Vec<u8>)>;
+
 /// Copies the extended attributes of `from` to `to`, access lists among them, except those of a file system itself or of a
 /// pool. An access list that `from` does not have is removed: it came from the directory where `to` was made.
 ///
 /// # Errors
 /// One cannot be read or removed, or `to` cannot have it and `unfit` says so.
 pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
+    put_xattrs(to, &xattrs_of(from)?, unfit)
+}
+
+/// The attributes of `from` that a copy gets.
+fn xattrs_of(from: BorrowedFd<'_>) -> Result<Xattrs, SysError> {
     let names = names_of(from)?;
+    let mut xattrs = Xattrs::new();
+    for raw in names.split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
+        if is_private(name.to_bytes()) {
+            continue;
+        }
+        match xattr::get_vec(On::Fd(from), name) {
+            Ok(value) => xattrs.push((name.to_owned(), value)),
+            Err(error) if error.errno == Errno::NODATA => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(xattrs)
+}
+
+fn put_xattrs(to: BorrowedFd<'_>, xattrs: &Xattrs, unfit: Unfit) -> Result<(), SysError> {
     let own = names_of(to)?;
     for list in INHERITED {
         if has(&own, list)
-            && !has(&names, list)
+            && xattrs.iter().all(|(name, _)| name.as_c_str() != list)
             && let Err(error) = xattr::remove(On::Fd(to), list)
             && !matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP)
         {
             return Err(error);
         }
     }
-    for raw in names.split_inclusive(|byte| *byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
-        if is_private(name.to_bytes()) {
-            continue;
-        }
-        let value = match xattr::get_vec(On::Fd(from), name) {
-            Ok(value) => value,
-            Err(error) if error.errno == Errno::NODATA => continue,
-            Err(error) => return Err(error),
-        };
-        match xattr::set(On::Fd(to), name, &value, 0) {
+    for (name, value) in xattrs {
+        match xattr::set(On::Fd(to), name, value, 0) {
             // Attributes that the other file system, or an unprivileged daemon, cannot have.
             Err(error)
                 if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM)
                     && (DERIVED.contains(&name.to_bytes())
-                        || unfit == Unfit::LeftOut && !INHERITED.contains(&name)) => {}
+                        || unfit == Unfit::LeftOut && !INHERITED.contains(&name.as_c_str())) => {}
             done => done?,
         }
     }
@@ -382,10 +409,7 @@ fn has(names: &[u8], name: &CStr) -> bool {
 ///
 /// # Errors
 /// EOPNOTSUPP if it does not keep a promise; the branch is out of order.
-fn copy_inode_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
-    // Flags that cannot be read are left out.
-    let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
-    let inode_flags = InodeFlags::of(from.as_fd())?;
+fn copy_inode_flags(to: BorrowedFd<'_>, inode_flags: InodeFlags) -> Result<(), SysError> {
     if inode_flags == InodeFlags::default() {
         return Ok(());
     }
