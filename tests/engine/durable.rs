@@ -74,7 +74,7 @@ fn rights_that_a_directory_lost_are_on_disk_before_what_is_below_it() {
     assert_eq!(syncs(&pool, file), 1, "times let nobody in");
 }
 
-/// As by a drain.
+/// A drain removes copies.
 #[test]
 fn a_directory_whose_attributes_changed_is_given_to_a_branch_though_a_copy_is_gone() {
     let pool = TestBed::with(&[NoCreate, NoCreate, ReadWrite], settings());

@@ -265,7 +265,7 @@ fn a_setting_changes_while_a_new_branch_is_asked() {
     }
 }
 
-/// Whatever a thread asks for in a directory while one above it is renamed on several branches.
+/// A thread looks up a file of the later branch before each call of the rename.
 #[test]
 fn a_directory_in_use_keeps_its_copies_while_one_above_it_is_renamed() {
     for nth in 1.. {

@@ -5,7 +5,7 @@ use std::io;
 
 use fsstack_pool::settings::Seccomp;
 use fsstack_sys::seccomp::{self, Violation};
-use fsstack_sys::{capabilities, identity};
+use fsstack_sys::{capabilities, fusectl, identity};
 
 use crate::settings::Settings;
 
@@ -33,6 +33,10 @@ pub(crate) fn keep_to_known_calls(settings: &Settings) -> Option<Vec<String>> {
         Seccomp::Log => Violation::Log,
         Seccomp::Kill => Violation::Kill,
     };
+    // No mount is among those calls, and a hung branch is aborted by what this mounts.
+    if let Err(error) = fusectl::make_available() {
+        tracing::debug!(%error, "hung branches cannot be aborted");
+    }
     if let Err(error) = seccomp::confine(violation) {
         tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.options.seccomp);
         return None;

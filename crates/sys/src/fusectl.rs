@@ -55,11 +55,7 @@ pub fn abort(connection: u64) -> Result<(), NotAborted> {
     let write = || std::fs::write(&switch, "1");
     let written = match write() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if !is_there() {
-                let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-                mounts::mount_fuse(OsStr::new(FUSECTL), Path::new(SWITCHES), FUSECTL, flags, "")
-                    .map_err(|error| NotAborted::NoSwitches(error.errno.into()))?;
-            }
+            make_available()?;
             // Another process may have mounted it after the first try.
             write()
         }
@@ -69,6 +65,21 @@ pub fn abort(connection: u64) -> Result<(), NotAborted> {
         io::ErrorKind::NotFound => NotAborted::Ended(switch),
         _ => NotAborted::Switch { switch, error },
     })
+}
+
+/// Mounts fusectl if it is missing, as systemd does, and leaves it mounted: a process that may not mount any more can
+/// [`abort`] then.
+///
+/// # Errors
+///
+/// It cannot be mounted.
+pub fn make_available() -> Result<(), NotAborted> {
+    if is_there() {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mounts::mount_fuse(OsStr::new(FUSECTL), Path::new(SWITCHES), FUSECTL, flags, "")
+        .map_err(|error| NotAborted::NoSwitches(error.errno.into()))
 }
 
 /// Checks the file system at the path: the mount table also lists mounts that another one hides.

@@ -25,7 +25,7 @@ pub(crate) struct ChangingNames {
     names: Mutex<[u64; 2]>,
 }
 
-/// What an answer may have met.
+/// Change that an answer may have met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetChange {
     /// Nothing that matters.
@@ -65,7 +65,7 @@ impl ChangingNames {
         self.count.load(SeqCst)
     }
 
-    /// What the answer to a question for `name` in `dir` may have met, which was put at `asked`.
+    /// Change that the answer to a question for `name` in `dir` may have met, which was put at `asked`.
     pub(crate) fn met(&self, asked: u64, round: u32, (dir, name): (&Inode, &CStr)) -> MetChange {
         let now = self.now();
         if !now.is_multiple_of(2) && self.names.lock().contains(&hash(dir, name)) {

@@ -145,7 +145,7 @@ impl Tree {
     }
 }
 
-/// What a new copy of a directory gets of one that is there.
+/// Attributes of a directory that a new copy of it gets.
 struct DirModel {
     stat: Stat,
     xattrs: Xattrs,

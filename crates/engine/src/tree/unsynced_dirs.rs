@@ -135,7 +135,7 @@ impl Tree {
             for name in way.iter().rev() {
                 let dir = &name.parent;
                 let Some(mark) = branch.unsynced.of(dir.id.ino, hash(dir, &name.name)) else { continue };
-                self.sync_noted(pool, dir, branch, mark)?;
+                sync_noted(self, pool, dir, branch, mark)?;
             }
         }
         Ok(())
@@ -149,19 +149,9 @@ impl Tree {
     pub(crate) fn sync_attributes(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
         for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
             let Some(mark) = branch.unsynced.of_attributes(dir.id.ino) else { continue };
-            self.sync_noted(pool, dir, branch, mark)?;
+            sync_noted(self, pool, dir, branch, mark)?;
         }
         Ok(())
-    }
-
-    /// Syncs the copy of `dir` on `branch`, of which `mark` is noted.
-    fn sync_noted(&self, pool: &Pool, dir: &Arc<Inode>, branch: &Member, mark: Mark) -> Result<()> {
-        match self.sync_copy(pool, dir, branch.ix) {
-            // The copy itself was removed: that is recorded in the directory above.
-            Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
-            synced => synced?,
-        }
-        check_mount_generation(branch, mark.mount_generation)
     }
 
     /// The names in the copy of `dir` on the branch `at` are on disk.
@@ -218,6 +208,16 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// Syncs the copy of `dir` on `branch`, of which `mark` is noted.
+fn sync_noted(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, branch: &Member, mark: Mark) -> Result<()> {
+    match tree.sync_copy(pool, dir, branch.ix) {
+        // The copy itself was removed: that is recorded in the directory above.
+        Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
+        synced => synced?,
+    }
+    check_mount_generation(branch, mark.mount_generation)
 }
 
 fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
