@@ -1,9 +1,9 @@
 //! A copy between two branches of which one hangs in the middle: its caller gets an error, and the file on the other branch is as
 //! good as any.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -92,4 +92,28 @@ fn a_file_that_a_hung_copy_reads_is_opened_or_refused() {
     assert!(matches!(opened, Ok(Ok(()) | Err(Some(5)))), "{opened:?}");
     until("it is opened", || OpenOptions::new().write(true).open(pool.at("on-b")).is_ok());
     drop(reader);
+}
+
+/// It hangs in the sync of another branch, which goes before it.
+#[test]
+fn a_synced_write_that_was_given_up_on_its_way_writes_nothing_later() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = described().option("write-path=stacked").unmounted();
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
+    }
+    fs::write(pool.branch("b").path().join("d/file"), "first").unwrap();
+    pool.remount();
+    fs::set_permissions(pool.at("d"), Permissions::from_mode(0o750)).unwrap();
+    let dsync = i32::try_from(rustix::fs::OFlags::DSYNC.bits()).unwrap();
+    let synced = OpenOptions::new().write(true).custom_flags(dsync).open(pool.at("d/file")).unwrap();
+    let other = OpenOptions::new().write(true).open(pool.at("d/file")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    assert_eq!(synced.write_at(b"older", 0).unwrap_err().raw_os_error(), Some(5));
+    other.write_all_at(b"newer", 0).unwrap();
+    drop(frozen);
+    drop((synced, other));
+    until("the write's thread is back", || no_file_is_open(&pool));
+    until("the branch answers", || fs::metadata(pool.at("d")).is_ok());
+    assert_eq!(pool.read("d/file"), b"newer");
 }

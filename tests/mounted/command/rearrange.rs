@@ -273,3 +273,18 @@ fn bad_wishes_are_refused_in_one_line() {
     let done = json("job", &["balance", &at]);
     assert_eq!((&done["state"], &done["files"]), (&"done".into(), &0.into()), "{done}");
 }
+
+/// Of a branch with mode RO nothing is changed.
+#[test]
+fn files_of_a_read_only_branch_stay() {
+    needs!(mounting(), loops());
+    let mut pool = two().unmounted();
+    fs::create_dir(pool.branch("a").path().join("show")).unwrap();
+    fs::write(pool.branch("a").path().join("show/small"), "small").unwrap();
+    fs::write(pool.branch("a").path().join("show/large"), mib(3)).unwrap();
+    pool.remount();
+    output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RO"]);
+    let (code, why) = refused(&["consolidate", &at(&pool), "show", "--to", &branch(&pool, "b")]);
+    assert!(code == 1 && why.contains("stay where they are: 2"), "{code} {why}");
+    assert_eq!([pool.holders("show/small"), pool.holders("show/large")], [["a"], ["a"]]);
+}

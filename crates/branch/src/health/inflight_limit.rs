@@ -246,7 +246,13 @@ impl InflightLimit {
             if calls.stalls(now, timeout) {
                 calls.refuse_optional(InflightCaller::tell);
             }
-            calls.look((now, limit, hung), InflightCaller::tell)
+            let found = calls.look((now, limit, hung), InflightCaller::tell);
+            found
+                .calls
+                .iter()
+                .filter_map(|(_, caller)| caller.responder.as_ref())
+                .for_each(Responder::give_up);
+            found
         };
         if found.overstayed {
             close();

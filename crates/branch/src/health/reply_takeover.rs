@@ -13,6 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 /// Answers requests in place of the worker thread that serves them.
 pub trait ReplyTakeover: Send + Sync + Debug {
     /// Has the request `request_id` of the thread served again by another thread if that is safe, else answers it with
@@ -25,9 +27,16 @@ pub trait ReplyTakeover: Send + Sync + Debug {
 pub(crate) struct Responder {
     transport: Arc<dyn ReplyTakeover>,
     request_id: u64,
+    given_up: Arc<AtomicBool>,
 }
 
 impl Responder {
+    /// The request is about to be answered. Under the lock by which its thread leaves the call: [`is_given_up`] is true from
+    /// then on.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, SeqCst);
+    }
+
     pub(crate) fn refuse(&self) -> bool {
         self.transport.refuse(self.request_id)
     }
@@ -46,7 +55,7 @@ pub fn at<T>(transport: &Arc<dyn ReplyTakeover>, request_id: u64, work: impl FnO
             RESPONDER.set(None);
         }
     }
-    RESPONDER.set(Some(Responder { transport: transport.clone(), request_id }));
+    RESPONDER.set(Some(Responder { transport: transport.clone(), request_id, given_up: Arc::default() }));
     let _leaves = ClearResponder;
     work()
 }
@@ -54,6 +63,12 @@ pub fn at<T>(transport: &Arc<dyn ReplyTakeover>, request_id: u64, work: impl FnO
 /// Returns the responder of the request that the calling thread serves, if it has one.
 pub(crate) fn responder() -> Option<Responder> {
     RESPONDER.with_borrow(Clone::clone)
+}
+
+/// True if the request that the calling thread serves was given up in an earlier call: its program was told that it failed, and
+/// may have gone on. What is written then would be over what the program wrote since.
+pub fn is_given_up() -> bool {
+    RESPONDER.with_borrow(|responder| responder.as_ref().is_some_and(|known| known.given_up.load(SeqCst)))
 }
 
 /// Worker threads of a transport.

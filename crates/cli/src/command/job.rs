@@ -100,7 +100,11 @@ fn hundredths(typed: &str) -> Result<u32, Failed> {
     }
     let whole: u32 = whole.parse().map_err(|_| bad())?;
     let part: u32 = format!("{part:0<2}").parse().map_err(|_| bad())?;
-    whole.checked_mul(100).map(|whole| whole + part).filter(|all| *all <= 10_000).ok_or_else(bad)
+    whole
+        .checked_mul(100)
+        .and_then(|whole| whole.checked_add(part))
+        .filter(|all| *all <= 10_000)
+        .ok_or_else(bad)
 }
 
 /// Starts a job and shows how far it is until it ends.

@@ -21,6 +21,14 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 use super::write_back_errors::{ReportTo, Reporter};
 use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
 
+/// Checks that the request of the calling thread was not given up while it was in another call: its program may have written since.
+///
+/// # Errors
+/// EIO if it was.
+pub(super) fn check_not_given_up() -> Result<()> {
+    if reply_takeover::is_given_up() { Err(OpError::UNSURE) } else { Ok(()) }
+}
+
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
 pub(super) struct DirtyFlag(AtomicBool);
@@ -38,6 +46,7 @@ impl OpenFile {
     ) -> Result<usize> {
         self.touched.store(true, Relaxed);
         let placed = self.settled(Self::placed)?;
+        check_not_given_up()?;
         // A write that waits for the disk may take as long as an fsync.
         let kind = if sync.is_some() { CallKind::Long } else { CallKind::Short };
         let written =

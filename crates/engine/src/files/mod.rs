@@ -41,7 +41,7 @@ pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, SharedFile, m
 use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
 use capability::has_capability;
 use decision::{PathDecision, StackedReason};
-use dirty::DirtyFlag;
+use dirty::{DirtyFlag, check_not_given_up};
 use lock_owner::LockOwner;
 use noatime::NoatimeState;
 use route::{Backings, IoMode, Known, Route, Unknown, Writer, register};
@@ -176,6 +176,7 @@ impl OpenFile {
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
     ) -> Result<T> {
         let placed = self.settled(Self::readable)?;
+        check_not_given_up()?;
         placed.branch.ask_for(kind, || call(placed.fd.as_fd()))
     }
 

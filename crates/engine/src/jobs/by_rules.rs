@@ -148,5 +148,10 @@ impl<'a> Visitor<'a> for Misplaced<'_> {
         }
     }
 
+    /// There may be some below it.
+    fn unknown(&mut self, path: Vec<u8>, why: &'static str) {
+        self.job.leaves_out(path, why);
+    }
+
     fn dir(&mut self, _: &Arc<Inode>) {}
 }

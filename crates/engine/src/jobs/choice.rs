@@ -186,5 +186,9 @@ impl<'a> Visitor<'a> for Collect<'_, '_> {
 
     fn stays(&mut self, _: Vec<u8>, _: &'static str) {}
 
+    fn unknown(&mut self, path: Vec<u8>, why: &'static str) {
+        self.choice.job.leaves_out(path, why);
+    }
+
     fn dir(&mut self, _: &Arc<Inode>) {}
 }

@@ -83,6 +83,10 @@ pub(super) trait Visitor<'a> {
     }
     /// An object that cannot be moved.
     fn stays(&mut self, path: Vec<u8>, why: &'static str);
+    /// A directory whose names are not known, or a name that cannot be asked for.
+    fn unknown(&mut self, path: Vec<u8>, why: &'static str) {
+        self.stays(path, why);
+    }
     /// All below the directory was visited.
     fn dir(&mut self, dir: &Arc<Inode>);
 }
@@ -155,7 +159,7 @@ impl Jobs {
                     }
                 }
                 Err(error) if error.is_missing() || error.errno() == Errno::STALE => {}
-                Err(error) => visitor.stays(path, cannot_list(error)),
+                Err(error) => visitor.unknown(path, cannot_list(error)),
             }
         }
         for name in groups.values().flat_map(|file| &file.names) {
@@ -209,7 +213,7 @@ impl Jobs {
         let entry = match self.tree.lookup_in(dir, entry_name) {
             Ok(entry) => entry,
             Err(error) if error.is_missing() => return, // removed since
-            Err(error) => return visitor.stays(path, cannot_list(error)),
+            Err(error) => return visitor.unknown(path, cannot_list(error)),
         };
         let Some(met) = self.met(entry.ino) else { return };
         let inode = &met.inode;

@@ -116,7 +116,7 @@ impl<'a> Exchange<'_, 'a> {
         let Self { moves, pool, from, to, copies } = *self;
         // `exchange_names` says why.
         let _tree_lock = moves.tree.tree_lock.read(pool)?;
-        if !to.takes_moves() {
+        if !to.takes_moves() || !from.is_writable() {
             return Err(TAKES_NO_MORE);
         }
         let files: Vec<BatchedMove> =

@@ -91,7 +91,8 @@ impl Moves {
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
-        if !new.to.takes_moves() {
+        // Either may have been set read-only since.
+        if !new.to.takes_moves() || !moving.from.is_writable() {
             return Err(Unmoved::Undone(TAKES_NO_MORE));
         }
         let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino);

@@ -9,6 +9,8 @@ use crate::files::{MAPPED, OpenFile, WRITTEN_PAST};
 /// Reason for a file to stay that would hide another one.
 pub(crate) const HIDES: &str = "it hides files of its name on other branches";
 
+/// Reason for a file to stay whose branch is not changed.
+pub(crate) const READ_ONLY: &str = "its branch is read-only";
 /// Reason for a locked file to stay.
 pub(crate) const LOCKED: &str = "somebody has locks on it, which the branch keeps";
 /// Reason for a file to stay whose name the branch does not let go.

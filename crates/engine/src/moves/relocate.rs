@@ -41,7 +41,7 @@ use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
-use crate::moves::reasons::{HIDES, RESTRICTED, RULED, why_failed, why_not};
+use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, why_failed, why_not};
 use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
@@ -274,6 +274,9 @@ impl Tree {
         fd: BorrowedFd<'a>,
     ) -> Result<Move<'a>> {
         let (inode, file) = (&order.inode, &order.file);
+        if !from.is_writable() {
+            return Err(self.not_moved(order, READ_ONLY));
+        }
         let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
         // Where flags cannot be asked for there are none.
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;

@@ -229,8 +229,7 @@ fn copy_counting(
         let data = next_data(from.0, at, end);
         if data > at {
             let most = way.most - carried_in_all;
-            way.check_wanted()?;
-            let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, most)?;
+            let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, (most, way.goes_on))?;
             *done += left;
             carried_in_all += stored;
             continue;
@@ -251,18 +250,25 @@ fn copy_counting(
 }
 
 /// Makes `len` bytes at `at` read as zeros: how many, and how many zeros were stored, where there was no other way. Of these
-/// `most` at most.
-fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64, most: u64) -> Result<(u64, u64), SysError> {
+/// `most` at most. Nothing is changed where it no longer `goes_on`: others may use the file by then.
+fn leave_hole(
+    fd: BorrowedFd<'_>,
+    at: u64,
+    len: u64,
+    (most, goes_on): (u64, &dyn Fn() -> bool),
+) -> Result<(u64, u64), SysError> {
     /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
     const PUNCH: u32 = 0x03;
     let size = sys::at::stat_fd(fd)?.size;
     if at < size {
+        check_wanted(goes_on)?;
         match sys::file::fallocate(fd, PUNCH, at, len.min(size - at)) {
             Err(error) if error.errno == Errno::OPNOTSUPP => {
                 let zeros = vec![0_u8; usize::try_from(len.min(CHUNK as u64)).unwrap_or(CHUNK)];
                 let (mut done, len) = (0, len.min(most));
                 while done < len {
                     let part = usize::try_from((len - done).min(CHUNK as u64)).unwrap_or(CHUNK);
+                    check_wanted(goes_on)?;
                     write_all(fd, &zeros[..part], at + done)?;
                     done += part as u64;
                 }
@@ -271,7 +277,9 @@ fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64, most: u64) -> Result<(u64, 
             punched => punched?,
         }
     }
-    if at + len > size {
+    // It may have grown while the hole was made.
+    if at + len > sys::at::stat_fd(fd)?.size {
+        check_wanted(goes_on)?;
         sys::file::truncate(fd, at + len)?;
     }
     Ok((len, 0))

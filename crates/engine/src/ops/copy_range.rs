@@ -100,7 +100,7 @@ fn copy((source, from): (&OpenFile, u64), (target, to): (&OpenFile, u64), len: u
     };
     let copied = || {
         let here = ThreadInCalls::here();
-        let is_waited_for = || !here.is_stuck();
+        let is_waited_for = || !here.is_stuck() && !reply_takeover::is_given_up();
         let len = len.min(AT_MOST as u64);
         let copy = || transfer::copy((source_fd, from), (target_fd, to), len, PORTION, &is_waited_for);
         // A server is asked as the daemon only.
