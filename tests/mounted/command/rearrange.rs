@@ -274,7 +274,7 @@ fn bad_wishes_are_refused_in_one_line() {
     assert_eq!((&done["state"], &done["files"]), (&"done".into(), &0.into()), "{done}");
 }
 
-/// Of a branch with mode RO nothing is changed.
+/// Nothing is changed on a branch with mode RO.
 #[test]
 fn files_of_a_read_only_branch_stay() {
     needs!(mounting(), loops());

@@ -65,8 +65,8 @@ pub(crate) fn responder() -> Option<Responder> {
     RESPONDER.with_borrow(Clone::clone)
 }
 
-/// True if the request that the calling thread serves was given up in an earlier call: its program was told that it failed, and
-/// may have gone on. What is written then would be over what the program wrote since.
+/// True if the request that the calling thread serves was given up in an earlier call: it was answered with EIO, and its caller may
+/// have gone on. Bytes written then would replace those that the caller has written since.
 pub fn is_given_up() -> bool {
     RESPONDER.with_borrow(|responder| responder.as_ref().is_some_and(|known| known.given_up.load(SeqCst)))
 }
