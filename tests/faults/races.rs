@@ -276,7 +276,9 @@ fn a_directory_in_use_keeps_its_copies_while_one_above_it_is_renamed() {
         let engine = Engine::over(homes.iter().map(|home| home.path()), always_asks);
         let x = engine.ino(Path::new("d/x")).unwrap();
         let other = engine.union.clone();
-        let look = move || drop(other.lookup(x, EntryName::new(c"film").unwrap()).unwrap());
+        let look = move || {
+            other.lookup(x, EntryName::new(c"film").unwrap()).unwrap();
+        };
         let name = |name| EntryName::new(name).unwrap();
         let rename =
             || engine.union.rename((Ino::ROOT, name(c"d")), (Ino::ROOT, name(c"e")), RenameFlags::empty());
@@ -294,7 +296,7 @@ fn a_directory_in_use_has_its_own_files_while_it_is_exchanged_with_another() {
     for nth in 1.. {
         let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         for home in &homes {
-            ["a/sub", "b/sub"].map(|dir| fs::create_dir_all(home.path().join(dir)).unwrap());
+            ["a/sub", "b/sub"].iter().for_each(|dir| fs::create_dir_all(home.path().join(dir)).unwrap());
         }
         fs::write(homes[0].path().join("a/film"), "").unwrap();
         fs::write(homes[0].path().join("a/sub/film"), "").unwrap();
