@@ -62,7 +62,10 @@ fn the_log_is_bounded_escapes_names_and_ends_when_it_is_off() {
     pool.write("new\nline", b"x");
     let slow = log(&pool, &[]);
     assert!(of(&slow, "create").iter().any(|call| call["path"] == "/new\\012line"), "{slow:#}");
-    assert!(slow["calls"].as_array().unwrap().iter().all(|call| call["path"] != "/before"), "{slow:#}");
+    // The kernel sends the release of a file after its close was answered.
+    let is_late = |call: &Value| call["operation"] == "release";
+    let calls = slow["calls"].as_array().unwrap();
+    assert!(calls.iter().all(|call| call["path"] != "/before" || is_late(call)), "{slow:#}");
     let text = output_of(&["log", &at(&pool)]);
     assert!(text.lines().all(|line| line.contains("Z  ")), "one line a call: {text}");
     for n in 0..600 {
