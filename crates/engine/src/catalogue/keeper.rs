@@ -380,9 +380,12 @@ impl Keeper {
         let pool = union.pool();
         let mut names = Vec::new();
         let mut rows: Vec<(Box<[u8]>, Row)> = Vec::new();
-        let mut entries = Entries::of(branch, fd).map_err(Unlisted::Branch)?;
+        // One that was removed since it was opened cannot be read.
+        let unlisted =
+            |error: OpError| if error.is_missing() { Unlisted::Elsewhere } else { Unlisted::Branch(error) };
+        let mut entries = Entries::of(branch, fd).map_err(unlisted)?;
         loop {
-            let entry = entries.next_entry().map_err(Unlisted::Branch)?;
+            let entry = entries.next_entry().map_err(unlisted)?;
             let is_end = entry.is_none();
             if let Some(entry) = entry.filter(|entry| dir != self.root || !is_hidden(&pool, &entry.name)) {
                 match branch.ask(|| sys::at::stat(fd, &entry.name)) {
