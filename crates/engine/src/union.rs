@@ -226,8 +226,8 @@ impl Union {
                 if aborted {
                     return Ok(()); // nothing more can be done for them
                 }
-                // One that answers is busy: others may be using it, and it returns. One that is away with nobody inside holds up
-                // nobody, and the number of its connection may be another mount's by now.
+                // One that answers is busy: others may be using it, and it returns. A branch that is away with no call
+                // inside delays nobody, and its connection number may belong to another mount.
                 let remote = pool.branches.iter().filter(|branch| branch.is_remote());
                 let holds_up =
                     |branch: &&Arc<Member>| branch.is_stuck() && !branch.is_open() || branch.is_silent();

@@ -25,7 +25,7 @@ use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
 ///
 /// # Errors
 /// EIO if it was.
-pub(super) fn check_not_given_up() -> Result<()> {
+pub(crate) fn check_not_given_up() -> Result<()> {
     if reply_takeover::is_given_up() { Err(OpError::UNSURE) } else { Ok(()) }
 }
 

@@ -41,7 +41,8 @@ pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, SharedFile, m
 use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
 use capability::has_capability;
 use decision::{PathDecision, StackedReason};
-use dirty::{DirtyFlag, check_not_given_up};
+use dirty::DirtyFlag;
+pub(crate) use dirty::check_not_given_up;
 use lock_owner::LockOwner;
 use noatime::NoatimeState;
 use route::{Backings, IoMode, Known, Route, Unknown, Writer, register};

@@ -74,7 +74,7 @@ impl Union {
         let Some(kept) = self.kept().cloned() else { return Revived::default() };
         self.tree.inodes.is_of_a_later_daemon();
         let pool = self.tree.pool.load_full();
-        // What the daemon before had noted to be synced is not known.
+        // Which names the previous daemon had not synced is unknown.
         pool.branches.iter().for_each(|branch| branch.unsynced.note_all(branch.mount_generation()));
         let mut fds = OpenFds::new();
         for number in inherited.numbers() {

@@ -34,6 +34,14 @@ struct Dirs {
     clock: u64,
 }
 
+impl Dirs {
+    fn note_others(&mut self, mount_generation: u32) {
+        self.clock += 1;
+        let first = self.others.map_or(mount_generation, |first| first.mount_generation);
+        self.others = Some(Mark { at: self.clock, mount_generation: first });
+    }
+}
+
 #[derive(Debug)]
 struct Went {
     /// Hashes of the names; more than [`NAMES`] stand for all.
@@ -74,15 +82,11 @@ impl UnsyncedDirs {
     pub(crate) fn note(&self, dir: Ino, event: Event, mount_generation: u32) {
         let mut dirs = self.dirs.lock();
         self.any.store(true, Relaxed);
+        if dirs.known.len() >= DIRS && !dirs.known.contains_key(&dir) {
+            return dirs.note_others(mount_generation);
+        }
         dirs.clock += 1;
         let mark = Mark { at: dirs.clock, mount_generation };
-        if dirs.known.len() >= DIRS && !dirs.known.contains_key(&dir) {
-            dirs.others = Some(Mark {
-                mount_generation: dirs.others.map_or(mount_generation, |first| first.mount_generation),
-                ..mark
-            });
-            return;
-        }
         let none = Went { names: SmallVec::new(), renamed: Vec::new(), attributes_changed: false, mark };
         let went = dirs.known.entry(dir).or_insert(none);
         went.mark.at = mark.at;
@@ -108,8 +112,7 @@ impl UnsyncedDirs {
     pub(crate) fn note_all(&self, mount_generation: u32) {
         let mut dirs = self.dirs.lock();
         self.any.store(true, Relaxed);
-        dirs.clock += 1;
-        dirs.others = Some(Mark { at: dirs.clock, mount_generation });
+        dirs.note_others(mount_generation);
     }
 
     /// The state of `dir`, if the name may have gone from it, or its own attributes were changed.

@@ -24,7 +24,7 @@ use crate::member::Member;
 use crate::moves::Moves;
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
-use crate::moves::naming::{NameAt, TAKES_NO_MORE, distinct, stands};
+use crate::moves::naming::{NameAt, check_modes, distinct, stands};
 use crate::moves::reasons::why_not;
 use crate::pool::Pool;
 use crate::recovery::batch::{BatchedMove, LeftOver, NotedBatch, Undecided};
@@ -116,9 +116,7 @@ impl<'a> Exchange<'_, 'a> {
         let Self { moves, pool, from, to, copies } = *self;
         // `exchange_names` says why.
         let _tree_lock = moves.tree.tree_lock.read(pool)?;
-        if !to.takes_moves() || !from.is_writable() {
-            return Err(TAKES_NO_MORE);
-        }
+        check_modes(from, to)?;
         let files: Vec<BatchedMove> =
             copies.iter().map(|copied| self.noted(copied)).collect::<Result<_>>()?;
         // The ways to the new names were synced with the copies.

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
@@ -73,8 +74,14 @@ impl NewCopy<'_> {
     }
 }
 
-/// A move's target takes no more: its mode was changed, or it is leaving the pool, since it was chosen.
-pub(super) const TAKES_NO_MORE: OpError = OpError::Refused(Errno::ROFS);
+/// Checks that a move from `from` to `to` may still end: either may have been set read-only, or be leaving the pool, since they were
+/// chosen.
+///
+/// # Errors
+/// EROFS if it may not.
+pub(super) fn check_modes(from: &Branch, to: &Branch) -> Result<()> {
+    if to.takes_moves() && from.is_writable() { Ok(()) } else { Err(Errno::ROFS.into()) }
+}
 
 impl Moves {
     /// The new copy, which has the number `ino` there, gets the names and the old one loses them.
@@ -91,10 +98,7 @@ impl Moves {
         // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
-        // Either may have been set read-only since.
-        if !new.to.takes_moves() || !moving.from.is_writable() {
-            return Err(Unmoved::Undone(TAKES_NO_MORE));
-        }
+        check_modes(&moving.from, new.to).map_err(Unmoved::Undone)?;
         let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino);
         self.tree.catalogue_names(pool, [moving.from.ix, new.to.ix], moving.names.iter());
         let old = named?;

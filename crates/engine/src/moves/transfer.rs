@@ -229,7 +229,7 @@ fn copy_counting(
         let data = next_data(from.0, at, end);
         if data > at {
             let most = way.most - carried_in_all;
-            let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, (most, way.goes_on))?;
+            let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, most, way)?;
             *done += left;
             carried_in_all += stored;
             continue;
@@ -250,25 +250,26 @@ fn copy_counting(
 }
 
 /// Makes `len` bytes at `at` read as zeros: how many, and how many zeros were stored, where there was no other way. Of these
-/// `most` at most. Nothing is changed where it no longer `goes_on`: others may use the file by then.
+/// `most` at most.
 fn leave_hole(
     fd: BorrowedFd<'_>,
     at: u64,
     len: u64,
-    (most, goes_on): (u64, &dyn Fn() -> bool),
+    most: u64,
+    way: &mut Transfer<'_>,
 ) -> Result<(u64, u64), SysError> {
     /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
     const PUNCH: u32 = 0x03;
     let size = sys::at::stat_fd(fd)?.size;
     if at < size {
-        check_wanted(goes_on)?;
+        way.check_wanted()?;
         match sys::file::fallocate(fd, PUNCH, at, len.min(size - at)) {
             Err(error) if error.errno == Errno::OPNOTSUPP => {
                 let zeros = vec![0_u8; usize::try_from(len.min(CHUNK as u64)).unwrap_or(CHUNK)];
                 let (mut done, len) = (0, len.min(most));
                 while done < len {
                     let part = usize::try_from((len - done).min(CHUNK as u64)).unwrap_or(CHUNK);
-                    check_wanted(goes_on)?;
+                    way.check_wanted()?;
                     write_all(fd, &zeros[..part], at + done)?;
                     done += part as u64;
                 }
@@ -277,10 +278,12 @@ fn leave_hole(
             punched => punched?,
         }
     }
-    // It may have grown while the hole was made.
-    if at + len > sys::at::stat_fd(fd)?.size {
-        check_wanted(goes_on)?;
-        sys::file::truncate(fd, at + len)?;
+    if at + len > size {
+        way.check_wanted()?;
+        // It may have grown while the hole was made.
+        if at + len > sys::at::stat_fd(fd)?.size {
+            sys::file::truncate(fd, at + len)?;
+        }
     }
     Ok((len, 0))
 }
@@ -291,6 +294,20 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+
+    /// Others may use the target by then.
+    #[test]
+    fn a_copy_that_no_longer_goes_on_leaves_the_size_of_its_target() {
+        let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        source.set_len(1 << 20).unwrap();
+        target.write_all_at(b"until here", 0).unwrap();
+        let asked = std::cell::Cell::new(0);
+        // The hole is made, and the end stays.
+        let goes_on = || asked.replace(asked.get() + 1) == 0;
+        let copied = copy((source.as_fd(), 0), (target.as_fd(), 0), 1 << 20, 1 << 20, &goes_on);
+        assert_eq!((copied.unwrap_err().errno, asked.get()), (Errno::INTR, 2));
+        assert_eq!(target.metadata().unwrap().len(), "until here".len() as u64);
+    }
 
     #[test]
     fn a_copy_is_the_same_until_a_byte_differs() {

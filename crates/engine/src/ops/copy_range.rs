@@ -16,7 +16,7 @@ use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::files::OpenFile;
+use crate::files::{OpenFile, check_not_given_up};
 use crate::moves::transfer;
 use crate::union::Union;
 
@@ -76,6 +76,7 @@ fn copy((source, from): (&OpenFile, u64), (target, to): (&OpenFile, u64), len: u
     let source = source.held()?;
     let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
     let (source_fd, target_fd) = (source.fd.as_fd(), target.fd.as_fd());
+    check_not_given_up()?;
     if source.branch.dev() == target.branch.dev() {
         let want = usize::try_from(len).map_or(AT_MOST, |len| len.min(AT_MOST));
         let copied = source.branch.ask_long(|| {

@@ -276,7 +276,7 @@ impl Tree {
             let asked = Moment::now();
             let found = if kind.is_some_and(|kind| kind != Kind::Dir) {
                 match self.stat_in(pool, dir, read.at, &read.name) {
-                    // It may have moved to another branch, or something else has its name by now.
+                    // The file may have moved to another branch, or a directory may have replaced it.
                     Err(error) if error.is_missing() => self.find(pool, dir, &read.name),
                     Ok(stat) if stat.is_dir() => self.find(pool, dir, &read.name),
                     reported => reported.map(|stat| Found::File(read.at, stat)),

@@ -14,10 +14,7 @@ use fsstack_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::inode::Inode;
 
-/// Rounds in which a name is asked for again beside changes of others, before they are kept away.
-const ROUNDS: u32 = 8;
-
-/// The names that the holder of the tree lock is changing. Order: taken and released with any lock held.
+/// The names that the holder of the tree lock is changing.
 #[derive(Debug, Default)]
 pub(crate) struct ChangingNames {
     /// Counts beginnings and ends: odd while a change is under way.
@@ -30,7 +27,7 @@ pub(crate) struct ChangingNames {
 pub(crate) enum MetChange {
     /// Nothing that matters.
     No,
-    /// A change that is over.
+    /// A change that is over, or the beginning or end of one of other names.
     Over,
     /// A change of this name that is under way.
     UnderWay,
@@ -66,17 +63,11 @@ impl ChangingNames {
     }
 
     /// Change that the answer to a question for `name` in `dir` may have met, which was put at `asked`.
-    pub(crate) fn met(&self, asked: u64, round: u32, (dir, name): (&Inode, &CStr)) -> MetChange {
+    pub(crate) fn met(&self, asked: u64, (dir, name): (&Inode, &CStr)) -> MetChange {
         let now = self.now();
         if !now.is_multiple_of(2) && self.names.lock().contains(&hash(dir, name)) {
             return MetChange::UnderWay;
         }
-        if now == asked {
-            MetChange::No
-        } else if round < ROUNDS {
-            MetChange::Over
-        } else {
-            MetChange::UnderWay
-        }
+        if now == asked { MetChange::No } else { MetChange::Over }
     }
 }

@@ -27,6 +27,9 @@ use crate::tree::changing_names::MetChange;
 use crate::tree::clashes::ClashReport;
 use crate::tree::tree_lock::{TreeLock, unless_stuck};
 
+/// Rounds in which a name is asked for again beside changes of names, before it is asked for with the tree lock shared.
+const ROUNDS: u32 = 8;
+
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;
 
@@ -62,15 +65,15 @@ impl Tree {
         loop {
             let (moves, asked) = (self.relocations.load(SeqCst), self.changing_names.now());
             let found = self.find_once(pool, parent, name);
-            // The one who changes names asks before that.
+            // With the tree lock held nobody else changes names.
             if !TreeLock::is_held_here() {
-                match self.changing_names.met(asked, round, (parent, name)) {
+                match self.changing_names.met(asked, (parent, name)) {
                     MetChange::No => {}
-                    MetChange::Over => {
+                    MetChange::Over if round < ROUNDS => {
                         round += 1;
                         continue;
                     }
-                    MetChange::UnderWay => {
+                    MetChange::Over | MetChange::UnderWay => {
                         let _tree_lock = self.tree_lock.read(pool)?;
                         return self.find(pool, parent, name);
                     }

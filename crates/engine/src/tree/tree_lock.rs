@@ -167,7 +167,7 @@ pub(crate) fn unless_stuck<G>(
         return Ok(guard);
     }
     let came = Instant::now();
-    // One that is away with no call inside keeps nobody.
+    // No thread can be stuck in a branch that has no call inside.
     let hangs = |branch: &Arc<Member>| !branch.is_open() && branch.is_stuck();
     let may_be_stuck = || is_stuck() || pool.branches.iter().any(hangs);
     reply_takeover::aside(|| {
