@@ -179,11 +179,12 @@ fn clear(to: &Member, above: BorrowedFd<'_>, name: &CStr) {
                 _ => {}
             }
         }
-        sys::at::rmdir(above, name)
+        let cleared = sys::at::rmdir(above, name);
+        let _not_empty = recover::folder(to).and_then(|folder| sys::at::rmdir(folder.as_fd(), KEPT));
+        recover::leave(to);
+        cleared
     });
     if let Err(error) = cleared {
         tracing::debug!(%error, "part of a copy that was to be set aside is left; fsstack check --prune names it");
     }
-    let _not_empty = recover::folder(to).and_then(|folder| sys::at::rmdir(folder.as_fd(), KEPT));
-    recover::leave(to);
 }

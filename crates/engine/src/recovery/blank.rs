@@ -25,12 +25,15 @@ impl StagedCopy {
     }
 
     pub(crate) fn discard(&self, to: &Member) {
-        if let Ok(folder) = recover::folder(to)
-            && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
-        {
+        // In a permit: the caller may hold locks that others wait for.
+        let cleared = to.ask(|| {
+            let cleared = recover::folder(to).and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
+            recover::leave(to);
+            cleared
+        });
+        if let Err(error) = cleared {
             tracing::debug!(%error, "nothing to clear");
         }
-        recover::leave(to);
     }
 }
 

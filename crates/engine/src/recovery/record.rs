@@ -152,7 +152,7 @@ pub(crate) fn write_as(
     match stored {
         Ok(()) => Ok(written),
         Err(error) => {
-            written.done(on);
+            let _left = written.remove(on, None); // for the next mount, if it must be
             Err(error)
         }
     }
@@ -290,16 +290,21 @@ impl Written {
 
     /// Like [`Self::done`], and what was prepared to replace it is not needed.
     pub(crate) fn done_without(self, on: &Branch, successor: Option<Successor>) {
+        // In a permit: the caller holds locks that others wait for, and is given up if the branch hangs.
+        if let Err(error) = on.ask(|| self.remove(on, successor)) {
+            tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
+        }
+    }
+
+    fn remove(&self, on: &Branch, successor: Option<Successor>) -> Result<(), SysError> {
         let removed = open_folder(on).and_then(|folder| {
             if let Some(successor) = successor {
                 successor.discard(folder.as_fd());
             }
             sys::at::unlink(folder.as_fd(), &self.name)
         });
-        if let Err(error) = removed {
-            tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
-        }
         leave(on);
+        removed
     }
 }
 
