@@ -9,6 +9,8 @@
 
 mod acts;
 mod events;
+mod shown;
+mod take;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,7 +20,8 @@ use fastrand::Rng;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use events::Events;
-use worker::{Worker, tree, within_reach};
+use shown::{changes, tree};
+use worker::{Worker, within_reach};
 
 /// Programs, each in a directory of its own.
 const WORKERS: usize = 3;
@@ -53,6 +56,8 @@ fn from_environment(variable: &str) -> Option<u64> {
 
 /// Compares for the time that is set, with `options` and what `events` lets happen.
 fn compare(options: &[&str], events: Events) {
+    // Each act says which rights an object gets.
+    rustix::process::umask(rustix::fs::Mode::empty());
     let seconds = from_environment("FSSTACK_COMPARE").unwrap_or(8);
     let ends = Instant::now() + Duration::from_secs(seconds);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -77,11 +82,13 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     if events.full_branch {
         pool.branch(BRANCHES[0]).fill_until_free(MiB(2));
     }
-    let local = tempfile::tempdir().unwrap();
+    // A file system of the same kind.
+    let reference = lab::pool().xfs_branch("local", MiB(600)).mount();
+    let local = reference.branch("local").path();
     let about = format!("FSSTACK_COMPARE_SEED={seed} ({chosen})");
     eprintln!("{about}");
     let tops: Vec<_> = (0..WORKERS)
-        .map(|n| [local.path().to_owned(), pool.path().to_owned()].map(|top| top.join(n.to_string())))
+        .map(|n| [local.to_owned(), pool.path().to_owned()].map(|top| top.join(n.to_string())))
         .collect();
     let (ended, away) = (AtomicBool::new(false), AtomicBool::new(false));
     let wrong: Vec<Option<String>> = std::thread::scope(|scope| {
@@ -115,6 +122,11 @@ fn same_at_the_end(pool: &mut Pool, tops: &[[std::path::PathBuf; 2]], about: &st
         for [local, pool] in tops {
             let (expected, found) = (tree(local).unwrap(), within_reach(pool).unwrap());
             assert_eq!(expected, found, "{about}: {when}");
+            // A program does the same in the pool first: what looks younger there was not changed by it.
+            let (expected, found) = (changes(local).unwrap(), changes(pool).unwrap());
+            let younger = found.iter().filter(|(name, at)| expected.get(*name).is_none_or(|most| *at > most));
+            let younger: Vec<_> = younger.map(|(name, at)| (name, at, expected.get(name))).collect();
+            assert!(younger.is_empty(), "{about}: {when}: {younger:?}");
         }
         let began = Instant::now();
         loop {

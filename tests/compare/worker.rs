@@ -1,9 +1,9 @@
 //! A program, and its comparison of the pool with a local disk.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -12,8 +12,10 @@ use fastrand::Rng;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use crate::acts::{Act, SLOTS, attributes, digest, mark};
+use crate::acts::{Act, SLOTS, USERS};
 use crate::events::{Events, now};
+use crate::shown::tree;
+use crate::take::{Opened, acting_as};
 
 /// Longest time for which a branch is away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -28,7 +30,9 @@ const SHOWN: usize = 100;
 pub(crate) struct Worker {
     /// The local directory, and that of the pool.
     tops: [PathBuf; 2],
-    open: [[Option<File>; SLOTS]; 2],
+    open: [Opened; 2],
+    /// The users who opened the files.
+    openers: [u32; SLOTS],
     dice: Rng,
     events: Events,
     done: Vec<String>,
@@ -39,8 +43,12 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(tops: [PathBuf; 2], dice: Rng, events: Events) -> Self {
-        tops.iter().for_each(|top| fs::create_dir_all(top).unwrap());
-        Self { tops, open: Default::default(), dice, events, done: Vec::new(), good: 0, out_of_reach: 0 }
+        for top in &tops {
+            fs::create_dir_all(top).unwrap();
+            fs::set_permissions(top, Permissions::from_mode(0o777)).unwrap();
+        }
+        let (open, openers) = Default::default();
+        Self { tops, open, openers, dice, events, done: Vec::new(), good: 0, out_of_reach: 0 }
     }
 
     /// Works until `ended`, but makes [`LEAST`] calls, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
@@ -54,30 +62,31 @@ impl Worker {
             if self.is_left_out(&act) {
                 continue;
             }
-            let answer = act.take(&self.tops[1], &mut self.open[1]);
+            let user = self.user_of(&act);
+            let answer = self.take(1, user, &act);
             let wrong = match answer {
                 Err(error) if self.events.lose_branches && is_out_of_reach(&error) => {
                     self.out_of_reach += 1;
-                    self.done_or_not(&act)
+                    self.done_or_not(user, &act)
                 }
                 // The new name may need room in its directory.
                 Err(error) if self.events.full_branch && act.is_rename() && is_full(&error) => None,
+                // The kernel may still know a set-id bit that a write has cleared (docs/limits.md).
+                Err(error) if user != 0 && act.is_link() && error.kind() == io::ErrorKind::PermissionDenied => None,
                 answer => {
-                    let expected = act.take(&self.tops[0], &mut self.open[0]);
+                    let expected = self.take(0, user, &act);
                     self.good += u32::from(answer.is_ok());
-                    let same = shown(&expected) == shown(&answer);
-                    (!same).then(|| format!("expected {}, found {}", shown(&expected), shown(&answer)))
+                    let [expected, found] = [expected, answer].map(|answer| shown(&answer));
+                    (expected != found).then(|| format!("expected {expected}, found {found}"))
                 }
             };
-            self.done.push(format!("{act:?}"));
+            self.done.push(format!("{user}: {act:?}"));
             if let Some(wrong) = wrong {
                 let last = &self.done[self.done.len().saturating_sub(SHOWN)..];
                 let top = self.tops[1].display();
                 let step = self.done.len();
-                return Some(format!(
-                    "{}: step {step} in {top}, {act:?}: {wrong}; the last: {last:#?}",
-                    now()
-                ));
+                let now = now();
+                return Some(format!("{now}: step {step} in {top}, {user}: {act:?}: {wrong}; the last: {last:#?}"));
             }
         }
         let Self { done, good, out_of_reach, .. } = self;
@@ -86,11 +95,26 @@ impl Worker {
         None
     }
 
+    /// Does `act` as `user` on the local disk (0) or in the pool (1).
+    fn take(&mut self, which: usize, user: u32, act: &Act) -> io::Result<String> {
+        acting_as(user, || act.take(&self.tops[which], &mut self.open[which]))
+    }
+
+    /// The user who does `act`: any one, but that who opened the file it works with, as the kernel does not tell the daemon
+    /// of others who write by passthrough (docs/limits.md).
+    fn user_of(&mut self, act: &Act) -> u32 {
+        let user = USERS[self.dice.usize(..USERS.len())];
+        if let Some(slot) = act.opens() {
+            self.openers[slot] = user;
+        }
+        act.file_in_use().map_or(user, |slot| self.openers[slot])
+    }
+
     /// Whether `act` may have another answer than on a local disk.
     fn is_left_out(&self, act: &Act) -> bool {
         if self.events.lose_branches {
             // It may take effect later, or by half.
-            return act.is_of_an_open_file() || matches!(act, Act::Write(..));
+            return act.is_of_what_is_open() || matches!(act, Act::Write(..) | Act::OpenNew(..));
         }
         // It may be EIO where the daemon dies (docs/operate.md).
         let exchanges = matches!(act, Act::RenameWith(.., flags) if *flags == RenameFlags::EXCHANGE);
@@ -98,7 +122,7 @@ impl Worker {
             return true;
         }
         let has_no_name = |slot: usize| {
-            self.open[0][slot].as_ref().is_some_and(|file| file.metadata().unwrap().nlink() == 0)
+            self.open[0].files[slot].as_ref().is_some_and(|file| file.metadata().unwrap().nlink() == 0)
         };
         // Files without a name, with two, or that get an attribute do not leave a full branch.
         self.events.full_branch
@@ -106,12 +130,15 @@ impl Worker {
     }
 
     /// `act` failed as a branch is away: when it is back, it was done or was not.
-    fn done_or_not(&mut self, act: &Act) -> Option<String> {
+    fn done_or_not(&mut self, user: u32, act: &Act) -> Option<String> {
+        if let Act::OpenDir(slot, _) = act {
+            self.open.iter_mut().for_each(|open| open.dirs[*slot] = None);
+        }
         if act.only_asks() {
             return None;
         }
-        if let Act::Open(slot, _) | Act::OpenUnnamed(slot) = act {
-            self.open.iter_mut().for_each(|open| open[*slot] = None);
+        if let Some(slot) = act.opens() {
+            self.open.iter_mut().for_each(|open| open.files[slot] = None);
         }
         let found = match within_reach(&self.tops[1]) {
             Ok(found) => found,
@@ -121,7 +148,7 @@ impl Worker {
         if found == before {
             return None;
         }
-        let expected = act.take(&self.tops[0], &mut self.open[0]);
+        let expected = self.take(0, user, act);
         let after = tree(&self.tops[0]).unwrap();
         (found != after).then(|| {
             let differ =
@@ -129,14 +156,6 @@ impl Worker {
             let lacks = after.keys().filter(|path| !found.contains_key(*path)).collect::<Vec<_>>();
             format!("half done ({}): differ {differ:?}, missing {lacks:?}", shown(&expected))
         })
-    }
-}
-
-/// Like [`mark`]; nothing where there is none.
-fn mark_or_none(path: &Path) -> io::Result<String> {
-    match mark(path) {
-        Err(error) if error.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => Ok(String::new()),
-        mark => mark,
     }
 }
 
@@ -152,6 +171,10 @@ fn is_full(error: &io::Error) -> bool {
 fn shown(answer: &io::Result<String>) -> String {
     match answer {
         Ok(answer) => format!("{answer:?}"),
+        // A directory in the way is told by either (POSIX, rename).
+        Err(error) if error.raw_os_error() == Some(Errno::NOTEMPTY.raw_os_error()) => {
+            io::Error::from(Errno::EXIST).to_string()
+        }
         Err(error) => error.to_string(),
     }
 }
@@ -167,30 +190,4 @@ pub(crate) fn within_reach(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> 
             found => return found,
         }
     }
-}
-
-/// The tree below `top`: attributes, contents, extended attributes.
-pub(crate) fn tree(top: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
-    let mut found = BTreeMap::new();
-    let mut dirs = vec![top.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            let stat = fs::symlink_metadata(&path)?;
-            let mut node = attributes(&stat)?;
-            if stat.is_dir() {
-                node = format!("{node}, {}", mark_or_none(&path)?);
-                dirs.push(path.clone());
-            } else if stat.is_symlink() {
-                node = format!("{node}, {}", fs::read_link(&path)?.display());
-            } else {
-                node = format!("{node}, {}, {}", digest(&fs::read(&path)?), mark_or_none(&path)?);
-            }
-            let name = path.strip_prefix(top).unwrap().to_owned();
-            if let Some(twice) = found.insert(name, node) {
-                return Err(io::Error::other(format!("{} is listed twice: {twice}", path.display())));
-            }
-        }
-    }
-    Ok(found)
 }
