@@ -122,6 +122,9 @@ fn same_at_the_end(pool: &mut Pool, tops: &[[std::path::PathBuf; 2]], about: &st
         for [local, pool] in tops {
             let (expected, found) = (tree(local).unwrap(), within_reach(pool).unwrap());
             assert_eq!(expected, found, "{about}: {when}");
+            if about.contains("page-cache=writeback") {
+                continue; // the kernel writes later
+            }
             // A program does the same in the pool first: what looks younger there was not changed by it.
             let (expected, found) = (changes(local).unwrap(), changes(pool).unwrap());
             let younger = found.iter().filter(|(name, at)| expected.get(*name).is_none_or(|most| *at > most));

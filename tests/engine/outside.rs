@@ -1,10 +1,14 @@
 //! Out-of-band changes: never a wrong file, and the next lookup sees the change.
 
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fsstack_engine::Caller;
 use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, OFlags};
 
-use crate::test_bed::{TestBed, wary};
+use crate::test_bed::{TestBed, buf, wary};
 
 fn pool() -> TestBed {
     TestBed::with(&[ReadWrite, ReadWrite], wary())
@@ -241,4 +245,31 @@ fn a_listing_goes_on_where_the_first_copy_was_removed() {
         assert!(rows.iter().any(|row| row.name == "film"), "from {cookie}: {rows:?}");
         pool.put_dir(0, "d");
     }
+}
+
+/// Whatever climbs from a directory to the root would not end: a thread used up memory without a bound.
+#[test]
+fn a_directory_that_was_put_below_its_own_subdirectory_does_not_lie_in_itself() {
+    let pool = pool();
+    pool.put(0, "u/a/b/film", "x");
+    let (a, b) = (pool.ino("u/a"), pool.ino("u/a/b"));
+    pool.names("u/a/b");
+    std::fs::rename(pool.on(0, "u/a/b"), pool.on(0, "u/b")).unwrap();
+    std::fs::rename(pool.on(0, "u/a"), pool.on(0, "u/b/a")).unwrap();
+    assert_eq!(pool.union.lookup(b, buf("a").as_name()).unwrap().ino, a);
+    let (ended, ends) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let made = pool.union.create(b, buf("new").as_name(), 0o644, OFlags::RDWR, Caller::DAEMON);
+            ended.send(made).unwrap();
+        });
+        let made = ends.recv_timeout(Duration::from_secs(60));
+        // The thread could not be ended otherwise.
+        let made = made.unwrap_or_else(|_| std::process::abort()).unwrap();
+        pool.union.release(made.opened.handle);
+        pool.union.forget(made.entry.ino, 1);
+        pool.union.forget(a, 1);
+    });
+    assert_eq!(pool.ino("u/b/a"), a);
+    assert!(pool.names("u/b").contains(&"new".to_owned()));
 }

@@ -45,6 +45,8 @@ pub const BUDGET: u8 = 45;
 pub const SPACE: u8 = 46;
 /// Large files with reserved space on a branch.
 pub const AWAITED: u8 = 47;
+/// Names of directories, of which one is noted at a time.
+pub const DIR_NAMES: u8 = 49;
 /// Names of an inode and the branches that have it.
 pub const INODE: u8 = 50;
 /// Calls inside a branch, and callers that wait for a permit.

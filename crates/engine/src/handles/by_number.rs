@@ -343,7 +343,7 @@ impl Tree {
         let ResolvedNumber::Dir(found) = self.resolve_number(pool, dir.id.ino)? else {
             return Err(OpError::STALE);
         };
-        if found.id != dir.id || is_below(&found.parent, dir) {
+        if found.id != dir.id || found.parent.lies_in(dir) {
             return Err(OpError::STALE);
         }
         dir.update_copies(&found.copies);
@@ -385,20 +385,6 @@ impl Tree {
                 Ok(file)
             }
             ResolvedNumber::File(_) | ResolvedNumber::Dir(_) => Err(OpError::STALE),
-        }
-    }
-}
-
-/// A directory never lies in itself: inodes that say so are of two moments.
-fn is_below(inode: &Arc<Inode>, dir: &Inode) -> bool {
-    let mut at = inode.clone();
-    loop {
-        if at.id == dir.id {
-            return true;
-        }
-        match at.name() {
-            Some(name) => at = name.parent,
-            None => return false,
         }
     }
 }
