@@ -71,6 +71,52 @@ fn dd_writes_direct_appending_and_synchronous() {
     }
 }
 
+/// The kernel sends each write as several requests, without waiting for their answers.
+#[test]
+fn large_direct_appends_keep_their_order() {
+    needs!(mounting(), loops());
+    for way in ways() {
+        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
+        pool.remount_with(way);
+        sh(
+            pool.path(),
+            "seq 9000000 > model; truncate -s 64M model; : > appended
+             dd if=model of=appended bs=16M oflag=append,direct conv=notrunc status=none; cmp model appended",
+        );
+    }
+}
+
+/// A write that clears a set-id bit goes past the pages that the kernel writes later, and so does a direct one.
+#[test]
+fn appends_past_pages_that_are_written_later_go_to_the_end() {
+    needs!(mounting(), loops(), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
+        pool.remount_with(way);
+        sh(
+            pool.path(),
+            "python3 - <<'EOF'
+import os
+fd = os.open('file', os.O_RDWR | os.O_CREAT | os.O_APPEND)
+os.fchmod(fd, 0o4777)
+for byte in b'ab':
+    os.write(fd, bytes([byte]) * 3000)
+if os.fork() == 0:
+    os.setuid(65534)
+    os.write(fd, b'c' * 3000)
+    os._exit(0)
+os.wait()
+os.write(fd, b'd' * 3000)
+os.system('dd if=/dev/zero of=file bs=4096 count=1 oflag=append,direct conv=notrunc status=none')
+os.write(fd, b'e' * 3000)
+os.close(fd)
+found = open('file', 'rb').read()
+assert found == b''.join(bytes([byte]) * 3000 for byte in b'abcd') + bytes(4096) + b'e' * 3000, len(found)
+EOF",
+        );
+    }
+}
+
 #[test]
 fn two_programs_append_to_one_file_and_no_line_is_lost() {
     needs!(mounting());

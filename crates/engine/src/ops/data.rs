@@ -1,6 +1,9 @@
 //! Reading and writing by the stacked path, allocating, and finding holes.
 
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::caller::{Caller, UNKNOWN, taking_space};
@@ -8,7 +11,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::Handle;
 use fsstack_sys::file::WriteFlags;
-use fsstack_sys::{self as sys, Errno};
+use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::files::route::{Route, Writer};
 use crate::files::{OpenFile, Sync};
@@ -20,6 +23,10 @@ use crate::union::Union;
 
 /// Modes of fallocate(2) that take no space: FALLOC_FL_PUNCH_HOLE, _COLLAPSE_RANGE and _INSERT_RANGE.
 const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
+
+/// How long an append waits at most, and at a time, for the bytes before it.
+const EARLY_APPEND_PAUSES: u32 = 500;
+const EARLY_APPEND_PAUSE: Duration = Duration::from_millis(1);
 
 /// The part of a file that [`Union::seek`] looks for.
 pub use fsstack_sys::file::Whence;
@@ -148,23 +155,20 @@ impl Union {
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
         // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
-        // another host. The branch appends under its own lock.
-        let how = flags_of(sync, terms.appends);
+        // another host. The branch appends under its own lock. A kernel that holds writes back knows more than the branch.
+        let appends = terms.appends && self.tree.pool.load().settings.page_cache != PageCache::WriteBack;
+        let how = flags_of(sync, appends);
+        let early = EarlyAppend::default();
         let uid = open.writer.map_or(UNKNOWN, Writer::user);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch();
-            let refreshes = terms.appends && branch.is_remote();
             let write = || {
                 open.file.ask_to_write(uid, sync, |fd| {
-                    if refreshes {
-                        // A remote branch's client appends at the size that it has kept, until it asks the server.
-                        sys::at::stat_now(fd)?;
-                    }
-                    if terms.appends && done == 0 && slots::is_noted() {
-                        slots::acts(sys::at::stat_fd(fd)?.size);
+                    if appends && done == 0 && early.comes_before(size_at(fd, branch.is_remote())?, at) {
+                        return Ok(0);
                     }
                     sys::file::write_at_flags(fd, rest, at, how)
                 })
@@ -180,6 +184,7 @@ impl Union {
                 }
             };
             match written {
+                Ok(0) if early.waits() => {}
                 Ok(0) => break,
                 Ok(count) => done += count,
                 // A quota may be exceeded on every branch: not round and round.
@@ -278,6 +283,41 @@ impl Union {
             }
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
+    }
+}
+
+/// The size of a file that is about to grow. A remote branch's client appends at the size that it has kept, until it asks the
+/// server.
+fn size_at(fd: BorrowedFd<'_>, is_remote: bool) -> Result<u64, SysError> {
+    Ok(if is_remote { sys::at::stat_now(fd) } else { sys::at::stat_fd(fd) }?.size)
+}
+
+/// An append that the kernel puts behind the end of the file. It sends a large asynchronous one as several requests without
+/// waiting for their answers, and another thread may be slower with an earlier one.
+#[derive(Debug, Default)]
+struct EarlyAppend {
+    is_early: Cell<bool>,
+    waited: Cell<u32>,
+}
+
+impl EarlyAppend {
+    /// Whether a write at `offset` has to wait, as the file has only `size` bytes yet. (If they do not come, others have cut the file.)
+    fn comes_before(&self, size: u64, offset: u64) -> bool {
+        self.is_early.set(size < offset && self.waited.get() < EARLY_APPEND_PAUSES);
+        if !self.is_early.get() && slots::is_noted() {
+            slots::acts(size);
+        }
+        self.is_early.get()
+    }
+
+    /// Waits if it has to. False: it had not.
+    fn waits(&self) -> bool {
+        if !self.is_early.replace(false) {
+            return false;
+        }
+        self.waited.set(self.waited.get() + 1);
+        std::thread::sleep(EARLY_APPEND_PAUSE);
+        true
     }
 }
 
