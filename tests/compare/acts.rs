@@ -156,7 +156,12 @@ impl Act {
     pub(crate) fn only_asks(&self) -> bool {
         matches!(
             self,
-            Self::Readlink(_) | Self::Xattr(_) | Self::Stat(_) | Self::List(_) | Self::Read(_) | Self::OpenDir(..)
+            Self::Readlink(_)
+                | Self::Xattr(_)
+                | Self::Stat(_)
+                | Self::List(_)
+                | Self::Read(_)
+                | Self::OpenDir(..)
         )
     }
 

@@ -1,4 +1,4 @@
-//! What shows of files, in words that are the same on every file system.
+//! Descriptions of files, in words that are the same on every file system.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

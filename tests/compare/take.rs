@@ -17,7 +17,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::acts::{Act, SLOTS, USERS};
 use crate::shown::{MARK, attributes, attributes_at, digest, list, list_open, mark};
 
-/// What a program holds open.
+/// Files and directories that a program holds open.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     pub(crate) files: [Option<File>; SLOTS],
@@ -85,7 +85,9 @@ impl Act {
             Self::Symlink(target, name) => symlink(target, at(name))?,
             Self::Readlink(name) => return Ok(fs::read_link(at(name))?.display().to_string()),
             Self::Special(name, kind) => special(&at(name), *kind)?,
-            Self::Create(name, mode) => drop(opens().write(true).create_new(true).mode(*mode).open(at(name))?),
+            Self::Create(name, mode) => {
+                drop(opens().write(true).create_new(true).mode(*mode).open(at(name))?)
+            }
             Self::Write(name, byte, size) => {
                 let mut file = opens().write(true).create(true).truncate(true).open(at(name))?;
                 file.write_all(&vec![*byte; *size])?;
@@ -136,7 +138,9 @@ impl Act {
                 files[*slot] = Some(options.read(true).write(true).open(top)?);
             }
             Self::CloseOpen(slot) => (files[*slot], dirs[*slot]) = (None, None),
-            Self::CopyRange(from, to, offset, size) => return copy_range(files, (*from, *to), *offset, *size),
+            Self::CopyRange(from, to, offset, size) => {
+                return copy_range(files, (*from, *to), *offset, *size);
+            }
             Self::OpenDir(slot, name) => dirs[*slot] = Some(File::open(at(name))?),
             Self::RenameIn(from, old, to, new) => {
                 if let (Some(from), Some(to)) = (&dirs[*from], &dirs[*to]) {

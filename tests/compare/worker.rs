@@ -72,7 +72,11 @@ impl Worker {
                 // The new name may need room in its directory.
                 Err(error) if self.events.full_branch && act.is_rename() && is_full(&error) => None,
                 // The kernel may still know a set-id bit that a write has cleared (docs/limits.md).
-                Err(error) if user != 0 && act.is_link() && error.kind() == io::ErrorKind::PermissionDenied => None,
+                Err(error)
+                    if user != 0 && act.is_link() && error.kind() == io::ErrorKind::PermissionDenied =>
+                {
+                    None
+                }
                 answer => {
                     let expected = self.take(0, user, &act);
                     self.good += u32::from(answer.is_ok());
@@ -86,7 +90,9 @@ impl Worker {
                 let top = self.tops[1].display();
                 let step = self.done.len();
                 let now = now();
-                return Some(format!("{now}: step {step} in {top}, {user}: {act:?}: {wrong}; the last: {last:#?}"));
+                return Some(format!(
+                    "{now}: step {step} in {top}, {user}: {act:?}: {wrong}; the last: {last:#?}"
+                ));
             }
         }
         let Self { done, good, out_of_reach, .. } = self;
@@ -171,7 +177,7 @@ fn is_full(error: &io::Error) -> bool {
 fn shown(answer: &io::Result<String>) -> String {
     match answer {
         Ok(answer) => format!("{answer:?}"),
-        // A directory in the way is told by either (POSIX, rename).
+        // Either says that a directory is in the way (POSIX, rename).
         Err(error) if error.raw_os_error() == Some(Errno::NOTEMPTY.raw_os_error()) => {
             io::Error::from(Errno::EXIST).to_string()
         }

@@ -247,7 +247,7 @@ fn a_listing_goes_on_where_the_first_copy_was_removed() {
     }
 }
 
-/// Whatever climbs from a directory to the root would not end: a thread used up memory without a bound.
+/// A climb from a directory to the root would not end: a thread used up memory without a bound.
 #[test]
 fn a_directory_that_was_put_below_its_own_subdirectory_does_not_lie_in_itself() {
     let pool = pool();

@@ -117,3 +117,56 @@ fn a_synced_write_that_was_given_up_on_its_way_writes_nothing_later() {
     until("the branch answers", || fs::metadata(pool.at("d")).is_ok());
     assert_eq!(pool.read("d/file"), b"newer");
 }
+
+/// Two branches have the directory `d`, and `b` the files `d/file` and `d/aside`.
+fn in_two_copies() -> Pool {
+    let mut pool = described().unmounted();
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
+    }
+    for name in ["d/file", "d/aside"] {
+        fs::write(pool.branch("b").path().join(name), "older").unwrap();
+    }
+    pool.remount();
+    // The files and their directory are known.
+    assert_eq!(pool.read("d/file"), b"older");
+    assert_eq!(pool.read("d/aside"), b"older");
+    pool
+}
+
+#[track_caller]
+fn newer_content_stays(pool: &Pool) {
+    until("the branch answers", || fs::metadata(pool.at("d")).is_ok());
+    // The rename of a directory waits for other changes of names.
+    until("a directory is made", || fs::create_dir(pool.at("other")).is_ok());
+    until("it is renamed", || fs::rename(pool.at("other"), pool.at("renamed")).is_ok());
+    assert_eq!(pool.read("d/file"), b"newer");
+}
+
+/// It hangs as `a` is asked for a file of that name.
+#[test]
+fn a_removal_that_was_given_up_on_its_way_removes_no_newer_file() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = in_two_copies();
+    let opened = OpenOptions::new().write(true).truncate(true).open(pool.at("d/file")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    assert_eq!(fs::remove_file(pool.at("d/file")).unwrap_err().raw_os_error(), Some(5));
+    opened.write_all_at(b"newer", 0).unwrap();
+    opened.sync_all().unwrap();
+    drop((opened, frozen));
+    newer_content_stays(&pool);
+}
+
+#[test]
+fn a_rename_that_was_given_up_on_its_way_replaces_no_newer_file() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = in_two_copies();
+    let opened = OpenOptions::new().write(true).truncate(true).open(pool.at("d/file")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let renamed = fs::rename(pool.at("d/aside"), pool.at("d/file"));
+    assert_eq!(renamed.unwrap_err().raw_os_error(), Some(5));
+    opened.write_all_at(b"newer", 0).unwrap();
+    opened.sync_all().unwrap();
+    drop((opened, frozen));
+    newer_content_stays(&pool);
+}

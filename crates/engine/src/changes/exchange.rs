@@ -9,11 +9,13 @@ use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
 use crate::changes::names::{End, Half, begin, check_exchangeable, finish, has_no_links, note};
+use crate::files::check_not_given_up;
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
+use crate::tree::unsynced_dirs::NameEvent;
 
 impl Tree {
     /// Each of the two names gets what the other had, branch by branch.
@@ -48,6 +50,7 @@ impl Tree {
             (None, object) => (at, object.unwrap_or_default(), Act::StepBack),
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
+        check_not_given_up()?;
         let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(a.dir, a.name), (b.dir, b.name)]));
@@ -133,20 +136,22 @@ impl Tree {
         }
         if let Err(error) = self.rename_copy(pool, x, y, at_x, RenameFlags::NOREPLACE) {
             let back = RenameFlags::NOREPLACE;
-            let undone = match linked {
+            // In a permit: a branch that hangs meanwhile refuses, and the record stays.
+            let undone = branch.ask(|| match linked {
                 Ok(()) => sys::at::unlink(x_fd.as_fd(), x.name),
                 Err(_) => sys::at::rename_if_free(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
-            };
+            });
             return Err(Half::left(error, note(undone, x.name)));
         }
         if linked.is_err() {
             return Ok(());
         }
         let unlinked = branch.ask(|| sys::at::unlink(y_fd.as_fd(), y.name));
-        [x, y].iter().for_each(|end| self.catalogue_name(pool, at_y, (end.dir, end.name)));
+        self.changed(pool, at_y, (y.dir, y.name), NameEvent::Renamed);
+        self.changed(pool, at_y, (x.dir, x.name), NameEvent::Came);
         unlinked.or_else(|error| {
             self.rename_copy(pool, y, x, at_x, RenameFlags::empty()).map_err(Half::stuck)?;
-            let stuck = note(sys::at::unlink(x_fd.as_fd(), x.name), x.name);
+            let stuck = note(branch.ask(|| sys::at::unlink(x_fd.as_fd(), x.name)), x.name);
             Err(Half::left(error, stuck))
         })
     }

@@ -13,6 +13,7 @@ use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
 use crate::changes::names::{End, Half, begin, finish, has_no_links, note};
+use crate::files::check_not_given_up;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
@@ -41,6 +42,7 @@ impl Tree {
         let replaced = Object::to_go(&self.stat_in(pool, to.dir, other, to.name)?);
         let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
         let parts = [(other, replaced, Act::Remove), (at, moved, Act::There)];
+        check_not_given_up()?;
         let record = begin(pool, from, to, &parts);
         let fds = (&*from_fd, &*to_fd);
         let done = match is_earlier {
@@ -73,8 +75,7 @@ impl Tree {
         let linked = match linked {
             Err(error) if has_no_links(error) => {
                 // No hard links here: out of sight for a moment.
-                let how = RenameFlags::NOREPLACE;
-                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, how))?;
+                branch.ask(|| rename_to_free((from_fd, from), (to_fd, to)))?;
                 false
             }
             linked => linked.map(|()| true)?,
@@ -82,12 +83,11 @@ impl Tree {
         let gone =
             self.sync_copy(pool, to.dir, at).and_then(|()| self.unlink_on(pool, to.dir, to.name, other));
         if let Err(error) = gone {
-            let back = RenameFlags::NOREPLACE;
-            let undone = if linked {
-                sys::at::unlink(to_fd.as_fd(), to.name)
-            } else {
-                sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
-            };
+            // In a permit: a branch that hangs meanwhile refuses, and the record stays.
+            let undone = branch.ask(|| match linked {
+                true => sys::at::unlink(to_fd.as_fd(), to.name),
+                false => rename_to_free((to_fd, to), (from_fd, from)),
+            });
             return Err(Half::left(error, note(undone, to.name)));
         }
         let synced = self.sync_copy(pool, to.dir, other);
@@ -114,12 +114,19 @@ impl Tree {
             // It may be gone, its answer being lost: the name must not go too. What is left of it is hidden.
             Err(error) if error.is_fault() && synced.is_ok() => Err(Half::done(error)),
             Err(error) => {
-                let back = RenameFlags::NOREPLACE;
-                let undone =
-                    branch.ask(|| sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back));
+                let undone = branch.ask(|| rename_to_free((to_fd, to), (from_fd, from)));
                 Err(Half::left(error, note(undone, to.name)))
             }
             Ok(()) => self.sync_copy(pool, to.dir, other).map_err(Half::done),
         }
     }
+}
+
+/// Renames to a name that is free, also where the file system knows no rename that takes no name away.
+fn rename_to_free(
+    (from_fd, from): (&DirFd, End<'_>),
+    (to_fd, to): (&DirFd, End<'_>),
+) -> Result<(), sys::SysError> {
+    let how = RenameFlags::NOREPLACE;
+    sys::at::rename_if_free(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, how)
 }

@@ -413,7 +413,7 @@ impl OpenFile {
         } else {
             (placed.access, placed.object) = (access, OnceLock::new());
             let gone = std::mem::replace(&mut placed.fd, fd);
-            self.set_noatime_again(&placed);
+            self.set_noatime_again(&placed.branch, &placed);
             ClosedFd { fd: gone, is_new }
         };
         Ok((placed.branch.branch().clone(), gone))

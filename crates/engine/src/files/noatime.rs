@@ -90,14 +90,14 @@ impl OpenFile {
         }
     }
 
-    /// Another descriptor is in its place: the second one, which is on what was there before, goes.
-    pub(crate) fn set_noatime_again(&self, placed: &BranchFile) {
+    /// Another descriptor is in its place: the second one, which is on what was there `before`, goes.
+    pub(crate) fn set_noatime_again(&self, before: &Branch, placed: &BranchFile) {
         let (is_noatime, noatime_fd) = {
             let mut state = self.noatime.state.lock();
             (state.is_noatime, state.noatime_fd.take())
         };
         if let Some(noatime_fd) = noatime_fd {
-            placed.branch.dispose(noatime_fd.on.1, noatime_fd);
+            before.dispose(noatime_fd.on.1, noatime_fd);
         }
         if is_noatime {
             set_noatime(placed, true);

@@ -192,7 +192,7 @@ impl Moves {
         ask_for_late_errors(file, moving);
         file.is_synced();
         let gone = placed.arrive(mount_root, fd, Access::Write);
-        file.set_noatime_again(placed);
+        file.set_noatime_again(&moving.from, placed);
         gone
     }
 

@@ -23,6 +23,7 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
 use crate::changes::names::{End, Half, begin, check_dir_replaceable, check_replaceable, finish, own_kind};
+use crate::files::check_not_given_up;
 use crate::handles::removed::NameRemoval;
 use crate::inode::{Inode, InodeName};
 use crate::kept::slots;
@@ -62,7 +63,10 @@ impl Union {
             let _create_guard_too =
                 if too { Some(self.tree.create_guard(&pool, to.dir, to.name)?) } else { None };
             slots::acts(0);
-            self.tree.exchange(&pool, from, to)?;
+            let exchanged = self.tree.exchange(&pool, from, to);
+            // A lookup in the middle of it may have found neither.
+            [from, to].iter().for_each(|end| end.dir.has_new(end.name));
+            exchanged?;
             self.tree.sync_changed(&pool, from.dir)?;
             return self.tree.sync_changed(&pool, to.dir);
         }
@@ -85,8 +89,11 @@ impl Union {
                 None => Ok((None, self.tree.rename_dir(&pool, from, to, flags))),
             }
         });
-        // Whatever was answered: the name may be there.
+        // Whatever was answered: the name may be there. One that was renamed back may have been found missing.
         to.dir.has_new(to.name);
+        if !matches!(renamed, Ok((_, Ok(())))) {
+            from.dir.has_new(from.name);
+        }
         let (at, renamed) = renamed?;
         renamed?;
         let known = self.tree.known(to.dir, to.name);
@@ -120,7 +127,6 @@ impl Union {
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
-        let branch = pool.branch(at);
         let hidden = self.tree.hidden(pool, from, at)?;
         let look_again = || {
             self.tree.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
@@ -145,8 +151,7 @@ impl Union {
         if self.tree.same_object(pool, from, at, &targets)? {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
-        let from_fd = self.tree.dirfd(pool, from.dir, at)?;
-        let to_fd = self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
+        self.tree.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
         // One that is missing was moved out of band: what counts as hidden is the file.
         check_replaceable(&self.tree, pool, (from, at), to, (&hidden, &targets))
             .map_err(|error| if error.is_missing() && !hidden.is_empty() { look_again() } else { error })?;
@@ -170,8 +175,8 @@ impl Union {
                 self.tree.rename_over(pool, from, to, at, other)?;
             }
             None => {
-                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
-                self.tree.both_changed(pool, at, from, to);
+                check_not_given_up()?;
+                self.tree.rename_copy(pool, from, to, at, flags)?;
             }
         }
         self.tree.moved(pool, known, from, to, at, replaced.zip(removal));
@@ -347,6 +352,7 @@ impl Tree {
             .collect();
         let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
         let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
+        check_not_given_up()?;
         let record = if parts.len() > 1 { begin(pool, from, to, &parts) } else { None };
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(from.dir, from.name), (to.dir, to.name)]));
@@ -393,7 +399,7 @@ impl Tree {
         for (at, _) in extra {
             let fd = self.dirfd(pool, to.dir, *at);
             let gone = fd.and_then(|fd| pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name)));
-            self.catalogue_name(pool, *at, (to.dir, to.name));
+            self.changed(pool, *at, (to.dir, to.name), NameEvent::Went);
             if let Err(error) = gone {
                 // This copy of the target is left, so the target still is.
                 let back: Vec<BranchIx> = copies.iter().rev().copied().collect();

@@ -14,7 +14,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use smallvec::SmallVec;
 
 use crate::answer::Attr;
-use crate::files::SET_ID;
+use crate::files::{SET_ID, check_not_given_up};
 use crate::inode::{AttributeGuard, Inode};
 use crate::ops::open::strip_fd;
 use crate::pool::Pool;
@@ -157,10 +157,15 @@ impl Union {
                 let cut = || file.change(CallKind::Long, truncate);
                 self.with_room(inode, file, || size, cut)
             }
-            Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => pin.ask_long(pool, |fd| {
-                let fd = pool.branch(*at).past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))?;
-                truncate(fd.as_fd())
-            }),
+            Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => {
+                let branch = pool.branch(*at);
+                let fd = pin.ask_long(pool, |fd| {
+                    branch.past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))
+                })?;
+                // Its open may have hung, and its program may have written since.
+                check_not_given_up()?;
+                branch.ask_long(|| truncate(fd.as_fd()))
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use smallvec::SmallVec;
 
+use crate::files::check_not_given_up;
 use crate::inode::Inode;
 use crate::kept::slots;
 use crate::member::Member;
@@ -279,6 +280,8 @@ impl Tree {
             return Err(OpError::MISSING); // checked before: it has none
         }
         let fd = self.dirfd(pool, parent, at)?;
+        // Another branch may have hung before: its program may have written the file anew since.
+        check_not_given_up()?;
         match branch.ask(|| remove(fd.as_fd(), name)) {
             // A read-only mount refuses before it looks for the name.
             Err(error) if error.errno() == Errno::ROFS => {
