@@ -41,7 +41,7 @@ pub enum Kind {
     Gluster(Volume),
     /// A FUSE mount of mergerfs over a plain directory beside it: its daemon can be killed and frozen.
     Served,
-    /// The same with inode numbers that do not change when it is mounted again.
+    /// The same with inode numbers that do not change by a rename, or when it is mounted again.
     Numbered,
     /// Like [`Self::Served`], without extended attributes, and so without ACLs: like many network file systems.
     Bare,
@@ -245,7 +245,7 @@ impl Branch {
                 let mut options = "cache.attr=0,cache.entry=0,cache.statfs=0".to_owned();
                 match self.kind {
                     Kind::Bare => options.push_str(",xattr=nosys"),
-                    Kind::Numbered => options.push_str(",use_ino"),
+                    Kind::Numbered => options.push_str(",use_ino,inodecalc=devino-hash"),
                     _ => {}
                 }
                 command("mergerfs").args(["-o", &options]).arg(below)

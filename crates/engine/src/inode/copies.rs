@@ -248,9 +248,7 @@ impl Inode {
     pub(crate) fn note_copy_without_acl(&self, only: (BranchIx, u64, Moment)) {
         self.with_dir(|dir| {
             let is_it = |copy: &&mut Copy| (copy.branch, copy.ino, copy.given) == only;
-            if let Some(copy) = dir.copies.iter_mut().find(is_it) {
-                copy.lacks_acl = true;
-            }
+            dir.copies.iter_mut().filter(is_it).for_each(|copy| copy.lacks_acl = true);
         });
     }
 
@@ -297,6 +295,13 @@ impl Inode {
         })
         .flatten()
         .is_some()
+    }
+
+    /// Forgets `fd`, the descriptor of the copy on `branch`. False if it is not that any more.
+    pub(crate) fn drop_dirfd(&self, branch: BranchIx, fd: &Arc<DirFd>) -> bool {
+        let is_it = |copy: &mut Copy| copy.fd.take_if(|kept| Arc::ptr_eq(kept, fd)).is_some();
+        self.with_dir(|dir| dir.copies.iter_mut().filter(|copy| copy.branch == branch).any(is_it))
+            == Some(true)
     }
 
     /// Closes the descriptor on `branch` unless it was used since the last call; true if it was.

@@ -26,6 +26,7 @@ use crate::tree::Tree;
 use crate::tree::changing_names::MetChange;
 use crate::tree::clashes::ClashReport;
 use crate::tree::tree_lock::{TreeLock, unless_stuck};
+use crate::tree::walk::by_descriptor;
 
 /// Rounds in which a name is asked for again beside changes of names, before it is asked for with the tree lock shared.
 const ROUNDS: u32 = 8;
@@ -392,8 +393,9 @@ impl Tree {
     /// The attributes of one copy of a directory.
     fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, kind: CallKind) -> Result<Stat> {
         let branch = pool.branch(at);
-        let fd = self.dirfd(pool, dir, at)?;
-        let stat = branch.ask_for(kind, || fsstack_sys::at::stat_fd(fd.as_fd()))?;
+        let stat = by_descriptor(self, pool, (dir, at), |fd| {
+            branch.ask_for(kind, || fsstack_sys::at::stat_fd(fd.as_fd()))
+        })?;
         if branch.is_remote() {
             dir.was_reported(at, &stat);
         }

@@ -159,9 +159,9 @@ impl Tree {
         branch: BranchIx,
         name: &CStr,
     ) -> Result<Stat> {
-        let fd = self.dirfd(pool, dir, branch)?;
-        let branch = pool.branch(branch);
-        let stat = branch.ask(|| branch.stat(fd.as_fd(), name))?;
+        let at = branch;
+        let branch = pool.branch(at);
+        let stat = by_descriptor(self, pool, (dir, at), |fd| branch.ask(|| branch.stat(fd.as_fd(), name)))?;
         self.check_mount(branch, &stat)?;
         Ok(stat)
     }
@@ -173,6 +173,23 @@ impl Tree {
             return Err(branch.said(SysError { call: sys::Call::Stat, errno: Errno::ACCESS }));
         }
         Ok(())
+    }
+}
+
+/// Asks about the copy of `dir` on the branch `at` by its descriptor. One that leads to an object which is gone, while another may have
+/// its name (a server may even use its number again), is opened anew by name.
+pub(crate) fn by_descriptor<T>(
+    tree: &Tree,
+    pool: &Pool,
+    (dir, at): (&Arc<Inode>, BranchIx),
+    ask: impl Fn(&DirFd) -> Result<T>,
+) -> Result<T> {
+    let fd = tree.dirfd(pool, dir, at)?;
+    match ask(&fd) {
+        Err(OpError::Branch { sys, .. }) if sys.errno == Errno::STALE && dir.drop_dirfd(at, &fd) => {
+            ask(&*tree.dirfd(pool, dir, at)?)
+        }
+        asked => asked,
     }
 }
 
