@@ -330,6 +330,33 @@ fn what_only_a_dead_branch_has_is_listed() {
 }
 
 #[test]
+fn a_branch_that_left_a_quiet_pool_holds_up_neither_an_upgrade_nor_the_end() {
+    needs!(mounting());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let logged = format!("log={}", log.path().display());
+    let mut pool = pool_of_three(&["out-of-band=never", "transport=dev", &logged]);
+    (0..50).for_each(|n| fs::create_dir(pool.branch("c").path().join(format!("d{n}"))).unwrap());
+    pool.remount();
+    until_complete(&pool);
+    let walks =
+        || fs::read_to_string(log.path()).unwrap().matches("all names of the branch recorded").count();
+    assert_eq!(walks(), 3);
+    // Nothing is written from now on, so that no thread of the catalogue wakes by itself.
+    pool.remount();
+    until_complete(&pool);
+    let left = branch(&pool, "c");
+    output_of(&["branch", "remove", &at(&pool), &left]);
+    output_of(&["upgrade", &at(&pool)]);
+    let page = json("catalogue", &["find", &at(&pool), "--branch", &left]);
+    let known = state(&page, &left);
+    assert_eq!((&known["complete"], &known["in_pool"]), (&true.into(), &false.into()), "{known}");
+    assert_eq!(page["names"].as_array().unwrap().len(), 50);
+    pool.remount_of(&["a", "b"]);
+    until_complete(&pool);
+    assert_eq!(walks(), 3, "the others are not walked again");
+}
+
+#[test]
 fn names_are_found_by_pattern_directory_and_branch() {
     needs!(mounting());
     let mut pool = pool_of_three(&[]);

@@ -84,12 +84,14 @@ impl Upkeep {
     /// # Errors
     /// The database failed.
     pub fn leave(&self, branch: u16, whole: bool) -> Result<()> {
-        let Some(known) = self.known.lock().remove(&branch) else { return Ok(()) };
+        let Some(known) = self.known(branch) else { return Ok(()) };
         self.catalogue.change(|batch| {
             let Some(row) = batch.branch(branch)? else { return Ok(()) };
             let complete = known.complete && whole;
             batch.set_branch(branch, &BranchRow { complete, trusted: false, as_of: known.as_of, ..row })
         })?;
+        // Last: until then the row says that it is incomplete.
+        self.known.lock().remove(&branch);
         self.catalogue.flush()
     }
 

@@ -196,7 +196,7 @@ impl Union {
             }
         }
         self.leave_listings(ix);
-        self.branches_changed(None, Some(ix));
+        self.branches_changed(None, Some(branch));
         branch.let_go();
         self.tree.index.admit(std::iter::empty());
         let mut changes = self.changes.lock();

@@ -26,6 +26,7 @@ use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
 
 use crate::inode::Inode;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::Found;
@@ -159,17 +160,21 @@ impl Union {
     }
 
     /// Follows branches that joined or left: changes the watch, and invalidates everything.
-    pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<BranchIx>) {
+    pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<&Member>) {
         if let Some(watch) = self.branch_watch.get() {
             if let Some(branch) = joined {
                 watch.add(branch);
             }
-            if let Some(at) = left {
-                watch.leave(at);
+            if let Some(branch) = left {
+                watch.leave(branch.ix);
             }
         }
         if let Some(branch) = joined {
             self.catalogue_joined(branch.ix);
+        }
+        if let Some(branch) = left {
+            // The thread that keeps its names ends.
+            branch.uncatalogued.stop();
         }
         self.tree.parallel_lookup.start_threads(&self.tree.pool.load());
         self.invalidate_all();

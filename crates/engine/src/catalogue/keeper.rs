@@ -133,8 +133,7 @@ impl Keeper {
 
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
-        let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
-        if let Err(error) = scheduled {
+        if let Err(error) = set_nice(19).and_then(|()| set_io_class(IoClass::Idle)) {
             tracing::debug!(%error, "catalogue: its thread is scheduled like others");
         }
         loop {
@@ -150,10 +149,15 @@ impl Keeper {
                 self.pending.pause(PAUSE);
             }
             let Some(union) = union.upgrade() else { return };
-            let Some(branch) =
-                union.pool().live(self.ix).filter(|branch| branch.id.get() == self.id).cloned()
-            else {
-                return self.leave();
+            let is_it = |branch: &&Arc<Member>| Arc::ptr_eq(&branch.uncatalogued, &self.pending);
+            let branch = match union.pool().live(self.ix).filter(is_it).cloned() {
+                Some(branch) => branch,
+                None if stopped => return self.leave(&union),
+                // Its removal may still be refused.
+                None => {
+                    self.pending.pause(PAUSE);
+                    continue;
+                }
             };
             if stopped && !self.walking {
                 self.last_until = Some(Instant::now() + LAST_FOR);
@@ -165,9 +169,10 @@ impl Keeper {
     }
 
     /// The branch has left the pool: what is known of it stays in the catalogue.
-    fn leave(&self) {
-        let left = self.upkeep.leave(self.id, self.pending.is_empty());
-        if let Err(error) = left {
+    fn leave(&self, union: &Union) {
+        // Added again, it has another thread.
+        let is_back = union.pool().branches.iter().any(|branch| branch.id.get() == self.id);
+        if !is_back && let Err(error) = self.upkeep.leave(self.id, self.pending.is_empty()) {
             fail(&self.upkeep, &error);
         }
     }
@@ -210,8 +215,7 @@ impl Keeper {
         let known = self.upkeep.known(self.id).unwrap_or_default();
         self.upkeep.set_known(self.id, Knowledge { looking: !self.pending.is_empty(), ..known });
         let changes = self.pending.take();
-        let again = changes.walk || self.again && branch.check_open().is_ok();
-        if again {
+        if changes.walk || self.again && branch.check_open().is_ok() {
             self.begin_walk()?;
         }
         if changes.is_empty() || self.full {
@@ -320,16 +324,14 @@ impl Keeper {
     /// All that can be reached was listed: the rest is gone.
     fn end_walk(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
         let (id, walk) = (self.id, self.walk);
-        loop {
-            let removed = self.upkeep.catalogue.change(|batch| {
+        let remove_some = || {
+            self.upkeep.catalogue.change(|batch| {
                 let gone = batch.unlisted(id, walk, CHUNK)?;
                 gone.iter().try_for_each(|dir| batch.remove_dir(id, *dir))?;
                 Ok(gone.len())
-            })?;
-            if removed == 0 {
-                break;
-            }
-        }
+            })
+        };
+        while 0 < remove_some()? {}
         self.walking = false;
         self.upkeep.note_change();
         if self.unreadable {

@@ -131,6 +131,10 @@ impl Union {
         if let Some(union) = self.hosted()
             && let Some(branch) = union.pool().live(at)
         {
+            // It was about to leave, and its thread still keeps its names.
+            if branch.uncatalogued.is_on() {
+                return branch.uncatalogued.note_all();
+            }
             // Outside of the pool anybody may have changed it.
             union.catalogue_branch(branch, false);
         }
