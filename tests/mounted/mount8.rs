@@ -320,6 +320,25 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     assert!(has(&pool, "nodev"));
 }
 
+/// The path of a branch that is away belongs to the mount below, whose flags say nothing of the branch.
+#[test]
+fn a_remount_lifts_no_restriction_of_a_branch_that_is_away() {
+    needs!(mounting(), root());
+    let _installed = installed!();
+    let mut pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).unmounted();
+    sh(pool.branch("b").path(), "mount -o remount,noexec,nosuid,nodev .");
+    pool.remount();
+    pool.branch_mut("b").unmount_lazily();
+    let has =
+        |pool: &lab::Pool| ["noexec", "nosuid", "nodev"].map(|flag| options(pool).contains(&flag.to_owned()));
+    let remount = format!("mount -o remount,exec,suid,dev,noatime {} 2>&1", pool.path().display());
+    let noticed = sh("/", &remount);
+    assert_eq!(has(&pool), [true; 3]);
+    assert!(options(&pool).contains(&"noatime".to_owned()));
+    let branch = pool.branch("b").path().display().to_string();
+    assert!(noticed.contains(&format!("stays nosuid,nodev,noexec, as branch {branch} is not")), "{noticed}");
+}
+
 /// A user's pool: mounted, used and unmounted by that user. In a separate mount namespace, where /dev/fuse may be
 /// opened whatever the machine's rules are.
 #[test]

@@ -18,7 +18,7 @@ use fsstack_control::api::{Assignment, SettingsRequest};
 use fsstack_control::registry::{self, RegistryBranch};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts::{self, MountInfo};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Options in the mount table that kernel and daemon negotiate.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
@@ -38,14 +38,17 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, 
     let mut notices = Vec::new();
     let shown = Printable::os(&typed.target).to_string();
     let (raw, assignments) = read(typed, &mut problems);
-    let entry = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
-        world.registries().find_map(|registry| {
-            let pool = registry::read(registry).into_iter().rfind(|pool| pool.mount_point() == target)?;
-            let branches: Vec<PathBuf> = pool.branches.iter().map(RegistryBranch::path).collect();
-            Some((target.clone(), registry::socket_of(registry, &pool.id), branches))
-        })
+    let pool = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
+        let listed = |registry: &Path| {
+            registry::read(registry)
+                .into_iter()
+                .rfind(|pool| pool.mount_point() == target)
+                .map(|pool| pool.id)
+        };
+        let (registry, id) = world.registries().find_map(|at| Some((at, listed(at)?)))?;
+        Some((target, registry, id))
     });
-    let Some((target, socket, branches)) = entry else {
+    let Some((target, registry, id)) = pool else {
         problems.mount(format!("remount of {shown}: no pool is mounted there; mount it first"));
         return Err(problems);
     };
@@ -54,13 +57,18 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, 
     }
     let request = SettingsRequest { changes: assignments, remount: true, ..SettingsRequest::default() };
     if !typed.fake {
-        match Client::new(socket).change(&request) {
+        match Client::new(registry::socket_of(registry, &id)).change(&request) {
             Ok(changed) => notices = changed.notes,
             Err(error) => problems.mount(error.to_string()),
         }
         if problems.is_empty() {
-            set_flags(&target, &raw, &branches, world)
-                .unwrap_or_else(|why| problems.mount(format!("remount of {shown}: {why}")));
+            // Read now: the daemon has listed its branches anew.
+            let pool = registry::read(registry).into_iter().find(|pool| pool.id == id);
+            let branches = pool.map(|pool| pool.branches).unwrap_or_default();
+            match set_flags(&target, &raw, &branches, world) {
+                Ok(kept) => notices.extend(kept),
+                Err(why) => problems.mount(format!("remount of {shown}: {why}")),
+            }
         }
     }
     if problems.is_empty() { Ok(notices) } else { Err(problems) }
@@ -80,16 +88,40 @@ fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignm
     (raw, assignments.collect())
 }
 
-/// Changes the mount's flags if they differ. Restrictions of branches stay.
-fn set_flags(target: &Path, raw: &RawOptions, branches: &[PathBuf], world: &World) -> Result<(), String> {
+/// Changes the mount's flags if they differ. Restrictions of branches stay, and while a branch is away all that the mount has: they
+/// may be the branch's. Returns notices of those.
+fn set_flags(
+    target: &Path,
+    raw: &RawOptions,
+    branches: &[RegistryBranch],
+    world: &World,
+) -> Result<Vec<String>, String> {
     let mut wanted = flags(raw, world);
     let table = mounts::list().map_err(|error| error.to_string())?;
-    branches.iter().for_each(|branch| Restrictions::at(branch, &table).put_on(&mut wanted));
     let held = table.iter().rfind(|mount| mount.mount_point == target).map(held_flags);
-    if held == Some(wanted) {
-        return Ok(());
+    let (mut kept, mut notices) = (Restrictions::default(), Vec::new());
+    for branch in branches {
+        match (Restrictions::of_branch(branch, &table), held) {
+            (Some(own), _) => own.put_on(&mut wanted),
+            (None, None) => {}
+            (None, Some(held)) => {
+                kept = Restrictions::held(&held);
+                let lifted = kept.beyond(&wanted);
+                if !lifted.is_none() {
+                    let (target, branch) = (Printable::path(target), branch.path());
+                    let branch = Printable::path(&branch);
+                    notices.push(format!(
+                        "{target}: stays {lifted}, as branch {branch} is not at its path now; remount it when the branch is back"
+                    ));
+                }
+            }
+        }
     }
-    mounts::remount(target, kernel_flags(&wanted)).map_err(|error| error.to_string())
+    kept.put_on(&mut wanted);
+    if held != Some(wanted) {
+        mounts::remount(target, kernel_flags(&wanted)).map_err(|error| error.to_string())?;
+    }
+    Ok(notices)
 }
 
 pub(crate) fn held_flags(mount: &MountInfo) -> MountFlags {

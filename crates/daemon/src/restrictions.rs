@@ -6,8 +6,10 @@
 
 use crate::settings::{MountFlags, Settings};
 use fsstack_control::local_locks::mount_of;
+use fsstack_control::registry::{DirectoryId, RegistryBranch};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts::MountInfo;
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::fmt;
 use std::path::Path;
 
@@ -23,6 +25,22 @@ impl Restrictions {
     /// Returns those of the mount that `path` is on; none if it is not in the mount table.
     pub(crate) fn at(path: &Path, table: &[MountInfo]) -> Self {
         mount_of(path, table).map(Self::of).unwrap_or_default()
+    }
+
+    /// Returns those of the mount of a pool's branch; `None` if its path leads to another directory now: the branch is away, and
+    /// the mount below is not its own. Makes no request to its file system, which may hang.
+    pub(crate) fn of_branch(branch: &RegistryBranch, table: &[MountInfo]) -> Option<Self> {
+        let path = branch.path();
+        let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let found = statx(CWD, &path, how, StatxFlags::BASIC_STATS).ok()?;
+        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        let is_it = branch.id == DirectoryId { device, inode: found.stx_ino };
+        mount_of(&path, table).filter(|_| is_it).map(Self::of)
+    }
+
+    /// Returns those that `flags` have.
+    pub(crate) fn held(flags: &MountFlags) -> Self {
+        Self { no_suid: !flags.suid, no_devices: !flags.devices, no_programs: !flags.execute }
     }
 
     fn of(mount: &MountInfo) -> Self {

@@ -232,7 +232,7 @@ impl Served {
     }
 
     /// Updates the registry, so that other pools see the present branches.
-    fn relist(&self) {
+    pub(super) fn relist(&self) {
         self.note_state();
         let Some(registry) = &self.registry else { return };
         let of = |branch: &Arc<Member>| {

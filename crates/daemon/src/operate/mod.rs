@@ -82,7 +82,12 @@ impl Operator for Served {
 
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
         let _turn = self.handover.operators.read();
-        self.make_changes(request).inspect(|_| self.note_state())
+        let changed = self.make_changes(request).inspect(|_| self.note_state());
+        if request.remount && changed.is_ok() {
+            // The mount's flags depend on where the branches are now: a disk may be back with another device number.
+            self.relist();
+        }
+        changed
     }
 
     fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
