@@ -129,8 +129,8 @@ fn read_config_text(
 /// Maximum size of a config file in bytes.
 const CONFIG_AT_MOST: u64 = 1 << 20;
 
-/// A device or a pipe could block or never end, so only regular files are read.
-fn config_text(file: &Path) -> std::io::Result<String> {
+/// Returns the text of a config file. A device or a pipe could block or never end, so only regular files are read.
+pub(crate) fn config_text(file: &Path) -> std::io::Result<String> {
     let kind = std::fs::metadata(file)?;
     if !kind.is_file() {
         return Err(std::io::Error::other("it is not a regular file"));

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// File name of the list in the state directory: paths, each ended by a NUL.
@@ -87,7 +87,7 @@ fn change(folder: &Path, mounted: &[&Path], plain: &[&Path]) -> io::Result<()> {
         return Ok(());
     }
     let draft = folder.join(format!("{LIST}.new"));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    let mut file = fsstack_sys::whole_file::make_new(&draft, 0o600)?;
     for path in &list {
         file.write_all(path.as_os_str().as_bytes())?;
         file.write_all(&[0])?;

@@ -1,5 +1,7 @@
 //! Bad input: one line that says what, why and the way out, and an exit code.
 
+use std::fs;
+
 use fsstack_lab::needs;
 
 use super::*;
@@ -72,4 +74,25 @@ fn paths_and_branches_that_are_not_there() {
         let (code, line) = refused(command);
         assert_eq!(code, 3, "{command:?}: {line}");
     }
+}
+
+/// The config file's path may lead to something else since the mount.
+#[test]
+fn a_config_file_that_became_a_pipe_or_a_device_is_not_read() {
+    needs!(mounting());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pool.toml");
+    fs::write(&file, "").unwrap();
+    let pool = lab::pool().tmp_branch("a").option(&format!("config={}", file.display())).mount();
+    let persist = || {
+        let (code, line) = refused(&["set", &at(&pool), "create=mfs", "--persist"]);
+        assert!(code == 1 && line.contains("not a regular file"), "{code}: {line}");
+    };
+    fs::remove_file(&file).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    persist();
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    persist();
 }

@@ -1,7 +1,7 @@
 //! Writes keys to the pool's config file atomically; other content and comments stay.
 
+use crate::gather::config_text;
 use crate::options;
-use std::fs;
 use std::io;
 use std::path::Path;
 use toml_edit::{DocumentMut, Item, Table, Value};
@@ -12,7 +12,7 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 ///
 /// It cannot be read or parsed.
 pub(super) fn edited(file: &Path, values: &[(&str, String)]) -> Result<String, String> {
-    let text = match fs::read_to_string(file) {
+    let text = match config_text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|error| format!("cannot be read: {error}"))?,
     };
@@ -61,6 +61,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
     use fsstack_sys::whole_file::replace;
+    use std::fs;
 
     #[test]
     fn comments_stay_and_other_spellings_are_found() {
