@@ -5,6 +5,8 @@ use std::fs;
 use fsstack_lab::rival::Union;
 use fsstack_lab::{self as lab, needs};
 
+use crate::command::{at, output_of};
+use crate::hung_branches::{FrozenDaemon, until};
 use crate::script::{log_with, python, refused_to_stranger, sh};
 
 /// Beginning of each script below: `get`, `put`, and `no`, which names the errno.
@@ -253,4 +255,33 @@ os.unlink(sys.argv[1])",
     let theirs = told(rival.path());
     rival.unmount().unwrap();
     assert_eq!(told(pool.path()), theirs);
+}
+
+/// The config file of a change may be on a disk that hangs. Any user may read the settings meanwhile.
+#[test]
+fn a_change_whose_config_file_hangs_holds_up_no_program() {
+    needs!(mounting());
+    let disk = lab::pool().tmp_branch("disk").mount();
+    let file = disk.at("pool.toml");
+    fs::write(&file, "").unwrap();
+    let pool =
+        lab::pool().tmp_branch("a").tmp_branch("b").option(&format!("config={}", file.display())).mount();
+    let target = at(&pool);
+    let daemon = pool.daemon().pid;
+    let frozen = FrozenDaemon::new(disk.daemon());
+    std::thread::scope(|scope| {
+        let change = scope.spawn(|| output_of(&["set", &target, "create=mfs", "--persist"]));
+        until("the daemon to wait for its config file", || {
+            let tasks = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+            let mut waits_in = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("wchan")));
+            waits_in.any(|at| at.is_ok_and(|at| at.contains("request_wait_answer")))
+        });
+        let said = python(pool.path(), &client("print(get('category.create'), get('minfreespace') != '')"));
+        assert!(said.trim_end().ends_with(" True") && !said.starts_with("mfs"), "{said}");
+        output_of(&["status", &target]);
+        drop(frozen);
+        change.join().unwrap();
+    });
+    assert_eq!(output_of(&["get", &target, "create"]), "mfs\n");
+    assert!(fs::read_to_string(&file).unwrap().contains("mfs"));
 }

@@ -379,6 +379,7 @@ pub(crate) fn open_transport(
         transport: if granted.ring { "ring" } else { "dev" },
         passthrough: granted.passthrough,
         since: Instant::now().checked_sub(beginning.uptime).unwrap_or_else(Instant::now),
+        changing: Mutex::default(),
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
     });

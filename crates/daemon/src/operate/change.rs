@@ -1,7 +1,7 @@
 //! Changing settings of a mounted pool: all requested changes or none.
 //!
-//! The settings are locked during a change, and status requests wait for them. So no request to a branch is made
-//! meanwhile: trials on branches come first.
+//! Changes come one after the other. The settings are locked only to read and to replace them: requests of programs and status
+//! requests read them too, and the config file of a change may be on a disk that hangs. Trials on branches come before the change.
 
 use super::{Served, persist};
 use crate::options::{self, Key, Origin, Row, Typed};
@@ -39,7 +39,8 @@ impl Served {
         };
         check_together(&self.settings.lock().options, &request.changes)?;
         let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
-        let mut held = self.settings.lock();
+        let _turn = self.changing.lock();
+        let mut held = self.settings.lock().clone();
         held.options.log.level = self.level.get();
         let mut notes =
             if request.remount { held_from_the_mount(&held, &request.changes) } else { Vec::new() };
@@ -69,7 +70,7 @@ impl Served {
                     wanted.flags.synchronous, wanted.flags.synchronous_directories
                 ));
             }
-            *held = wanted;
+            self.replace_settings(wanted);
             tracing::info!("changed by the operator: {}", told.join(", "));
         }
         Ok(Changed { changes, dry_run: request.dry_run, persisted, notes })
@@ -96,7 +97,8 @@ impl Served {
             Ok(wanted)
         };
         let tried = self.try_promise(switched)?;
-        let mut held = self.settings.lock();
+        let _turn = self.changing.lock();
+        let held = self.settings.lock().clone();
         let wanted = switched(&held)?;
         self.check(&held, &wanted, tried)?;
         let (from, key) = match &request.subtree {
@@ -110,7 +112,7 @@ impl Served {
                 persisted = self.persist(&wanted, row.as_slice(), false)?;
             }
             self.put_in_force(&wanted)?;
-            *held = wanted;
+            self.replace_settings(wanted);
         }
         Ok(WritePathChanged {
             from,
@@ -170,6 +172,15 @@ impl Served {
             Tried::EveryBranch => Ok(()),
             Tried::Not => Err(Refusal::busy("another change came at the same time: ask again")),
         }
+    }
+
+    /// Replaces the settings by `wanted`, which are in force.
+    pub(super) fn replace_settings(&self, wanted: Settings) {
+        let mut held = self.settings.lock();
+        // The port is known once the server runs, perhaps since the change began.
+        let metrics = held.options.metrics;
+        *held = wanted;
+        held.options.metrics = metrics;
     }
 
     pub(super) fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {

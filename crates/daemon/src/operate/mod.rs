@@ -1,7 +1,7 @@
 //! The daemon's side of the control socket: the operator's requests to this process's pool.
 //!
-//! Settings are replaced whole under one lock, so that changes that come at the same time come one after the other, and
-//! a request of the pool sees all of a change or nothing of it.
+//! Changes of settings that come at the same time come one after the other. Settings are replaced whole, so that a request of
+//! the pool sees all of a change or nothing of it.
 
 mod branches;
 mod calls;
@@ -55,7 +55,9 @@ pub(crate) struct Served {
     /// The kernel has passthrough for this mount.
     pub(crate) passthrough: bool,
     pub(crate) since: Instant,
-    /// Order: before anything of the engine.
+    /// Held during a change of the settings, which may write a config file on a disk that hangs. Order: before `settings`.
+    pub(crate) changing: Mutex<()>,
+    /// Locked by requests of programs too, so never during a call that may hang. Order: before anything of the engine.
     pub(crate) settings: Mutex<Settings>,
     /// Branches that go when their files are closed, each with what calls that off.
     pub(crate) leaving: Leaving,

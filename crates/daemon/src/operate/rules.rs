@@ -42,15 +42,15 @@ impl Served {
         persist: bool,
         edit: impl FnOnce(&fsstack_pool::PlacementRules) -> Result<fsstack_pool::PlacementRules, Refusal>,
     ) -> Result<Option<String>, Refusal> {
-        let mut held = self.settings.lock();
-        let mut wanted = held.clone();
+        let _turn = self.changing.lock();
+        let mut wanted = self.settings.lock().clone();
         let rules = &mut wanted.options.engine.placement;
         *rules = edit(rules)?;
         let row = options::find(options::PLACE_RULES);
         let persisted = if persist { self.persist(&wanted, row.as_slice(), false)? } else { None };
         self.put_in_force(&wanted)?;
         tracing::info!("placement rules changed by the operator: {}", wanted.options.engine.placement);
-        *held = wanted;
+        self.replace_settings(wanted);
         Ok(persisted)
     }
 }

@@ -43,15 +43,15 @@ impl Served {
         persist: bool,
         edit: impl FnOnce(&Tiers) -> Result<Tiers, Refusal>,
     ) -> Result<Option<String>, Refusal> {
-        let mut held = self.settings.lock();
-        let mut wanted = held.clone();
+        let _turn = self.changing.lock();
+        let mut wanted = self.settings.lock().clone();
         let tiers = &mut wanted.options.engine.tiers;
         *tiers = edit(tiers)?;
         let row = options::find(options::TIERS);
         let persisted = if persist { self.persist(&wanted, row.as_slice(), false)? } else { None };
         self.put_in_force(&wanted)?;
         tracing::info!("tiers changed by the operator: {}", wanted.options.engine.tiers);
-        *held = wanted;
+        self.replace_settings(wanted);
         Ok(persisted)
     }
 
