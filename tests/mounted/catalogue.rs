@@ -10,9 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fsstack_lab::pool::Pool;
 use fsstack_lab::{self as lab, MiB, needs};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::command::{at, branch, json, output_of, refused};
+use crate::hung_branches::lasting_a_second;
 
 /// Kind, mode, owner, group, size and time of a name.
 type Attributes = (String, String, u64, u64, u64, i64);
@@ -405,4 +407,55 @@ fn a_pool_without_a_catalogue_says_so() {
     assert!(code == 1 && why.contains("catalogue=on"), "{why}");
     let (code, why) = refused(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
     assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+}
+
+/// A branch that may have a record for it does not answer: it is not forgotten, so its names stay.
+#[test]
+fn a_branch_that_cannot_be_forgotten_keeps_its_names() {
+    needs!(mounting());
+    let builder = lasting_a_second(lab::pool().served_branch("a").tmp_branch("b").tmp_branch("c"));
+    let mut pool = builder.option("catalogue=on").unmounted();
+    fs::write(pool.branch("c").path().join("on-c"), b"x").unwrap();
+    pool.remount();
+    until_complete(&pool);
+    let (pool_at, c) = (at(&pool), branch(&pool, "c"));
+    output_of(&["branch", "remove", &pool_at, &c]);
+    pool.branch("a").daemon().signal(Signal::KILL).unwrap();
+    let (code, why) = refused(&["branch", "forget", &pool_at, &c]);
+    assert!(code == 1 && why.contains("what it has for the branch to forget"), "{code}: {why}");
+    let names = || json("catalogue", &["find", &pool_at, "--branch", &c])["names"].as_array().unwrap().len();
+    assert_eq!(names(), 1);
+    output_of(&["branch", "remove", &pool_at, &branch(&pool, "a")]);
+    output_of(&["branch", "forget", &pool_at, &c]);
+    assert_eq!(refused(&["find", &pool_at, "--branch", &c]).0, 3);
+}
+
+#[test]
+fn of_several_branches_that_were_at_one_path_the_id_says_which_is_forgotten() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&[]);
+    let (c, home) = (branch(&pool, "c"), pool.branch("c").path().to_owned());
+    pool.remount();
+    let mut ids = Vec::new();
+    for name in ["old", "new"] {
+        if name == "new" {
+            // Another disk at the same path.
+            fs::remove_dir_all(&home).unwrap();
+            fs::create_dir(&home).unwrap();
+            fs::write(home.join(name), b"x").unwrap();
+            output_of(&["branch", "add", &at(&pool), &c]);
+        }
+        until_complete(&pool);
+        let page = json("catalogue", &["find", &at(&pool)]);
+        let of =
+            page["branches"].as_array().unwrap().iter().find(|known| known["branch"] == c.as_str()).unwrap();
+        ids.push(of["id"].to_string());
+        output_of(&["branch", "remove", &at(&pool), &c]);
+    }
+    let (code, why) = refused(&["branch", "forget", &at(&pool), &c]);
+    assert!(code == 2 && ids.iter().all(|id| why.contains(id)) && why.contains("by its id"), "{code}: {why}");
+    output_of(&["branch", "forget", &at(&pool), &ids[0]]);
+    let left = json("catalogue", &["find", &at(&pool), "--branch", &c]);
+    assert_eq!(left["names"][0]["path"], "new", "{left}");
+    output_of(&["branch", "forget", &at(&pool), &c]);
 }

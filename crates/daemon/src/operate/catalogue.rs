@@ -66,29 +66,43 @@ impl Served {
 }
 
 impl Served {
-    /// Removes the names of a branch that has left the pool from the catalogue. Returns its path; None: there are none.
-    pub(super) fn forget_names(&self, text: &str) -> Option<String> {
-        let all = self.union.catalogued()?.ok()?;
-        let branch = named(&all, text).ok().filter(|branch| !branch.in_pool)?;
-        self.union.forget_catalogued(branch.id).then(|| shown(&branch.path))
+    /// The branch that has left the pool and whose names are in the catalogue, by its path or its id. None: there is none.
+    ///
+    /// # Errors
+    /// Several were at that path.
+    pub(super) fn former(&self, text: &str) -> Result<Option<CataloguedBranch>, Refusal> {
+        let Some(Ok(mut all)) = self.union.catalogued() else { return Ok(None) };
+        all.retain(|branch| !branch.in_pool && is_named(branch, text));
+        match all.as_slice() {
+            [] | [_] => Ok(all.pop()),
+            several => {
+                let ids: Vec<String> = several.iter().map(|branch| branch.id.to_string()).collect();
+                Err(Refusal::usage(format!(
+                    "{}: several branches were there: say which by its id: {}",
+                    Printable(text.as_bytes()),
+                    ids.join(", ")
+                )))
+            }
+        }
     }
 }
 
 /// The branch that is named by its path or its id.
 fn named<'a>(all: &'a [CataloguedBranch], name: &str) -> Result<&'a CataloguedBranch, Refusal> {
-    let trimmed = if name.len() > 1 { name.trim_end_matches('/') } else { name };
-    let is_it = |branch: &&CataloguedBranch| {
-        branch.path == trimmed.as_bytes()
-            || shown(&branch.path) == trimmed
-            || branch.id.get().to_string() == trimmed
-    };
-    all.iter().find(is_it).ok_or_else(|| {
+    all.iter().find(|branch| is_named(branch, name)).ok_or_else(|| {
         let known: Vec<String> = all.iter().map(|branch| shown(&branch.path)).collect();
         Refusal::missing(format!("{name}: not in the catalogue, which has {}", known.join(", ")))
     })
 }
 
-fn shown(path: &[u8]) -> String {
+fn is_named(branch: &CataloguedBranch, name: &str) -> bool {
+    let trimmed = if name.len() > 1 { name.trim_end_matches('/') } else { name };
+    branch.path == trimmed.as_bytes()
+        || shown(&branch.path) == trimmed
+        || branch.id.get().to_string() == trimmed
+}
+
+pub(super) fn shown(path: &[u8]) -> String {
     Printable(path).to_string()
 }
 

@@ -1,12 +1,28 @@
 //! Resolving handles, and branches that they wait for.
 
-use super::Served;
+use super::branches::refused;
+use super::{Served, catalogue};
 use fsstack_control::Refusal;
 use fsstack_control::api::{AwayBranch, BranchChanged, HandleEnd, HandleOf, HandlesRequest, HandlesTried};
 use fsstack_engine::admin::handles::HandleEnd as Known;
+use fsstack_engine::admin::live::BadChange;
+use fsstack_engine::catalogue::CataloguedBranch;
 use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchId, Ino, Printable};
 use std::path::Path;
+
+/// Reason why a branch was not forgotten.
+enum NotForgotten {
+    /// Neither handles nor records wait for it.
+    Unknown(Refusal),
+    Refused(Refusal),
+}
+
+impl From<Refusal> for NotForgotten {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
 
 impl Served {
     pub(super) fn try_handles(&self, request: &HandlesRequest) -> HandlesTried {
@@ -28,56 +44,73 @@ impl Served {
             .collect()
     }
 
-    /// Declares that the branch named by `text`, an id or a path, will not come back.
+    /// Declares that the branch named by `text`, an id or a path, will not come back. Its names leave the catalogue last: while it
+    /// is not forgotten, they say what it has.
     pub(super) fn forget_branch(&self, text: &str) -> Result<BranchChanged, Refusal> {
-        let forgotten = self.forget_names(text);
-        match (self.forget_handles(text), forgotten) {
-            // It was never exported: its names were all that was known.
-            (Err(_), Some(branch)) => Ok(BranchChanged {
-                branch,
-                from: "away".to_owned(),
-                to: "forgotten".to_owned(),
-                waits_for: 0,
-                notes: Vec::new(),
-            }),
-            (done, _) => done,
+        let former = self.former(text)?;
+        let mut changed = match (self.forget_handles(text, former.as_ref()), &former) {
+            (Ok(branch), _) => forgotten(shown(&branch)),
+            // It was never exported: its names are all that is known.
+            (Err(NotForgotten::Unknown(_)), Some(former)) => forgotten(catalogue::shown(&former.path)),
+            (Err(NotForgotten::Unknown(refusal) | NotForgotten::Refused(refusal)), _) => return Err(refusal),
+        };
+        if former.is_some_and(|former| !self.union.forget_catalogued(former.id)) {
+            changed.notes.push("its names may still be in the catalogue: see the daemon's log".to_owned());
         }
+        Ok(changed)
     }
 
-    fn forget_handles(&self, text: &str) -> Result<BranchChanged, Refusal> {
+    fn forget_handles(
+        &self,
+        text: &str,
+        former: Option<&CataloguedBranch>,
+    ) -> Result<AwayBranch, NotForgotten> {
         let away = self.away();
         let there = |branch: &&AwayBranch| Path::new(&branch.path) == Path::new(text);
-        let known = away.iter().filter(there).collect::<Vec<_>>();
+        let mut known = away.iter().filter(there).collect::<Vec<_>>();
+        let catalogued =
+            former.map(|former| AwayBranch { id: former.id.get(), path: catalogue::shown(&former.path) });
+        // Of a path that the index and the catalogue have, the branch may be another one.
+        let is_new = |former: &&AwayBranch| known.iter().all(|known| known.id != former.id);
+        let more = catalogued.as_ref().filter(is_new);
+        known.extend(more);
         let branch = match (text.parse::<u16>(), known.as_slice()) {
             (Ok(id), _) => {
                 let known = away.iter().find(|branch| branch.id == id).cloned();
                 known.unwrap_or_else(|| AwayBranch { id, path: String::new() })
             }
-            (Err(_), known) if self.is_in_the_pool(text) => return Err(in_the_pool(text, known)),
-            (Err(_), []) => return Err(unknown(text, &away)),
+            (Err(_), known) if self.is_in_the_pool(text) => return Err(in_the_pool(text, known).into()),
+            (Err(_), []) => return Err(NotForgotten::Unknown(unknown(text, &away))),
             (Err(_), [one]) => (*one).clone(),
             (Err(_), several) => {
-                return Err(Refusal::usage(format!(
+                return Err(NotForgotten::Refused(Refusal::usage(format!(
                     "{}: several branches were there: say which by its id: {}",
                     Printable(text.as_bytes()),
                     listed(several)
-                )));
+                ))));
             }
         };
-        let id = BranchId::new(branch.id).ok_or_else(|| unknown(text, &away))?;
-        self.union.give_up_branch(id).map_err(super::branches::refused)?;
-        Ok(BranchChanged {
-            branch: shown(&branch),
-            from: "away".to_owned(),
-            to: "forgotten".to_owned(),
-            waits_for: 0,
-            notes: Vec::new(),
-        })
+        let id = BranchId::new(branch.id).ok_or_else(|| NotForgotten::Unknown(unknown(text, &away)))?;
+        match self.union.give_up_branch(id) {
+            Ok(()) => Ok(branch),
+            Err(error @ BadChange::NotExported) => Err(NotForgotten::Unknown(refused(error))),
+            Err(error) => Err(refused(error).into()),
+        }
     }
 
     fn is_in_the_pool(&self, text: &str) -> bool {
         let is_it = |path: &Path| path == Path::new(text) || Printable::path(path).to_string() == text;
         self.union.pool().branches.iter().any(|branch| is_it(&branch.path))
+    }
+}
+
+fn forgotten(branch: String) -> BranchChanged {
+    BranchChanged {
+        branch,
+        from: "away".to_owned(),
+        to: "forgotten".to_owned(),
+        waits_for: 0,
+        notes: Vec::new(),
     }
 }
 
