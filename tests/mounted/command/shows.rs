@@ -202,3 +202,26 @@ fn doctor_finds_two_branches_on_one_file_system_and_a_floor_that_is_too_high() {
         "{human}"
     );
 }
+
+/// The number of a daemon in another PID namespace means another process, which may be sent a signal by it.
+#[test]
+fn the_process_of_a_daemon_in_another_pid_namespace_is_not_named() {
+    needs!(mounting(), root(), program("unshare"));
+    let pool = pool();
+    let elsewhere = |arguments: &[&str]| {
+        let unshare = ["--mount", "--pid", "--fork", "--mount-proc"];
+        command("unshare").args(unshare).arg(binary()).args(arguments).output().unwrap()
+    };
+    let listed = |text: &str| {
+        let all = checked("list", text);
+        let pools = all["pools"].as_array().unwrap();
+        pools.iter().find(|listed| listed["mount_point"] == at(&pool)).unwrap()["pid"].clone()
+    };
+    assert_eq!(listed(&output_of(&["list", "--json"])), pool.daemon().pid);
+    assert_eq!(listed(&elsewhere(&["list", "--json"]).stdout), Value::Null);
+    for arguments in [&["check", &at(&pool), "--fix"][..], &["upgrade", &at(&pool)]] {
+        let ended = elsewhere(arguments);
+        assert_eq!(ended.code, 1, "{arguments:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("in another PID namespace"), "{arguments:?}: {}", ended.stderr);
+    }
+}

@@ -11,7 +11,7 @@ pub(crate) fn run(style: Style) -> Result<(), Failed> {
     let listed = |pool: &pool::Pool| ListedPool {
         id: pool.entry.id.clone(),
         mount_point: pool.shown(),
-        pid: pool.entry.pid,
+        pid: pool.entry.is_visible().then_some(pool.entry.pid),
         branches: pool.entry.branches.iter().map(|b| Printable::path(&b.path()).to_string()).collect(),
         socket: pool.socket.exists().then(|| Printable::path(&pool.socket).to_string()),
     };
@@ -33,7 +33,8 @@ fn human(list: &PoolList) -> String {
         ("BRANCHES", Side::Left),
     ]);
     for pool in &list.pools {
-        table.row([pool.id.clone(), pool.mount_point.clone(), pool.pid.to_string(), pool.branches.join(" ")]);
+        let pid = pool.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        table.row([pool.id.clone(), pool.mount_point.clone(), pid, pool.branches.join(" ")]);
     }
     let cleaned =
         list.cleaned_up.iter().map(|id| format!("{id}: its daemon is dead; what it left was cleaned up\n"));

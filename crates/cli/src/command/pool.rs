@@ -16,6 +16,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// The daemon's process id.
+    ///
+    /// # Errors
+    /// It is in another PID namespace: here the number means another process.
+    pub(crate) fn daemon(&self) -> Result<u32, Failed> {
+        if self.entry.is_visible() {
+            return Ok(self.entry.pid);
+        }
+        Err(Failed::Refused(format!(
+            "{}: its daemon is in another PID namespace, as that of a container: run the command there",
+            self.shown()
+        )))
+    }
+
     /// Client of the pool's daemon.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.socket)

@@ -27,6 +27,8 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let client = pool.client();
+    // Files are exchanged by its number in /proc.
+    let daemon = pool.daemon()?;
     let program = wish.program.as_ref().map(|path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         path.to_str()
@@ -43,7 +45,7 @@ pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
         Ok(_) | Err(ClientError::NoAnswer(..) | ClientError::Dead(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let done = settled(&client, ticket, pool.entry.pid)?;
+    let done = settled(&client, ticket, daemon)?;
     match done.reason {
         Some(reason) => {
             Err(Failed::Refused(format!("not upgraded, version {} serves on: {reason}", done.from)))

@@ -35,8 +35,8 @@ pub struct ListedPool {
     pub id: String,
     /// Where it is mounted.
     pub mount_point: String,
-    /// Its daemon.
-    pub pid: u32,
+    /// Its daemon; null if that is in another PID namespace, where the number means another process.
+    pub pid: Option<u32>,
     /// Its branches when it was mounted.
     pub branches: Vec<String>,
     /// Its control socket; null if it cannot be reached.

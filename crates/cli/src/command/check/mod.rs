@@ -108,7 +108,7 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
 
 /// The daemon's process; this must be the user that the daemon runs as, whose hidden folders the branches have.
 fn daemon_of_this_user(pool: &Pool) -> Result<u32, Failed> {
-    let pid = pool.entry.pid;
+    let pid = pool.daemon()?;
     let of = std::fs::metadata(format!("/proc/{pid}"))
         .map_err(|error| Failed::system(format!("the daemon's process {pid}"), &error))?;
     let own = rustix::process::geteuid().as_raw();
