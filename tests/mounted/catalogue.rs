@@ -459,3 +459,35 @@ fn of_several_branches_that_were_at_one_path_the_id_says_which_is_forgotten() {
     assert_eq!(left["names"][0]["path"], "new", "{left}");
     output_of(&["branch", "forget", &at(&pool), &c]);
 }
+
+/// A disk error in the state directory: the catalogue is made anew, or left alone where none is kept.
+#[test]
+fn a_damaged_catalogue_ends_no_daemon() {
+    needs!(mounting());
+    for kept in ["on", "off"] {
+        let state = tempfile::tempdir().unwrap();
+        let mut pool = pool_of_three(&["out-of-band=never"]);
+        let dir = format!("state-dir={}", state.path().display());
+        pool.remount_with(&["out-of-band=never", "catalogue=on", &dir]);
+        (0..50).for_each(|n| pool.write(format!("file{n}"), b"x"));
+        until_equal(&pool, &["a", "b", "c"]);
+        until_complete(&pool);
+        pool.unmount();
+        let found =
+            fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().path().join("catalogue.redb"));
+        let file = found.into_iter().find(|file| file.exists()).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(file.with_extension("redb.sums").metadata().unwrap().len() > 0, "a clean close stores them");
+        let mut damaged = fs::read(&file).unwrap();
+        damaged.iter_mut().skip(4096).step_by(61).for_each(|byte| *byte ^= 0x10);
+        fs::write(&file, damaged).unwrap();
+        pool.remount_with(&["out-of-band=never", &format!("catalogue={kept}"), &dir]);
+        assert_eq!(pool.read("file7"), b"x");
+        if kept == "on" {
+            until_complete(&pool);
+            until_equal(&pool, &["a", "b", "c"]);
+        }
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        pool.unmount();
+    }
+}

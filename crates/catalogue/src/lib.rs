@@ -9,6 +9,8 @@
 //! the catalogue asks the branch how they are. So a change that is reported twice, late or in vain does no harm.
 
 mod batch;
+#[cfg(test)]
+mod damage;
 mod offline;
 mod pending;
 mod query;

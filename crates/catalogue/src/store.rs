@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use fsstack_database::Pages;
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::Result;
@@ -81,14 +82,20 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Opens the catalogue at `path`, or makes it. One of another version is made anew.
+    /// Opens the catalogue at `path`, or makes it. One of another version is made anew. After a crash all of it is checked.
     ///
     /// # Errors
-    /// The file is in use, damaged, or cannot be made.
+    /// The file is in use, damaged, not the daemon's own, or cannot be made.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, CACHE)
+    }
+
+    pub(crate) fn open_with(path: &Path, cache: usize) -> Result<Self> {
+        let (pages, are_known) = Pages::open_with_sums(path)?;
+        let soundness = pages.soundness();
         let mut builder = Database::builder();
-        builder.set_cache_size(CACHE);
-        let db = builder.create(path)?;
+        builder.set_cache_size(cache).set_check_integrity_on_open(!are_known);
+        let db = builder.create_with_backend(pages)?;
         let catalogue = Self { db };
         let change = catalogue.db.begin_write()?;
         let version = {
@@ -106,6 +113,7 @@ impl Catalogue {
         change.open_table(DIRS)?;
         change.open_table(BRANCHES)?;
         change.commit()?;
+        soundness.confirm();
         Ok(catalogue)
     }
 

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 use fsstack_catalogue::{Asked, BranchRow, Catalogue, Listed, Look, Row, Subject};
 use fsstack_pool::BranchId;
@@ -240,9 +242,14 @@ impl Keeper {
     }
 }
 
+/// A folder that the catalogue is believed in: only its owner can enter it, whatever the umask.
+fn private_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap()
+}
+
 /// Runs `acts`, lets the keeper end its work, and compares.
 fn has_what_the_branch_has(acts: &[Act]) -> Result<(), TestCaseError> {
-    let home = tempfile::tempdir().unwrap();
+    let home = private_dir();
     let (mut branch, mut keeper) = (Branch::new(), Keeper::new(&home.path().join("catalogue.redb")));
     for act in acts {
         branch.run(act);
@@ -305,7 +312,7 @@ fn what_lies_below_a_directory_that_moved_to_an_unknown_one_is_found() {
 fn a_name_takes_at_most_120_bytes() {
     const DIRS: u64 = 100;
     const FILES: u64 = 400;
-    let home = tempfile::tempdir().unwrap();
+    let home = private_dir();
     let file = home.path().join("catalogue.redb");
     let keeper = Keeper::new(&file);
     for dir in 0..DIRS {

@@ -11,6 +11,7 @@ const MAY_BE_UNSAFE: &[&str] =
 /// Paths whose threads, locks, atomics and clocks are those of `crates/sync`, so that models can run the code.
 const BY_SYNC: &[&str] = &[
     "crates/branch/",
+    "crates/database/",
     "crates/identity/",
     "crates/engine/src/inode/",
     "crates/engine/src/files/",

@@ -26,7 +26,6 @@ mod forgotten;
 mod health;
 mod members;
 mod names;
-mod pages;
 mod roots;
 mod scan;
 mod signed;

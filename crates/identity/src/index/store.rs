@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use fsstack_database::Pages;
 use fsstack_pool::Ino;
 use redb::backends::InMemoryBackend;
 use redb::{
@@ -10,7 +11,6 @@ use redb::{
 };
 use smallvec::SmallVec;
 
-use super::pages::Pages;
 use crate::number::{self, Identity};
 use crate::poolid::PoolId;
 
