@@ -1,5 +1,6 @@
 //! Branches are added, removed and changed while the pool is in use.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -188,6 +189,11 @@ fn changes_that_cannot_be_are_refused_and_change_nothing() {
     let again = BranchSpec::new(pool.branch(1).to_owned());
     assert!(error_of(pool.union.add_branch(&again, Position::Last)).contains("the same directory as branch"));
     let more = home(&[]);
+    // A disk that was mounted or unmounted since the directory was checked.
+    let other = std::fs::metadata(pool.branch(1)).unwrap();
+    let found = Some((other.dev(), other.ino()));
+    let replaced = pool.union.add_found_branch(&spec(&more), found, Position::Last);
+    assert!(error_of(replaced).contains("another directory is there"));
     let after = Position::After(BranchIx(9));
     assert_eq!(pool.union.add_branch(&spec(&more), after), Err(BadChange::NoBranch(BranchIx(9))));
     assert_eq!(pool.union.remove_branch(BranchIx(9), Removal::IfIdle), Err(BadChange::NoBranch(BranchIx(9))));

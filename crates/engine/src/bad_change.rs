@@ -19,6 +19,9 @@ pub enum BadChange {
         /// Error of the system.
         error: SysError,
     },
+    /// Its disk was mounted or unmounted meanwhile.
+    #[error("branch {0}: another directory is there than a moment ago: look at its mount, and add it again")]
+    Replaced(String),
     /// The directory is a branch already.
     #[error("branch {path}: the same directory as branch {known}, which is in the pool")]
     Double {

@@ -110,7 +110,8 @@ impl Served {
             )));
         };
         check_restrictions(&branch.spec.path, &mount_point)?;
-        self.union.add_branch(&branch.spec, Position::Last).map_err(refused)?;
+        let checked = (branch.id.device, branch.id.inode);
+        self.union.add_found_branch(&branch.spec, Some(checked), Position::Last).map_err(refused)?;
         remembered.note(&found, &world);
         Ok(BranchChanged {
             branch: Printable::path(&branch.spec.path).to_string(),
@@ -315,9 +316,11 @@ fn gone(branch: &Member, waits_for: usize) -> BranchChanged {
 pub(super) fn refused(error: BadChange) -> Refusal {
     match &error {
         BadChange::InUse { .. } => Refusal::busy(format!("{error} (--when-idle)")),
-        BadChange::Busy | BadChange::Last | BadChange::Leaving(_) | BadChange::InPool(_) => {
-            Refusal::busy(error.to_string())
-        }
+        BadChange::Busy
+        | BadChange::Last
+        | BadChange::Leaving(_)
+        | BadChange::InPool(_)
+        | BadChange::Replaced(_) => Refusal::busy(error.to_string()),
         BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
         BadChange::NotKept | BadChange::Remembered { .. } => Refusal::failed(error.to_string()),
         BadChange::Unopened { .. }

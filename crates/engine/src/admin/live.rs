@@ -64,6 +64,19 @@ impl Union {
     /// # Errors
     /// The pool stays as it is then.
     pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
+        self.add_found_branch(spec, None, position)
+    }
+
+    /// Like [`Self::add_branch`], if the directory is the one that was found there: device and inode number.
+    ///
+    /// # Errors
+    /// The pool stays as it is then.
+    pub fn add_found_branch(
+        &self,
+        spec: &BranchSpec,
+        found: Option<(u64, u64)>,
+        position: Position,
+    ) -> Result<BranchIx, BadChange> {
         let _membership = self.changes.change_branches()?;
         let pool = self.tree.pool.load_full();
         let before = index_of(&pool, position)?;
@@ -75,7 +88,7 @@ impl Union {
             Some(vacant) => vacant,
             None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
         };
-        let branch = self.open_branch(&pool, spec, ix)?;
+        let branch = self.open_branch(&pool, spec, found, ix)?;
         let more = pool.with_branch(branch.clone(), before);
         drop(pool);
         if let Some(id) = self.id() {
@@ -91,11 +104,20 @@ impl Union {
         Ok(ix)
     }
 
-    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
+    fn open_branch(
+        &self,
+        pool: &Pool,
+        spec: &BranchSpec,
+        found: Option<(u64, u64)>,
+        ix: BranchIx,
+    ) -> Result<Arc<Member>, BadChange> {
         let path = spec.path.display().to_string();
         let failed = |error| BadChange::Unopened { path: path.clone(), error };
         let root = sys::at::open_root(&spec.path).map_err(failed)?;
         let stat = sys::at::stat_now(root.as_fd()).map_err(failed)?;
+        if found.is_some_and(|found| found != (stat.dev, stat.ino)) {
+            return Err(BadChange::Replaced(path));
+        }
         let same = |known: &&Arc<Member>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
         if let Some(known) = pool.branches.iter().find(same) {
             return Err(BadChange::Double { path, known: known.path.display().to_string() });
