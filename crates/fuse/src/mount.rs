@@ -190,7 +190,7 @@ fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiatio
     // fusermount3 opens it as this user, and its message is unclear if that is not permitted.
     OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     let mut options = vec![
-        MountOption::FSName(plan.fsname.to_string_lossy().replace(',', "\\,")),
+        MountOption::FSName(escaped(&plan.fsname.to_string_lossy())),
         MountOption::Subtype(plan.subtype.clone()),
     ];
     if plan.default_permissions {
@@ -210,6 +210,11 @@ fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiatio
     config.acl = if plan.allow_other { SessionACL::All } else { SessionACL::Owner };
     let target = plan.target.display().to_string();
     Session::new(negotiation, &plan.target, &config).map_err(|error| MountError::Mount { target, error })
+}
+
+/// A value as fusermount3 reads it: a backslash is before each comma, and before each backslash.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace(',', r"\,")
 }
 
 impl Mounted {
@@ -244,5 +249,18 @@ impl Mounted {
             // its check for "still mounted" is inverted. The process ends soon anyway.
             std::mem::forget(session);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_with_escaped_commas_reaches_the_helper_as_it_is() {
+        assert_eq!(escaped("/a:/b"), "/a:/b");
+        // In SOURCE a comma is `\054` or `\,`: without a backslash before its own, the helper ends the option at the comma.
+        assert_eq!(escaped(r"/a\,b"), r"/a\\\,b");
+        assert_eq!(escaped(r"/a\054b"), r"/a\\054b");
     }
 }
