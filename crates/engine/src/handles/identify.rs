@@ -83,7 +83,8 @@ impl Tree {
         if stat.is_dir() {
             self.index.note_dir(branch, other, natural.ino);
         } else {
-            self.index.note_new(branch, other, natural.ino, birth(stat));
+            // On disk before the mark: after a crash a branch counts as one whose marks of files are all in the index.
+            self.index.note_file(branch, other, natural.ino, birth(stat));
         }
         // The calling thread may have requested it.
         let marked = branch.ask(|| mark::put(on, which, other, stat.ino));

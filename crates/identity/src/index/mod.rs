@@ -226,13 +226,6 @@ impl Index {
         noted
     }
 
-    /// Like [`Self::note_file`], for an object that was just made and is about to be marked: on disk within a second. (After
-    /// a crash before that, it is found by its mark.)
-    pub fn note_new(&self, branch: &MarkedBranch, id: Identity, natural: Ino, birth: u32) {
-        self.shared.cover(branch);
-        self.learn_file(id, natural, birth);
-    }
-
     /// True if entries outlive the daemon.
     pub fn lasts(&self) -> bool {
         self.shared.store.load().as_ref().is_some_and(|store| store.durable)
