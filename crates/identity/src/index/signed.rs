@@ -153,16 +153,19 @@ impl SharedIndex {
             xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)?;
             sync_dir(root.as_fd())
         };
-        if let Err(error) = branch.ask_long(put) {
-            // A branch that cannot store the session can have no marks. The index records what the branch really bears,
-            // as another thread may have recorded its own attempt meanwhile.
+        let put = branch.ask_long(put);
+        if let Err(error) = &put {
+            // The index records what the branch really bears, as another thread may have recorded its own attempt meanwhile.
             tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
             let bears = branch.ask(|| signed_by(branch)).unwrap_or(before);
             if let Err(error) = store.sign(branch.id, bears, || self.level_now(branch)) {
                 tracing::warn!(%error, branch = %branch.path.display(), "index: cannot sign the branch; the next mount scans it again");
             }
         }
-        branch.marks.signed.store(true, Relaxed);
+        // A branch that cannot store the session can have no marks. After any other error the next mark tries again: a branch that has
+        // marks and no session is taken for one without marks when the index is lost.
+        let is_over = put.map_or_else(|error| can_have_none(error.errno()), |()| true);
+        branch.marks.signed.store(is_over, Relaxed);
     }
 
     fn level_now(&self, branch: &MarkedBranch) -> u8 {
@@ -194,6 +197,11 @@ pub(super) fn signed_by(branch: &MarkedBranch) -> std::result::Result<Option<Ses
         Err(error) if error.errno == Errno::RANGE => Ok(Some([0; 16])),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the error says that the branch can have no marks.
+fn can_have_none(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS)
 }
 
 #[cfg(test)]
