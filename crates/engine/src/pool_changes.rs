@@ -84,10 +84,14 @@ impl PoolChanges {
         self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
 
-    /// Makes `pool` the snapshot of later requests.
+    /// Makes the changed `pool` the snapshot of later requests.
     pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
-        let past = self.tree.pool.swap(Arc::new(pool));
+        self.replace(changes, pool);
         self.moves.refusals.forget_all();
+    }
+
+    fn replace(&self, changes: &mut MembershipChanges, pool: Pool) {
+        let past = self.tree.pool.swap(Arc::new(pool));
         changes.past.push(Arc::downgrade(&past));
     }
 
@@ -114,8 +118,9 @@ impl PoolChanges {
     }
 
     fn wait_for_requests(&self, changes: &mut MembershipChanges) -> EarlierRequests {
+        // Jobs wait all the time: with the same settings and branches a move that was refused is refused again.
         let same = Pool::clone(&self.tree.pool.load());
-        self.publish(changes, same);
+        self.replace(changes, same);
         let began = Instant::now();
         loop {
             changes.past.retain(|past| past.strong_count() > 0);

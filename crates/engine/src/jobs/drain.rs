@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
 
 use super::Jobs;
+use super::failed_tries::FailedTries;
 use super::pass::{self, Hope, Leaving, Pass};
 use super::plan::{Plan, Room};
 use super::walk::{HIDDEN, MetFile, Visitor};
@@ -166,6 +167,7 @@ impl Jobs {
 
     fn empty(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
+        let mut tries = FailedTries::new(TRIES);
         loop {
             if !self.has_target(targets) {
                 job.progress.lock().refusal =
@@ -174,7 +176,7 @@ impl Jobs {
             }
             self.list.awaits_none(job);
             let began = Instant::now();
-            let pass = Pass::new(self, job, std::mem::take(&mut moved_away));
+            let pass = Pass::new(self, job, std::mem::take(&mut moved_away), tries);
             let mut walk = DrainWalk { pass, from, targets, met: Vec::new() };
             self.walk_branch(job, from, &mut walk);
             walk.move_met();
@@ -182,8 +184,8 @@ impl Jobs {
                 let mut dirs = Directories(&mut walk);
                 self.walk_branch(job, from, &mut dirs);
             }
-            let Pass { moved, staying, untried, named, mut hopes, moved_away: still_held, .. } = walk.pass;
-            moved_away = still_held;
+            let Pass { moved, staying, untried, named, mut hopes, .. } = walk.pass;
+            (moved_away, tries) = (walk.pass.moved_away, walk.pass.tries);
             let ended = self.changes.requests_ended();
             if ended {
                 moved_away.clear();
@@ -203,6 +205,7 @@ impl Jobs {
             }
             if moved > 0 {
                 (idle, pause) = (0, SHORTEST_PAUSE);
+                tries.forget();
                 continue;
             }
             idle += u32::from(!hopes.contains(&Hope::Paused));

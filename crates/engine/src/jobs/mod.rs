@@ -9,6 +9,7 @@ mod by_rules;
 mod choice;
 mod clock;
 mod drain;
+mod failed_tries;
 mod job;
 pub mod level;
 mod moving_list;

@@ -10,6 +10,7 @@ use fsstack_pool::BranchIx;
 use smallvec::SmallVec;
 
 use super::Jobs;
+use super::failed_tries::FailedTries;
 use super::walk::{CONTROL, HIDDEN, MOUNTED, Met, MetFile};
 use super::{Job, NAMED, Staying, awaited};
 use crate::files::departure::Departure;
@@ -95,11 +96,18 @@ pub(super) struct Pass<'a> {
     /// Files that were moved, still held open: a request under way may have met one where it was, and looks again where it is
     /// open. Each before what the pool knows it by.
     pub(super) moved_away: Vec<(HeldFile, Met<'a>)>,
+    /// Those of earlier passes too.
+    pub(super) tries: FailedTries,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass that keeps `moved_away` of the last one open.
-    pub(super) fn new(jobs: &'a Jobs, job: &'a Job, moved_away: Vec<(HeldFile, Met<'a>)>) -> Self {
+    /// A pass that keeps `moved_away` of the last one open, and leaves out what failed too often in the `tries` before.
+    pub(super) fn new(
+        jobs: &'a Jobs,
+        job: &'a Job,
+        moved_away: Vec<(HeldFile, Met<'a>)>,
+        tries: FailedTries,
+    ) -> Self {
         Self {
             jobs,
             job,
@@ -109,6 +117,7 @@ impl<'a> Pass<'a> {
             named: Vec::new(),
             hopes: HashSet::new(),
             moved_away,
+            tries,
         }
     }
 
@@ -134,6 +143,10 @@ impl<'a> Pass<'a> {
         let jobs = self.jobs;
         let mut held = Vec::with_capacity(files.len());
         for leaving in files {
+            if let Some(why) = self.tries.why_not_again(leaving.file.met.inode.id.ino) {
+                self.stays(leaving.file.path, why);
+                continue;
+            }
             match jobs.moves.hold_for_move(&leaving.file.met.inode, leaving.from) {
                 Ok(open) => match open.why_past_us() {
                     None => held.push((open, leaving)),
@@ -205,6 +218,9 @@ impl<'a> Pass<'a> {
                 let why = why.unwrap_or(CHANGED_NOW);
                 // Held any longer, it would not be closed by its last user. A move that hangs may have moved it.
                 let open = (hope(why) != Hope::Waits).then_some(open);
+                if hope(why) == Hope::Tries {
+                    self.tries.add(file.met.inode.id.ino, why);
+                }
                 self.cannot_leave(&file, why);
                 self.moved_away.extend(open.map(|open| (open, file.met)));
             }

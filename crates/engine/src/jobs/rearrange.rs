@@ -12,6 +12,7 @@ use fsstack_pool::{BranchIx, EntryName, Ino, Printable, Size};
 use smallvec::SmallVec;
 
 use super::Jobs;
+use super::failed_tries::FailedTries;
 use super::level::Load;
 use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
@@ -200,10 +201,11 @@ impl Jobs {
         };
         let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
         let (mut tries, mut pause, mut moved_at) = (0, PAUSE, Instant::now());
+        let mut failed = FailedTries::new(PASSES);
         loop {
             self.list.awaits_none(job);
             let before = left.len();
-            let hopes = self.pass_over(job, list, &mut left, settles);
+            let hopes = self.pass_over(job, list, (&mut left, &mut failed), settles);
             {
                 let mut progress = job.progress.lock();
                 progress.staying += left_out.0;
@@ -246,10 +248,11 @@ impl Jobs {
         &self,
         job: &Job,
         list: &MovingList,
-        left: &mut Vec<&PlannedMove>,
+        (left, failed): (&mut Vec<&PlannedMove>, &mut FailedTries),
         settles: bool,
     ) -> HashSet<Hope> {
-        let mut pass = Pass::new(self, job, Vec::new());
+        let tries = std::mem::replace(failed, FailedTries::new(PASSES));
+        let mut pass = Pass::new(self, job, Vec::new(), tries);
         let mut moved: HashSet<Ino> = HashSet::new();
         let mut gone: HashSet<Ino> = HashSet::new();
         for chunk in left.chunks(BATCH) {
@@ -281,6 +284,7 @@ impl Jobs {
         // The moved files stay open until the requests under way have ended, which may have met them on their old branch.
         drop(progress);
         self.changes.requests_ended();
+        *failed = pass.tries;
         pass.hopes
     }
 
