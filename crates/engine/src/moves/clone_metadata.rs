@@ -54,7 +54,7 @@ pub(crate) fn verify(new: BorrowedFd<'_>, old: BorrowedFd<'_>, how: &Relocation)
         return Ok(());
     }
     sys::file::drop_cached(new)?;
-    let same = transfer::is_same(old, new)?;
+    let same = transfer::is_same_as_copy(old, new)?;
     if same { Ok(()) } else { Err(SysError { call: sys::Call::Read, errno: Errno::IO }) }
 }
 
@@ -137,6 +137,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::fd::AsFd;
 
+    use fsstack_sys::Time;
     use fsstack_sys::identity;
     use fsstack_sys::xattr::{self, On};
 
@@ -205,6 +206,20 @@ mod tests {
             true
         };
         clone_metadata(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)
+    }
+
+    #[test]
+    fn a_copy_that_is_read_back_keeps_the_access_time() {
+        let Some((old, new)) = files() else { return };
+        // Read again later, a file whose last access is older than its last change gets a new time of access.
+        let [atime, mtime] = [1000, 2000].map(|sec| Time { sec, nsec: 0 });
+        let times = Times { atime: SetTime::At(atime), mtime: SetTime::At(mtime) };
+        sys::at::utimens_fd(old.as_fd(), times).unwrap();
+        let stat = sys::at::stat_fd(old.as_fd()).unwrap();
+        let how = Relocation { verify: Verify::Content, ..Relocation::to_the_roomiest() };
+        clone_metadata(new.as_fd(), old.as_fd(), &stat, &how, &|| true).unwrap();
+        let copied = sys::at::stat_fd(new.as_fd()).unwrap();
+        assert_eq!((copied.atime, copied.mtime), (atime, mtime));
     }
 
     #[test]

@@ -68,8 +68,16 @@ impl HiddenObject {
     fn open(branch: &Branch, dir: &DirFd, name: &CStr) -> Result<Self> {
         branch.ask(|| {
             let stat = sys::at::stat(dir.as_fd(), name)?;
-            let how = if stat.is_file() { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH };
-            let fd = sys::at::open(dir.as_fd(), name, how, 0, branch.mounts)?;
+            let open = |how| sys::at::open(dir.as_fd(), name, how, 0, branch.mounts);
+            let read = OFlags::RDONLY | OFlags::NONBLOCK;
+            let fd = match stat.is_file() {
+                // A comparison does not change the time of access.
+                true => open(read | OFlags::NOATIME).or_else(|error| match error.errno {
+                    Errno::PERM => open(read),
+                    _ => Err(error),
+                })?,
+                false => open(OFlags::PATH)?,
+            };
             let opened = sys::at::stat_fd(fd.as_fd())?;
             match opened.ino == stat.ino {
                 true => Ok(Self { fd, stat: opened }),

@@ -127,7 +127,7 @@ impl<'a> Move<'a> {
         // What others serve may tell new times for old writes: the content says which it is.
         let is_same = || {
             sys::file::drop_cached(self.source)?;
-            transfer::is_same(self.source, copy)
+            transfer::is_same_as_copy(self.source, copy)
         };
         let same = is_whole(&reported)
             && self.from.ask_inside(is_same)?
