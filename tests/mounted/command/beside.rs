@@ -220,3 +220,41 @@ fn a_directory_has_the_times_that_programs_give_it_beside_drains() {
         "times set and given, after a create and of the file: {wrong:?}"
     );
 }
+
+/// Each save makes a file on another branch and renames it over the old one, between a listing of the drained branch and the
+/// lookup of a listed name.
+#[test]
+fn files_that_are_saved_anew_beside_a_drain_are_not_taken_for_hidden() {
+    needs!(mounting(), loops());
+    const SAVED: usize = 400;
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=rand,minfreespace=4M").mount();
+    let save = |n: usize| {
+        pool.write(format!("new{n}"), b"content");
+        fs::rename(pool.at(format!("new{n}")), pool.at(format!("f{n}"))).unwrap();
+    };
+    (0..SAVED).for_each(save);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for one in 0..2 {
+            let (ended, save) = (&ended, &save);
+            scope.spawn(move || {
+                while !ended.load(SeqCst) {
+                    (one..SAVED).step_by(2).rev().take_while(|_| !ended.load(SeqCst)).for_each(save);
+                }
+            });
+        }
+        let drained: Vec<_> = (0..4)
+            .flat_map(|_| ["a", "b"])
+            .map(|name| {
+                let drained = run(&["branch", "drain", &at(&pool), &branch(&pool, name)]);
+                output_of(&["branch", "mode", &at(&pool), &branch(&pool, name), "RW"]);
+                drained
+            })
+            .collect();
+        ended.store(true, SeqCst);
+        for Finished { stdout, stderr, .. } in drained {
+            assert!(!stdout.contains("hidden") && !stderr.contains("hidden"), "{stdout}{stderr}");
+        }
+    });
+}

@@ -329,6 +329,11 @@ impl<'a> Visitor<'a> for DrainWalk<'a> {
         }
     }
 
+    fn went(&mut self) {
+        // It may be where the walk has been.
+        self.pass.moved += 1;
+    }
+
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {
         self.pass.stays(path, why);
     }
@@ -389,6 +394,10 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
 
     fn hidden(&mut self, hidden: &HiddenName<'_>) {
         self.0.hidden(hidden);
+    }
+
+    fn went(&mut self) {
+        self.0.went();
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {

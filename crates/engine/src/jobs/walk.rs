@@ -81,6 +81,8 @@ pub(super) trait Visitor<'a> {
     fn hidden(&mut self, hidden: &HiddenName<'_>) {
         self.stays(hidden.path.to_vec(), HIDDEN);
     }
+    /// A listed name that the branch does not have any more: it was replaced, renamed or moved since.
+    fn went(&mut self) {}
     /// An object that cannot be moved.
     fn stays(&mut self, path: Vec<u8>, why: &'static str);
     /// A directory whose names are not known, or a name that cannot be asked for.
@@ -217,15 +219,20 @@ impl Jobs {
         };
         let Some(met) = self.met(entry.ino) else { return };
         let inode = &met.inode;
-        if inode.is_dir() != (kind == Kind::Dir) {
-            visitor.hidden(&HiddenName { dir, name, at: from, path: &path });
+        let is_elsewhere =
+            inode.is_dir() != (kind == Kind::Dir) || !inode.is_dir() && inode.branch() != Some(from);
+        if is_elsewhere {
+            match self.is_still_there(from, dir, (name, kind)) {
+                true => visitor.hidden(&HiddenName { dir, name, at: from, path: &path }),
+                false => visitor.went(),
+            }
         } else if inode.is_dir() {
             // `fsck` makes this one for itself.
             let is_of_fsck = dir.is_root() && name.to_bytes() == b"lost+found";
             if !is_of_fsck || self.names_on(inode, from).is_ok_and(|names| !names.is_empty()) {
                 dirs.push((met, path, false));
             }
-        } else if inode.branch() == Some(from) {
+        } else {
             let stat = entry.attr.stat;
             let (ino, name) = (inode.id.ino, InodeName::new(dir, name));
             let bytes = stat.blocks.saturating_mul(512);
@@ -239,8 +246,19 @@ impl Jobs {
                 true => files.push(file),
                 false => _ = groups.insert(ino, file),
             }
-        } else {
-            visitor.hidden(&HiddenName { dir, name, at: from, path: &path });
+        }
+    }
+
+    /// Whether the branch has an object of that kind by the listed name. Unless it tells otherwise it has.
+    fn is_still_there(&self, from: BranchIx, dir: &Arc<Inode>, (name, kind): (&CString, Kind)) -> bool {
+        let pool = self.pool();
+        let asked = self
+            .tree
+            .dirfd(&pool, dir, from)
+            .and_then(|fd| pool.branch(from).ask(|| fsstack_sys::at::stat(fd.as_fd(), name)));
+        match asked {
+            Ok(stat) => (stat.kind() == Kind::Dir) == (kind == Kind::Dir),
+            Err(error) => !error.is_missing(),
         }
     }
 
