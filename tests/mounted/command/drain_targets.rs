@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use fsstack_lab::{self as lab, MiB, needs};
 
@@ -131,4 +132,34 @@ fn set_id_programs_and_devices_of_a_branch_with_nosuid_and_nodev_stay_there() {
         sh(pool.branch("b").path(), "stat -c %a suid; getcap caps | wc -l; stat -c %F null"),
         "4755\n1\ncharacter special file"
     );
+}
+
+/// A branch that is added later would get its place, and the files.
+#[test]
+fn a_branch_that_a_drain_was_told_to_fill_does_not_leave_the_pool_meanwhile() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=ff").mount();
+    (0..12).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    let (at, a, b) = (at(&pool), branch(&pool, "a"), branch(&pool, "b"));
+    let drains = std::thread::spawn({
+        let (at, a, b) = (at.clone(), a.clone(), b.clone());
+        move || run(&["branch", "drain", &at, &a, "--to", &b, "--rate", "4M"])
+    });
+    until("some have moved", || job_of(&at)["moved_files"].as_u64().is_some_and(|moved| moved >= 2));
+    let id = job_of(&at)["id"].to_string();
+    output_of(&["job", "pause", &at, &id]);
+    let descriptors = format!("/proc/{}/fd", pool.daemon().pid);
+    let is_there = |link: &Path| link.starts_with(&b) && link.file_name().is_some_and(|name| name != "b");
+    until("no file is open there", || {
+        let links = fs::read_dir(&descriptors).unwrap().filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
+        !links.into_iter().any(|link| is_there(&link))
+    });
+    let (code, busy) = refused(&["branch", "remove", &at, &b]);
+    assert!(code == 1 && busy.contains("open"), "{busy}");
+    output_of(&["job", "resume", &at, &id]);
+    assert_eq!(drains.join().unwrap().code, 0);
+    (0..12).for_each(|n| assert_eq!(pool.holders(n.to_string()), ["b"]));
+    output_of(&["branch", "remove", &at, &b]);
+    assert_clean(&pool);
 }

@@ -303,15 +303,16 @@ impl Jobs {
         if !branch.is_writable() {
             return Err(BadJob::ReadOnly);
         }
+        // While the job is at work the branch does not leave the pool, nor does one that was named as a target: another branch that
+        // is added would get its place, and the files.
+        let mut stay = vec![branch.acquire().map_err(|_| BadJob::NoBranch)?];
+        for to in &order.to {
+            stay.push(pool.branch(*to).acquire().map_err(|_| BadJob::NoTarget)?);
+        }
         drop(pool);
-        // While the job is at work the branch does not leave the pool.
-        let stays = branch.acquire().map_err(|_| BadJob::NoBranch)?;
-        self.begin_job(
-            Work::Drain(order),
-            branch.path.display().to_string(),
-            vec![stays],
-            move |jobs, job| jobs.drain(job, from, &targets),
-        )
+        self.begin_job(Work::Drain(order), branch.path.display().to_string(), stay, move |jobs, job| {
+            jobs.drain(job, from, &targets)
+        })
     }
 
     /// Begins `work` on a thread of its own, unless another job excludes it. No branch of `stay` leaves the pool meanwhile.
