@@ -42,10 +42,19 @@ pub(crate) struct AdminState {
 /// A file that is being copied.
 #[derive(Clone, Debug)]
 struct AwaitedFile {
-    dir: Arc<OwnedFd>,
+    written: WrittenPart,
     bytes: u64,
     /// Its part of `arrived`.
     arrived: u64,
+}
+
+/// Source of the number of bytes that a copy has taken so far.
+#[derive(Clone, Debug)]
+pub enum WrittenPart {
+    /// Its file in this directory, where it is named [`staged`].
+    Staged(Arc<OwnedFd>),
+    /// The copying thread's own count.
+    Counted(Arc<AtomicU64>),
 }
 
 /// Smaller files are complete before counting them twice matters.
@@ -194,11 +203,11 @@ impl Branch {
         self.admin.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
-    /// Reserves `bytes` for the file that will be number `id` in `dir`.
-    pub fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
+    /// Reserves `bytes` for the copy number `id`, of which `written` is there already at any time.
+    pub fn promise(&self, id: u64, bytes: u64, written: WrittenPart) {
         self.admin.reserved.fetch_add(bytes, Relaxed);
         if LARGE <= bytes {
-            self.admin.awaited.lock().insert(id, AwaitedFile { dir: dir.clone(), bytes, arrived: 0 });
+            self.admin.awaited.lock().insert(id, AwaitedFile { written, bytes, arrived: 0 });
         }
     }
 
@@ -228,8 +237,14 @@ impl Branch {
         let awaited: Vec<(u64, AwaitedFile)> =
             self.admin.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
         let has = |(id, file): (u64, AwaitedFile)| {
-            let stat = self.ask(|| sys::at::stat(file.dir.as_fd(), &staged(id)));
-            (id, stat.map_or(0, |stat| stat.blocks.saturating_mul(512).min(file.bytes)))
+            let taken = match file.written {
+                WrittenPart::Staged(dir) => {
+                    let stat = self.ask(|| sys::at::stat(dir.as_fd(), &staged(id)));
+                    stat.map_or(0, |stat| stat.blocks.saturating_mul(512))
+                }
+                WrittenPart::Counted(written) => written.load(Relaxed),
+            };
+            (id, taken.min(file.bytes))
         };
         awaited.into_iter().map(has).collect()
     }

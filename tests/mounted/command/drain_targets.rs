@@ -163,3 +163,55 @@ fn a_branch_that_a_drain_was_told_to_fill_does_not_leave_the_pool_meanwhile() {
     output_of(&["branch", "remove", &at, &b]);
     assert_clean(&pool);
 }
+
+/// Each of the two files fits there, both do not.
+#[test]
+fn two_drains_into_one_branch_leave_its_floor_alone() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("minfreespace=120M").mount();
+    for (branch, name) in [("a", "one"), ("b", "two")] {
+        fs::write(pool.branch(branch).path().join(name), mib(1).repeat(80)).unwrap();
+    }
+    let (at, c) = (at(&pool), branch(&pool, "c"));
+    let drain = |name: &str| {
+        let (at, from, c) = (at.clone(), branch(&pool, name), c.clone());
+        std::thread::spawn(move || run(&["branch", "drain", &at, &from, "--to", &c, "--rate", "20M"]))
+    };
+    let free = || {
+        let space = rustix::fs::statvfs(pool.branch("c").path()).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    let drains = [drain("a"), drain("b")];
+    let mut codes = drains.map(|drain| drain.join().unwrap().code);
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 1]);
+    assert!(free() >= 120 << 20, "{} MiB are free", free() >> 20);
+    let holders = (pool.holders("one"), pool.holders("two"));
+    assert!(holders == (vec!["c"], vec!["b"]) || holders == (vec!["a"], vec!["c"]), "{holders:?}");
+}
+
+/// There was room for it when the copy began.
+#[test]
+fn a_copy_is_given_up_whose_branch_has_been_filled_to_its_floor_meanwhile() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff,minfreespace=100M").mount();
+    pool.write("film", &mib(5).repeat(20));
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    let drains = std::thread::spawn({
+        let (at, a) = (at.clone(), a.clone());
+        move || run(&["branch", "drain", &at, &a, "--rate", "5M"])
+    });
+    until("it is being copied", || job_of(&at)["state"] == "moving");
+    pool.branch("b").fill_until_free(MiB(60));
+    until("it stays", || {
+        let job = job_of(&at);
+        job["over"] == true || job["staying"].as_u64().is_some_and(|staying| staying > 0)
+    });
+    assert_eq!(pool.holders("film"), ["a"]);
+    output_of(&["job", "cancel", &at, &job_of(&at)["id"].to_string()]);
+    assert_eq!(drains.join().unwrap().code, 1);
+    assert!(pool.read("film") == mib(5).repeat(20));
+    assert_clean(&pool);
+}

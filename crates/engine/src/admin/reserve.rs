@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_branch::admin_state::staged;
+use fsstack_branch::admin_state::{WrittenPart, staged};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Candidate, DirPlacement, Ino, verdict};
 use fsstack_sys::at::RenameFlags;
@@ -127,7 +127,7 @@ impl Union {
             match self.staging(pool, copy, *at) {
                 Ok(staging) => {
                     let id = self.files.new_handle().0;
-                    staging.branch.promise(id, file.size, &staging.dir);
+                    staging.branch.promise(id, file.size, WrittenPart::Staged(staging.dir.clone()));
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);

@@ -129,10 +129,15 @@ impl Jobs {
         targets.iter().filter_map(room).collect()
     }
 
-    /// Whether a branch may still take files: the operator may take them away, or their modes.
-    fn has_target(&self, targets: &[BranchIx]) -> bool {
+    /// Whether a branch may still take files: the operator may take them away, or their modes. The job tells if none may.
+    fn has_target(&self, job: &Job, targets: &[BranchIx]) -> bool {
         let pool = self.pool();
-        targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()))
+        let has = targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()));
+        if !has {
+            job.progress.lock().refusal =
+                Some(format!("{}: no branch is left that takes its files", job.subject));
+        }
+        has
     }
 
     /// Checks that the branch keeps no objects that were set aside: its removal would take them along.
@@ -169,9 +174,7 @@ impl Jobs {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
         let mut tries = FailedTries::new(TRIES);
         loop {
-            if !self.has_target(targets) {
-                job.progress.lock().refusal =
-                    Some(format!("{}: no branch is left that takes its files", job.subject));
+            if !self.has_target(job, targets) {
                 return JobState::Incomplete;
             }
             self.list.awaits_none(job);

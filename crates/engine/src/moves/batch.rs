@@ -36,6 +36,7 @@ use crate::moves::batch_exchange::{BatchEnd, Copied, Exchange, Source};
 use crate::moves::clone_metadata::{Durable, copy_file, verify};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
+use crate::moves::room::ReservedRoom;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 
@@ -117,7 +118,7 @@ impl Moves {
         };
         let begun: Vec<(&Source<'_>, Move<'_>)> =
             sources.iter().filter_map(begin).filter(|(_, moving)| is_recorded(moving)).collect();
-        let need = begun.iter().map(|(_, moving)| moving.stat.blocks.saturating_mul(512)).sum();
+        let need = begun.iter().map(|(_, moving)| moving.taken()).sum();
         let mut known: Vec<(*const Inode, &[BranchIx], Option<BranchIx>)> = Vec::new();
         let targets = begun.iter().map(|(source, moving)| {
             let parent = Arc::as_ptr(&moving.name().parent);
@@ -149,7 +150,7 @@ impl Moves {
             let to: &Member = pool.branch(to);
             let room = to.space().map_or(0, |space| space.available);
             group.retain(|(_, moving)| {
-                let need = moving.stat.blocks.saturating_mul(512);
+                let need = moving.taken();
                 self.refusals.of((moving.inode.id.ino, to.ix), room, need).is_none()
             });
             (to, group)
@@ -167,6 +168,8 @@ impl Moves {
     ) -> Result<Vec<Copied<'a>>> {
         // Older than the copies: their write-back errors are reported to it.
         let all = to.ask(|| sys::at::reopen(to.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
+        let need = begun.iter().map(|(_, moving)| moving.taken()).sum();
+        let _room = ReservedRoom::new(&self.files, to, need, 0);
         let mut copies: Vec<Copied<'_>> = Vec::with_capacity(begun.len());
         for (source, moving) in begun {
             if !batch.departure.goes_on() {

@@ -13,6 +13,7 @@ pub(crate) mod naming;
 pub(crate) mod reasons;
 pub(crate) mod refusals;
 pub(crate) mod relocate;
+pub(crate) mod room;
 pub(crate) mod set_aside;
 pub(crate) mod special;
 pub(crate) mod transfer;

@@ -53,6 +53,11 @@ impl<'a> Move<'a> {
         self.stat.is_file()
     }
 
+    /// Bytes that it takes on its branch.
+    pub(crate) fn taken(&self) -> u64 {
+        self.stat.blocks.saturating_mul(512)
+    }
+
     /// It has several hard links, which move together.
     pub(crate) fn is_group(&self) -> bool {
         self.names.len() > 1

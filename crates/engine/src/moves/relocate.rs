@@ -42,6 +42,7 @@ use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, why_failed, why_not};
+use crate::moves::room::{ReservedRoom, floor_of};
 use crate::moves::special;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
@@ -120,7 +121,7 @@ impl Moves {
         let pool = &*self.tree.pool.load_full();
         let (was, from, source) = file.source()?;
         let moving = self.tree.begin(pool, order, from, source.as_fd())?;
-        let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
+        let need = moving.taken().saturating_add(cause.more());
         let ranking = self.tree.targets(pool, (&moving.names, &moving.from), need, cause.job());
         let mut why = why_nowhere(&ranking);
         for at in ranking.order {
@@ -196,6 +197,19 @@ impl Moves {
         gone
     }
 
+    /// Room on the branch `to` for the file and `more` bytes.
+    fn reserve_room<'a>(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        to: &'a Member,
+        more: u64,
+    ) -> ReservedRoom<'a> {
+        let total = to.space().map_or(0, |space| space.total);
+        let floor = floor_of(pool, &placement_of(pool, &moving.names), to, total);
+        ReservedRoom::new(&self.files, to, moving.taken().saturating_add(more), floor)
+    }
+
     /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
     fn move_to<'f>(
         &self,
@@ -213,11 +227,12 @@ impl Moves {
             false => special::make(&moving.from, moving.source, &moving.stat, to)?,
         };
         let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
+        let room = self.reserve_room(pool, moving, to, order.cause.more());
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // Its identity is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.tree.mark_moved(to, &new.fd, &made, id)?;
-            copy_across(pool, moving, &new, order)
+            copy_across(pool, moving, (&new, &room), order)
                 .and_then(|()| alone())
                 .map_err(Unmoved::from)
                 .and_then(|alone| {
@@ -306,8 +321,7 @@ impl Tree {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
         let placement = placement_of(pool, names).by_policy(&pool.settings.relocation.policy);
         self.ranking(pool, &names[0].parent, &placement, |branch, space| {
-            let own = branch.floor().unwrap_or(pool.settings.floor);
-            let floor = placement.floor(branch.ix, own).bytes_of(space.total);
+            let floor = floor_of(pool, &placement, branch, space.total);
             branch.ix != from.ix
                 && job.map_or_else(|| branch.dev() != from.dev(), |job| job.takes(branch.ix))
                 && branch.takes_moves()
@@ -356,7 +370,12 @@ fn why_nowhere(ranking: &Ranking) -> &'static str {
 
 /// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
 /// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
-fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, order: &OrderedMove) -> Result<()> {
+fn copy_across(
+    pool: &Pool,
+    moving: &Move<'_>,
+    (new, room): (&NewCopy<'_>, &ReservedRoom<'_>),
+    order: &OrderedMove,
+) -> Result<()> {
     if !moving.is_content() {
         return Ok(()); // made like it
     }
@@ -364,9 +383,15 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, order: &Ordere
     let (from, to): (&Branch, &Branch) = (&moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
-    let (how, goes_on) = (order.cause.how(&pool.settings.relocation), || departure.goes_on_copying());
-    to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, &how, &goes_on))?;
-    moving.check(new.fd.as_fd())
+    let (how, copy) = (order.cause.how(&pool.settings.relocation), new.fd.as_fd());
+    let goes_on = || departure.goes_on_copying() && room.has_more(copy);
+    let copied = to.ask_inside(|| clone_metadata(copy, moving.source, &moving.stat, &how, &goes_on));
+    if copied.is_err() && room.is_short() {
+        return Err(Errno::NOSPC.into());
+    }
+    copied?;
+    to.ask_inside(|| room.check(copy))?;
+    moving.check(copy)
 }
 
 /// Locks the place of the copied file, if the move is still wanted.
