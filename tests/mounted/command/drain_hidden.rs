@@ -238,3 +238,32 @@ fn a_hidden_file_that_is_open_stays() {
     assert_eq!((all.len(), &all[0].1["differs"]), (1, &true.into()));
     assert_eq!((fs::read(&all[0].0).unwrap(), pool.read("film")), (b"late".to_vec(), b"same".to_vec()));
 }
+
+/// It is longer than requests are waited for.
+#[test]
+fn another_drain_does_not_wait_for_a_hidden_file_that_is_set_aside() {
+    needs!(mounting(), loops());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = ["a", "b", "c"].iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
+    let pool = pool.option("create=ff").option(&format!("log={}", log.path().display())).mount();
+    fs::write(on(&pool, "a", "film"), "shown").unwrap();
+    fs::write(on(&pool, "b", "film"), mib(3).repeat(12)).unwrap();
+    fs::write(on(&pool, "c", "other"), "other").unwrap();
+    let (at, a, b, c) = (at(&pool), branch(&pool, "a"), branch(&pool, "b"), branch(&pool, "c"));
+    let sets_aside = ["branch", "drain", &at, &b, "--to", &a, "--hidden=move", "--rate", "1M"];
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| run(&sets_aside));
+        until("it is being copied", || !kept_dirs(&pool).is_empty());
+        assert_eq!(json("job", &["branch", "drain", &at, &c])["state"], "done");
+        assert_eq!(first.join().unwrap().code, 0);
+    });
+    let said = fs::read_to_string(log.path()).unwrap();
+    assert!(!said.contains("earlier requests have not ended"), "{said}");
+    assert_eq!(pool.holders("film"), ["a"]);
+}
+
+/// Directories of objects that were set aside, or are about to be.
+fn kept_dirs(pool: &Pool) -> Vec<PathBuf> {
+    let list = fs::read_dir(on(pool, "a", ".fsstack.moving/kept")).into_iter().flatten();
+    list.filter_map(|dir| dir.ok()).map(|dir| dir.path()).collect()
+}

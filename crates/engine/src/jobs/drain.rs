@@ -372,9 +372,11 @@ impl DrainWalk<'_> {
 
     /// Takes the objects away that the file hides on other branches, each of which keeps its own. If one stays, so does the file.
     fn clear_what_it_hides(&self, file: &MetFile<'_>) {
-        let (jobs, pool) = (self.pass.jobs, self.pass.jobs.pool());
+        let jobs = self.pass.jobs;
         for of @ InodeName { parent, name } in &file.names {
-            let Ok(others) = jobs.tree.find_all(&pool, parent, name, Some(self.from)) else { continue };
+            let Ok(others) = jobs.tree.find_all(&jobs.pool(), parent, name, Some(self.from)) else {
+                continue;
+            };
             for (at, _) in others {
                 let path = of.path().unwrap_or_else(|| file.path.clone());
                 let hidden = HiddenName { dir: parent, name, at, path: &path };

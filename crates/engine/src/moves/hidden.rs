@@ -3,11 +3,15 @@
 //! A hidden object goes only while the pool shows another one of its name, which nobody can make, replace or rename meanwhile
 //! (`Tree::create_guard`). It is as it was when it was compared or copied, and no process has it open or mapped, which a write
 //! lease tells. So a program that still writes to it keeps it where it is.
+//!
+//! A comparison or copy takes as long as the object is large. No snapshot of the pool is kept meanwhile, for whose end other jobs
+//! and changes of branches wait; the branches are kept in the pool.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::Result;
@@ -17,6 +21,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::inode::Inode;
+use crate::member::Member;
 use crate::moves::Moves;
 use crate::moves::directories::attributes;
 use crate::moves::job_move::{self, Manner};
@@ -129,6 +134,48 @@ pub(crate) struct HiddenName<'n> {
     pub(crate) path: &'n [u8],
 }
 
+impl HiddenName<'_> {
+    /// Its branch, and its directory there.
+    fn directory(&self, tree: &Tree) -> Result<(KeptBranch, Arc<DirFd>)> {
+        let pool = tree.pool.load();
+        Ok((KeptBranch::of(&pool, self.at)?, tree.dirfd(&pool, self.dir, self.at)?))
+    }
+
+    /// Opens the object that the pool shows.
+    ///
+    /// # Errors
+    /// ESTALE if it is this one.
+    fn open_shown(&self, tree: &Tree) -> Result<ShownObject> {
+        let pool = tree.pool.load();
+        let at = tree.shown_at(&pool, self)?;
+        let (at, dir) = (KeptBranch::of(&pool, at)?, tree.dirfd(&pool, self.dir, at)?);
+        drop(pool);
+        let object = HiddenObject::open(&at.branch, &dir, self.name)?;
+        Ok(ShownObject { at, dir, object })
+    }
+}
+
+/// A branch that stays in the pool until this drops.
+struct KeptBranch {
+    branch: Arc<Member>,
+    _stays: OpenFileRef,
+}
+
+impl KeptBranch {
+    fn of(pool: &Pool, at: BranchIx) -> Result<Self> {
+        let branch = pool.branch(at).clone();
+        let stays = branch.acquire()?;
+        Ok(Self { branch, _stays: stays })
+    }
+}
+
+/// The object that the pool shows.
+struct ShownObject {
+    at: KeptBranch,
+    dir: Arc<DirFd>,
+    object: HiddenObject,
+}
+
 /// # Errors
 /// Hidden objects stay on a branch that is remote or takes no change.
 fn check_branch(branch: &Branch) -> std::result::Result<(), &'static str> {
@@ -148,17 +195,17 @@ impl Moves {
         hidden: &HiddenName<'_>,
         how: (HiddenCopies, Manner),
     ) -> std::result::Result<u64, &'static str> {
-        let (pool, said) = (self.tree.pool.load(), job_move::in_words);
-        let branch = pool.branch(hidden.at);
+        let said = job_move::in_words;
+        let (from, dir) = hidden.directory(&self.tree).map_err(said)?;
+        let branch = &from.branch;
         check_branch(branch)?;
-        let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
         let stat = branch.ask(|| sys::at::stat(dir.as_fd(), hidden.name)).map_err(said)?;
         if stat.is_dir() {
             return Err(HIDDEN_DIR);
         }
         if how.0 == HiddenCopies::Delete && how.1.dry_run {
             let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;
-            if self.tree.differs_from_shown(&pool, hidden, &object).map_err(said)? {
+            if self.tree.differs_from_shown(hidden, (branch, &object)).map_err(said)? {
                 return Err(HIDDEN_DIFFERS);
             }
         }
@@ -176,48 +223,45 @@ impl Moves {
         keepers: &[(BranchIx, u64)],
         goes_on: &dyn Fn() -> bool,
     ) -> std::result::Result<(), &'static str> {
-        let pool = self.tree.pool.load();
-        let branch = pool.branch(hidden.at);
-        check_branch(branch)?;
         let said = job_move::in_words;
-        let dir = self.tree.dirfd(&pool, hidden.dir, hidden.at).map_err(said)?;
+        let (from, dir) = hidden.directory(&self.tree).map_err(said)?;
+        let branch = &from.branch;
+        check_branch(branch)?;
         let object = HiddenObject::open(branch, &dir, hidden.name).map_err(said)?;
         if object.stat.is_dir() {
             return Err(HIDDEN_DIR);
         }
         object.check_closed(branch)?;
-        let differs = self.tree.differs_from_shown(&pool, hidden, &object).map_err(said)?;
+        let differs = self.tree.differs_from_shown(hidden, (branch, &object)).map_err(said)?;
         let kept = match how.0 {
             HiddenCopies::Stop => return Err(HIDDEN_DIFFERS),
             HiddenCopies::Delete if differs => return Err(HIDDEN_DIFFERS),
             HiddenCopies::Delete => {
-                self.sync_shown(&pool, hidden).map_err(said)?;
+                self.sync_shown(hidden).map_err(said)?;
                 None
             }
             HiddenCopies::Move => {
-                Some(self.set_aside(&pool, hidden, (&object, differs), (how.1, keepers), goes_on)?)
+                let branch: &Branch = branch;
+                Some(self.set_aside(hidden, (branch, &object, differs), (how.1, keepers), goes_on)?)
             }
         };
-        let removed = self.tree.remove_hidden(&pool, hidden, &object, &dir);
+        let removed = self.tree.remove_hidden(&self.tree.pool.load(), hidden, &object, &dir);
         match (&removed, kept) {
             (Ok(()), Some((to, kept))) => {
-                tracing::info!(path = %Printable(hidden.path), branch = %pool.branch(to).path.display(), kept = ?kept.name(), "hidden copy set aside");
+                tracing::info!(path = %Printable(hidden.path), branch = %to.branch.path.display(), kept = ?kept.name(), "hidden copy set aside");
             }
-            (Err(_), Some((to, kept))) => kept.discard(pool.branch(to)),
+            (Err(_), Some((to, kept))) => kept.discard(&to.branch),
             (_, None) => {}
         }
         removed
     }
 
     /// Puts the object that the pool shows on disk, before another one of its name goes.
-    fn sync_shown(&self, pool: &Pool, hidden: &HiddenName<'_>) -> Result<()> {
-        let at = self.tree.shown_at(pool, hidden)?;
-        let branch = pool.branch(at);
-        let dir = self.tree.dirfd(pool, hidden.dir, at)?;
-        let shown = HiddenObject::open(branch, &dir, hidden.name)?;
-        branch.ask_long(|| {
-            if shown.stat.is_file() {
-                sys::file::fsync(shown.fd.as_fd())?;
+    fn sync_shown(&self, hidden: &HiddenName<'_>) -> Result<()> {
+        let ShownObject { at, dir, object } = hidden.open_shown(&self.tree)?;
+        at.branch.ask_long(|| {
+            if object.stat.is_file() {
+                sys::file::fsync(object.fd.as_fd())?;
             }
             sync_dir(dir.as_fd())
         })
@@ -226,24 +270,25 @@ impl Moves {
     /// Copies the hidden object to one of `keepers`, on disk.
     fn set_aside(
         &self,
-        pool: &Pool,
         hidden: &HiddenName<'_>,
-        (object, differs): (&HiddenObject, bool),
+        (from, object, differs): (&Branch, &HiddenObject, bool),
         (manner, keepers): (Manner, &[(BranchIx, u64)]),
         goes_on: &dyn Fn() -> bool,
-    ) -> std::result::Result<(BranchIx, KeptCopy), &'static str> {
+    ) -> std::result::Result<(KeptBranch, KeptCopy), &'static str> {
+        let pool = self.tree.pool.load();
         let need = object.stat.blocks.saturating_mul(512);
         let fits = keepers.iter().filter(|(at, bytes)| *bytes > need && !pool.branch(*at).is_remote());
         let Some((keeper, _)) = fits.max_by_key(|(_, bytes)| bytes) else { return Err(NO_KEEPER) };
-        let (to, from) = (pool.branch(*keeper), pool.branch(hidden.at));
-        let aside = SetAside { from, fd: object.fd.as_fd(), stat: &object.stat, path: hidden.path, differs };
+        let to = KeptBranch::of(&pool, *keeper).map_err(job_move::in_words)?;
         let relocation = manner.of(&pool.settings.relocation);
-        let kept = aside.copy_to(to, &relocation, goes_on).map_err(|error| match error.errno() {
+        drop(pool);
+        let aside = SetAside { from, fd: object.fd.as_fd(), stat: &object.stat, path: hidden.path, differs };
+        let kept = aside.copy_to(&to.branch, &relocation, goes_on).map_err(|error| match error.errno() {
             Errno::OPNOTSUPP | Errno::PERM => "it is hidden, and no branch can hold its attributes",
             Errno::NOSPC | Errno::DQUOT => NO_KEEPER,
             _ => job_move::in_words(error),
         })?;
-        Ok((*keeper, kept))
+        Ok((to, kept))
     }
 }
 
@@ -254,19 +299,15 @@ impl Tree {
     /// ESTALE if the object is not hidden.
     fn differs_from_shown(
         &self,
-        pool: &Pool,
         hidden: &HiddenName<'_>,
-        object: &HiddenObject,
+        (from, object): (&Branch, &HiddenObject),
     ) -> Result<bool> {
-        let at = self.shown_at(pool, hidden)?;
-        let branch = pool.branch(at);
-        let dir = self.dirfd(pool, hidden.dir, at)?;
-        let shown = HiddenObject::open(branch, &dir, hidden.name)?;
-        if shown.stat.size != object.stat.size {
+        let shown = hidden.open_shown(self)?;
+        if shown.object.stat.size != object.stat.size {
             return Ok(true);
         }
-        let _inside = branch.come_in(CallKind::Long)?;
-        pool.branch(hidden.at).ask_long(|| object.is_like(&shown)).map(|is_like| !is_like)
+        let _inside = shown.at.branch.come_in(CallKind::Long)?;
+        from.ask_long(|| object.is_like(&shown.object)).map(|is_like| !is_like)
     }
 
     /// The branch whose object of the name the pool shows.
