@@ -73,7 +73,10 @@ impl Jobs {
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
         self.check_keeps_none(job, from)?;
-        let plan = Plan::new(self.rooms(targets));
+        let mut plan = Plan::new(self.rooms(targets)).from_device(self.pool().branch(from).dev());
+        for (dev, left) in self.left_by_others(job) {
+            plan.take(dev, left.files, left.bytes);
+        }
         let mut count = Count { jobs: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };
         self.walk_branch(job, from, &mut count);
         let Count { plan, hidden, hides, ruled, .. } = count;
@@ -111,6 +114,32 @@ impl Jobs {
         Ok(())
     }
 
+    /// Files that other drains at work have still to move, by the device numbers of the file systems that they are planned for.
+    fn left_by_others(&self, job: &Job) -> Vec<(u64, Amount)> {
+        let others: Vec<Arc<Job>> = self.list.state.lock().jobs.to_vec();
+        let pool = self.pool();
+        let mut all = Vec::new();
+        for other in others.iter().filter(|other| other.id != job.id && !other.work.manner().dry_run) {
+            let Some(from) = other.work.drained() else { continue };
+            let progress = other.progress.lock();
+            if progress.state.is_over() {
+                continue;
+            }
+            let (found, moved) = (progress.found, progress.moved);
+            for share in &progress.shares {
+                let dev = pool.branch(share.branch).dev();
+                if dev != pool.branch(from).dev() {
+                    let files = part_left(share.files, found.files, moved.files);
+                    all.push((
+                        dev,
+                        Amount { files, bytes: part_left(share.bytes, found.bytes, moved.bytes) },
+                    ));
+                }
+            }
+        }
+        all
+    }
+
     /// Room on the branches that may take files.
     pub(crate) fn rooms(&self, targets: &[BranchIx]) -> Vec<Room> {
         let pool = self.pool();
@@ -124,7 +153,8 @@ impl Jobs {
                 0 => u64::MAX, // not counted
                 _ => space.inodes_free.saturating_sub(least),
             };
-            Some(Room { branch: *at, bytes: space.available.saturating_sub(floor), inodes })
+            let bytes = space.available.saturating_sub(floor);
+            Some(Room { branch: *at, dev: branch.dev(), bytes, inodes })
         };
         targets.iter().filter_map(room).collect()
     }
@@ -234,6 +264,12 @@ impl Jobs {
             job.is_now(JobState::Moving);
         }
     }
+}
+
+/// How much of a `share` in `found` is left when `moved` of these are gone.
+fn part_left(share: u64, found: u64, moved: u64) -> u64 {
+    let left = u128::from(share) * u128::from(found.saturating_sub(moved)) / u128::from(found.max(1));
+    u64::try_from(left).unwrap_or(u64::MAX)
 }
 
 /// The first walk.

@@ -7,6 +7,8 @@ use fsstack_pool::{BranchIx, BranchSet};
 pub struct Room {
     /// The branch.
     pub branch: BranchIx,
+    /// Device number of its file system, which others may be on.
+    pub dev: u64,
     /// Bytes above its floor.
     pub bytes: u64,
     /// Free inodes above those that it keeps.
@@ -22,6 +24,7 @@ pub struct Share {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    dev: u64,
     left: u64,
     left_inodes: u64,
 }
@@ -29,7 +32,7 @@ pub struct Share {
 impl Share {
     /// The share of a branch that takes one file.
     pub(super) fn of(branch: BranchIx, bytes: u64) -> Self {
-        Self { branch, files: 1, bytes, left: 0, left_inodes: 0 }
+        Self { branch, files: 1, bytes, dev: 0, left: 0, left_inodes: 0 }
     }
 
     pub(super) fn add(&mut self, bytes: u64) {
@@ -42,6 +45,8 @@ impl Share {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     shares: Vec<Share>,
+    /// Device number of the file system that the files leave, where there is one: it has as much room after a move on it as before.
+    source: Option<u64>,
     lacking: u64,
     homeless: u64,
 }
@@ -49,14 +54,28 @@ pub struct Plan {
 impl Plan {
     /// Nothing is placed yet.
     pub fn new(rooms: impl IntoIterator<Item = Room>) -> Self {
-        let share = |Room { branch, bytes, inodes }: Room| Share {
+        let share = |Room { branch, dev, bytes, inodes }: Room| Share {
             branch,
             files: 0,
             bytes: 0,
+            dev,
             left: bytes,
             left_inodes: inodes,
         };
-        Self { shares: rooms.into_iter().map(share).collect(), lacking: 0, homeless: 0 }
+        Self { shares: rooms.into_iter().map(share).collect(), source: None, lacking: 0, homeless: 0 }
+    }
+
+    /// Like this one, for files that leave the file system with that device number.
+    pub fn from_device(self, source: u64) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    /// So many files and bytes are to come to the file system with that device number besides.
+    pub fn take(&mut self, dev: u64, files: u64, bytes: u64) {
+        for share in self.shares.iter_mut().filter(|share| share.dev == dev) {
+            share.left = share.left.saturating_sub(bytes);
+            share.left_inodes = share.left_inodes.saturating_sub(files);
+        }
     }
 
     /// The branch that takes a file of `bytes`: one of the first of these sets that has room for it. None: none has.
@@ -66,10 +85,12 @@ impl Plan {
             let has_inode = |share: &&mut Share| set.contains(share.branch) && share.left_inodes > 0;
             let shares = self.shares.iter_mut().rev().filter(has_inode);
             if let Some(share) = shares.max_by_key(|share| share.left).filter(|share| share.left >= bytes) {
-                share.left -= bytes;
-                share.left_inodes -= 1;
                 share.add(bytes);
-                return Some(share.branch);
+                let (branch, dev) = (share.branch, share.dev);
+                if self.source != Some(dev) {
+                    self.take(dev, 1, bytes);
+                }
+                return Some(branch);
             }
         }
         self.lacking = self.lacking.saturating_add(bytes);
@@ -104,6 +125,7 @@ mod tests {
     fn rooms(bytes: &[u64]) -> Vec<Room> {
         let room = |(at, bytes): (usize, &u64)| Room {
             branch: BranchIx(u16::try_from(at).unwrap()),
+            dev: at as u64,
             bytes: *bytes,
             inodes: u64::MAX,
         };
@@ -129,11 +151,35 @@ mod tests {
 
     #[test]
     fn a_branch_takes_no_more_files_than_it_has_inodes() {
-        let room = |branch, bytes, inodes| Room { branch: BranchIx(branch), bytes, inodes };
+        let room =
+            |branch, bytes, inodes| Room { branch: BranchIx(branch), dev: branch.into(), bytes, inodes };
         let mut plan = Plan::new([room(0, 1000, 2), room(1, 10, 1)]);
         let to: Vec<_> = (0..4).map(|_| plan.place(0, ALL).map(|at| at.0)).collect();
         assert_eq!(to, [Some(0), Some(0), Some(1), None]);
         assert_eq!((plan.lacking(), plan.homeless()), (0, 1));
+    }
+
+    fn on_one_disk() -> [Room; 2] {
+        let room = |branch, bytes| Room { branch: BranchIx(branch), dev: 9, bytes, inodes: 3 };
+        [room(0, 20), room(1, 15)]
+    }
+
+    #[test]
+    fn branches_on_one_file_system_share_their_room() {
+        let mut plan = Plan::new(on_one_disk());
+        let to: Vec<_> = (0..3).map(|_| plan.place(10, ALL).map(|at| at.0)).collect();
+        assert_eq!((to, plan.lacking()), (vec![Some(0), Some(0), None], 10));
+        let mut beside_others = Plan::new(on_one_disk());
+        beside_others.take(9, 1, 11);
+        beside_others.take(8, 1, 11);
+        assert_eq!((beside_others.place(10, ALL), beside_others.place(9, ALL)), (None, Some(BranchIx(0))));
+    }
+
+    #[test]
+    fn files_that_stay_on_their_file_system_take_no_room_there() {
+        let mut plan = Plan::new(on_one_disk()).from_device(9);
+        assert!((0..30).all(|_| plan.place(20, ALL) == Some(BranchIx(0))));
+        assert_eq!(plan.place(21, ALL), None);
     }
 
     proptest! {

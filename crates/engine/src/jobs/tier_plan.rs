@@ -200,6 +200,7 @@ mod tests {
     ) -> Vec<(usize, u64, BranchIx)> {
         let room = |(at, bytes): (usize, &u64)| Room {
             branch: BranchIx::at(at).unwrap(),
+            dev: at as u64,
             bytes: *bytes,
             inodes: u64::MAX,
         };
