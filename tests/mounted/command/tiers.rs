@@ -95,6 +95,24 @@ fn the_files_that_were_used_least_recently_go_down_until_there_is_room() {
     goes_down("atime", "0", "1");
 }
 
+/// Its files were used least recently of all.
+#[test]
+fn a_fast_branch_that_takes_no_change_does_not_keep_the_others_full() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool().xfs_branch("fixed", MiB(300)).mode("RO,class=fast");
+    pool = pool.xfs_branch("fast", MiB(300)).mode("RW,class=fast");
+    let pool =
+        pool.xfs_branch("slow", MiB(400)).mode("RW,class=slow").option("create=ff").no_others().mount();
+    fs::write(pool.branch("fixed").path().join("coldest"), mib(9).repeat(60)).unwrap();
+    sh(pool.branch("fixed").path(), "touch -d 2001-01-01 coldest");
+    (0..3_u64).for_each(|n| pool.write(format!("{n}"), &mib(n).repeat(30)));
+    let (start, stop) = (below(&pool, MiB(20)), below(&pool, MiB(45)));
+    json("tiers", &["tier", "set", &at(&pool), "fast", "slow", "--start", &start, "--stop", &stop]);
+    until("two are down", || (0..3).filter(|n| pool.holders(n.to_string()) == ["slow"]).count() == 2);
+    settled(&pool);
+    assert_eq!(pool.holders("coldest"), ["fixed"]);
+}
+
 #[test]
 fn by_mtime_files_go_down_that_are_read_all_the_time() {
     needs!(mounting(), loops());

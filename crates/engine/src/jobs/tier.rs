@@ -49,7 +49,7 @@ impl Jobs {
     fn list_for_tier(&self, job: &Job, tier: &Tier) -> Result<MovingList, String> {
         let pool = self.pool();
         members(&pool, &tier.fast).for_each(|branch| branch.distrust_space());
-        let need = fullness(&pool, &tier.fast).excess(tier);
+        let need = fullness(givers(&pool, &tier.fast)).excess(tier);
         let rooms = self.rooms_below(tier);
         let slow: BranchSet = rooms.iter().map(|room| room.branch).collect();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Jobs {
             from: BranchIx(0),
             plan: TierPlan::new(tier.order, need, rooms),
         };
-        let from: Vec<BranchIx> = members(&pool, &tier.fast).map(|branch| branch.ix).collect();
+        let from: Vec<BranchIx> = givers(&pool, &tier.fast).map(|branch| branch.ix).collect();
         drop(pool);
         if need > 0 {
             for from in from {
@@ -95,11 +95,16 @@ pub(super) fn members<'p>(pool: &'p Pool, class: &Class) -> impl Iterator<Item =
     pool.branches.iter().filter(move |branch| branch.class.as_ref() == Some(class))
 }
 
-/// Space of the class, each file system once.
-pub(super) fn fullness(pool: &Pool, class: &Class) -> Fullness {
+/// Branches of the class that files may leave. Others do not count for a tier: it has no influence on how full they are.
+pub(super) fn givers<'p>(pool: &'p Pool, class: &Class) -> impl Iterator<Item = &'p Arc<Member>> {
+    members(pool, class).filter(|branch| branch.is_thought_writable())
+}
+
+/// Space of the branches, each file system once.
+pub(super) fn fullness<'p>(branches: impl Iterator<Item = &'p Arc<Member>>) -> Fullness {
     let mut seen = HashSet::new();
     let space = |branch: &Arc<Member>| branch.space().ok().filter(|_| seen.insert(branch.dev()));
-    members(pool, class).filter_map(space).fold(Fullness::default(), |sum, space| Fullness {
+    branches.filter_map(space).fold(Fullness::default(), |sum, space| Fullness {
         used: sum.used.saturating_add(space.taken()),
         total: sum.total.saturating_add(space.total),
     })

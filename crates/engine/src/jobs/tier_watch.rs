@@ -12,7 +12,7 @@ use fsstack_pool::{Class, Tier};
 use parking_lot::{Condvar, Mutex};
 
 use super::Jobs;
-use super::tier::{fullness, members};
+use super::tier::{fullness, givers, members};
 use super::tier_plan::Fullness;
 use super::{BadJob, Job, JobState, TierRun};
 use crate::pool::Pool;
@@ -225,8 +225,8 @@ impl Jobs {
         let pool = self.pool();
         let view = |tier: &Arc<Tier>| TierView {
             tier: tier.clone(),
-            fast: fullness(&pool, &tier.fast),
-            slow: fullness(&pool, &tier.slow),
+            fast: fullness(givers(&pool, &tier.fast)),
+            slow: fullness(members(&pool, &tier.slow)),
             state: self.tier_state(&pool, tier),
         };
         pool.settings.tiers.iter().map(view).collect()
@@ -242,7 +242,7 @@ impl Jobs {
         {
             return TierState::NoBranch(lacking.clone());
         }
-        if fullness(pool, &tier.fast).excess(tier) == 0 {
+        if fullness(givers(pool, &tier.fast)).excess(tier) == 0 {
             return TierState::BelowStart;
         }
         if tier.window.is_some_and(|window| self.day_clock().now().is_some_and(|now| !window.contains(now))) {
