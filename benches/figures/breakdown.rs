@@ -115,7 +115,7 @@ fn measure(trace: &Trace, at: &Standing, dir: &str, names: usize) -> Result<Repo
     let traced = create(at, &format!("{dir}-traced"), names);
     trace.set("tracing_on", "0")?;
     traced?;
-    let connection = mounts::at(at.path())?.context("nothing is mounted there")?.minor;
+    let connection = mounts::at(at.path())?.context("nothing is mounted there")?.connection();
     let mut seen = Seen::new(client, connection);
     trace.events()?.iter().for_each(|event| seen.event(event));
     ensure!(names / 2 < seen.done.len(), "{} of {names} creates were traced", seen.done.len());

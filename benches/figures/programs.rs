@@ -189,7 +189,7 @@ fn waits(archive: &Archive, pools: &[(&'static str, &Standing)]) -> Result<[Tabl
 
 /// A trace of the requests to `at`, not yet recording.
 fn traced(at: &Standing) -> Result<Trace> {
-    let connection = mounts::at(at.path())?.context("nothing is mounted there")?.minor;
+    let connection = mounts::at(at.path())?.context("nothing is mounted there")?.connection();
     let trace = Trace::new(&format!("programs-{connection}"))?;
     trace.set("tracing_on", "0")?;
     trace.set("buffer_size_kb", BUFFER)?;

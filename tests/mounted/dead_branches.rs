@@ -251,8 +251,8 @@ fn interrupted_operations_are_cleared_when_the_branch_is_back() {
 fn an_aborted_connection_is_a_dead_branch() {
     needs!(mounting(), program("mergerfs"));
     let mut pool = pool_of_two();
-    let minor = mounts::at(pool.branch("a").path()).unwrap().unwrap().minor;
-    mounts::abort(minor).unwrap();
+    let connection = mounts::at(pool.branch("a").path()).unwrap().unwrap().connection();
+    mounts::abort(connection).unwrap();
     assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
     assert_eq!(pool.read("top-b"), b"top-b");
     pool.branch_mut("a").unmount_by_force();

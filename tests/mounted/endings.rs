@@ -97,7 +97,7 @@ fn an_aborted_connection_ends_the_daemon_and_frees_all_callers() {
     let mut pool = pool();
     for _ in 0..3 {
         let (load, daemon) = (Load::on(&pool), pool.daemon());
-        mounts::abort(mounts::at(pool.path()).unwrap().unwrap().minor).unwrap();
+        mounts::abort(mounts::at(pool.path()).unwrap().unwrap().connection()).unwrap();
         load.has_ended();
         daemon.wait(SOON).unwrap();
         nothing_is_twice(&pool);

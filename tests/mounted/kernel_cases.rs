@@ -146,8 +146,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let minor = mounts::at(self.target.path()).ok().flatten().map(|found| found.minor);
-        minor.map(|minor| fsstack_sys::fusectl::abort(minor.into()));
+        let found = mounts::at(self.target.path()).ok().flatten();
+        found.map(|found| fsstack_sys::fusectl::abort(found.connection().into()));
         let _gone = rustix::mount::unmount(self.target.path(), rustix::mount::UnmountFlags::DETACH);
     }
 }

@@ -11,8 +11,8 @@ use crate::script::sh;
 
 /// Number of requests that wait for a pool's daemon.
 fn waiting(pool: &Pool) -> u32 {
-    let minor = mounts::at(pool.path()).unwrap().unwrap().minor;
-    let count = format!("/sys/fs/fuse/connections/{minor}/waiting");
+    let connection = mounts::at(pool.path()).unwrap().unwrap().connection();
+    let count = format!("/sys/fs/fuse/connections/{connection}/waiting");
     fs::read_to_string(count).unwrap().trim().parse().unwrap()
 }
 

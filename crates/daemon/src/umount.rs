@@ -15,7 +15,7 @@ use fsstack_control::registry::{self, RegistryEntry};
 use fsstack_fuse::unmount::by_umount;
 use fsstack_pool::Printable;
 use fsstack_sys::keeper::Watched;
-use fsstack_sys::mounts;
+use fsstack_sys::{fusectl, mounts};
 
 use crate::problem::Failure;
 use crate::tell;
@@ -25,9 +25,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Pause between two looks whether the pool is mounted elsewhere too.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// The kernel's FUSE connections, by the minor number of their device.
-const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// True if the program was called by a name under which umount(8) calls it.
 pub(crate) fn is_called(program: &OsStr) -> bool {
@@ -89,7 +86,7 @@ struct Daemon {
     watched: Watched,
     mount_point: PathBuf,
     /// Device of the file system. The next one may get the same.
-    dev: (u32, u32),
+    dev: u64,
     /// Number of the connection, which no other one gets; `None` where the kernel's list is not mounted.
     connection: Option<u64>,
 }
@@ -109,12 +106,12 @@ impl Daemon {
         let entry = all.into_iter().filter(here).max_by_key(|entry| entry.started)?;
         let watched = Watched::new(i32::try_from(entry.pid).ok()?).ok()?;
         // UmountArguments after the process is held: its number may have been another one's.
-        let connection = connection(mount.dev);
+        let connection = connection(mount.device());
         entry.is_visible().then_some(Self {
             pid: entry.pid,
             watched,
             mount_point,
-            dev: mount.dev,
+            dev: mount.device(),
             connection,
         })
     }
@@ -147,14 +144,13 @@ impl Daemon {
 
     /// True if this process sees another mount of it.
     fn is_listed(&self) -> bool {
-        mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.dev == self.dev))
+        mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.device() == self.dev))
     }
 }
 
 /// The number of a connection's directory.
-fn connection(dev: (u32, u32)) -> Option<u64> {
-    let path = Path::new(CONNECTIONS).join(dev.1.to_string());
-    std::fs::metadata(path).ok().map(|found| found.ino())
+fn connection(dev: u64) -> Option<u64> {
+    std::fs::metadata(fusectl::directory_of(fusectl::connection_of(dev))).ok().map(|found| found.ino())
 }
 
 #[cfg(test)]

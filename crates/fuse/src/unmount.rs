@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use fsstack_sys::mounts::{self, UmountFlags};
-use fsstack_sys::{file, fusectl, stat};
+use fsstack_sys::{file, fusectl};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -148,7 +148,7 @@ impl Unmounter {
             }
         }
         let Some(dev) = self.dev else { return Ok(Unmount::Detached) };
-        match fusectl::abort(stat::minor(dev).into()) {
+        match fusectl::abort(fusectl::connection_of(dev)) {
             Ok(()) => Ok(Unmount::Aborted),
             Err(error) => {
                 tracing::debug!(%error, "the connection ends with the daemon");

@@ -27,7 +27,7 @@ pub struct Mounted {
     pub fs_type: String,
     /// The major number of its device.
     pub major: u32,
-    /// The minor number of its device: the name of its FUSE connection.
+    /// The minor number of its device.
     pub minor: u32,
     /// Source of the mount.
     pub source: OsString,
@@ -40,6 +40,12 @@ impl Mounted {
     #[must_use]
     pub fn is_fuse(&self) -> bool {
         ["fuse", "fuseblk"].contains(&self.fs_type.split('.').next().unwrap_or_default())
+    }
+
+    /// Name of its FUSE connection: the kernel's encoding of the device number.
+    #[must_use]
+    pub fn connection(&self) -> u32 {
+        self.major << 20 | self.minor
     }
 
     /// Its device number, the same at all mount points of one file system.
@@ -74,7 +80,7 @@ pub fn detach(target: &Path) -> Result<()> {
         let Err(polite) = politely(target) else { continue };
         forced.push(format!("{polite:#}"));
         if mounted.is_fuse() {
-            abort(mounted.minor)?;
+            abort(mounted.connection())?;
             daemon::serving(target)?.into_iter().try_for_each(daemon::Process::kill)?;
         }
         if umount(target, &[], Duration::from_secs(5)).is_err() {
@@ -88,12 +94,12 @@ pub fn detach(target: &Path) -> Result<()> {
 }
 
 /// Aborts a FUSE connection: every blocked caller returns with an error.
-pub fn abort(minor: u32) -> Result<()> {
+pub fn abort(connection: u32) -> Result<()> {
     let connections = Path::new(CONNECTIONS);
     if at(connections)?.is_none() {
         command("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).run()?;
     }
-    match fs::write(connections.join(minor.to_string()).join("abort"), "1") {
+    match fs::write(connections.join(connection.to_string()).join("abort"), "1") {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("abort of the connection"),
         _ => Ok(()),
     }

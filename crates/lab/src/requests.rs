@@ -26,7 +26,7 @@ impl Requests {
     }
 
     fn begin(target: &Path) -> Result<Self> {
-        let connection = mounts::at(target)?.context("nothing is mounted there")?.minor;
+        let connection = mounts::at(target)?.context("nothing is mounted there")?.connection();
         let trace = Trace::new(&format!("requests-{connection}"))?;
         trace.set("buffer_size_kb", "1024")?;
         trace.set(&format!("{EVENT}/filter"), &format!("connection == {connection}"))?;

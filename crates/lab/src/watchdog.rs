@@ -29,7 +29,7 @@ impl Watchdog {
                 return;
             }
             let result = match mounts::at(&target) {
-                Ok(Some(mounted)) if mounted.is_fuse() => mounts::abort(mounted.minor),
+                Ok(Some(mounted)) if mounted.is_fuse() => mounts::abort(mounted.connection()),
                 found => found.map(drop),
             };
             let _nobody_listens = writeln!(

@@ -43,7 +43,19 @@ impl NotAborted {
     }
 }
 
-/// Aborts the connection with this number (the kernel's number of the file system's device). All pending and later
+/// Number of the connection of the FUSE file system with the device number `dev`, in makedev's encoding: the kernel's own encoding of
+/// it, with the major number above 20 bits for the minor one. The major number is 0 unless it is mounted over a block device
+/// (`fuseblk`).
+pub fn connection_of(dev: u64) -> u64 {
+    u64::from(rustix::fs::major(dev)) << 20 | u64::from(rustix::fs::minor(dev))
+}
+
+/// Directory of the connection `connection`: it exists as long as the connection, if fusectl is mounted.
+pub fn directory_of(connection: u64) -> PathBuf {
+    Path::new(SWITCHES).join(connection.to_string())
+}
+
+/// Aborts the connection with this number, from [`connection_of`]. All pending and later
 /// calls into it fail until it is mounted again. Mounts fusectl if it is missing, as systemd does, and leaves it
 /// mounted.
 ///
@@ -51,7 +63,7 @@ impl NotAborted {
 ///
 /// The control file is missing, or the caller may not write it.
 pub fn abort(connection: u64) -> Result<(), NotAborted> {
-    let switch = PathBuf::from(format!("{SWITCHES}/{connection}/abort"));
+    let switch = directory_of(connection).join("abort");
     let write = || std::fs::write(&switch, "1");
     let written = match write() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -86,4 +98,18 @@ pub fn make_available() -> Result<(), NotAborted> {
 fn is_there() -> bool {
     let found = call(Call::Statfs, || rustix::fs::statfs(SWITCHES));
     found.is_ok_and(|found| found.f_type.cast_unsigned() == MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_named_by_the_whole_device_number() {
+        assert_eq!(connection_of(rustix::fs::makedev(0, 47)), 47);
+        assert_eq!(connection_of(rustix::fs::makedev(0, 300_000)), 300_000);
+        // /dev/loop3: not the connection 3 of another file system.
+        assert_eq!(connection_of(rustix::fs::makedev(7, 3)), 7_340_035);
+        assert_eq!(directory_of(47), Path::new("/sys/fs/fuse/connections/47"));
+    }
 }

@@ -39,6 +39,11 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
+    /// Device number of its file system, in [`crate::Stat::dev`]'s encoding.
+    pub fn device(&self) -> u64 {
+        rustix::fs::makedev(self.dev.0, self.dev.1)
+    }
+
     /// True if it is a FUSE mount. The subtype after the dot is free text.
     pub fn is_fuse(&self) -> bool {
         let kind = self.fs_type.as_encoded_bytes().split(|byte| *byte == b'.').next();

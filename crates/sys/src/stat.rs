@@ -2,11 +2,6 @@
 
 use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
 
-/// Returns the minor number of a device number in [`Stat::dev`]'s encoding.
-pub fn minor(dev: u64) -> u32 {
-    rustix::fs::minor(dev)
-}
-
 /// A point in time, since the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, mounts, needs};
 use fsstack_sys::loop_device::LoopDevice;
 use rustix::fs::OFlags;
+use rustix::process::Signal;
 
 use super::{at, output_of, run};
-use crate::hung_branches::until;
+use crate::hung_branches::{FrozenDaemon, until};
 use crate::script::sh;
 
 /// An identity that no other test uses.
@@ -115,4 +116,27 @@ fn two_pools_do_not_share_an_identity() {
     let shown = output_of(&["nfs", "show", &at(&second)]);
     assert!(shown.contains(&format!("# The pool has nfs-identity={identity}")), "{shown}");
     assert!(!shown.contains("NOT YET") && !shown.contains("Mount the pool with nfs-identity"), "{shown}");
+}
+
+/// The kernel names its connection by the whole number of the block device, and another one may have the minor number alone.
+#[test]
+fn a_daemon_ends_with_a_branch_hung_that_is_such_a_pool() {
+    needs!(mounting(), loops());
+    // By the ring the kernel ends no request of an aborted connection before its server runs again.
+    let mut below = exported(&fresh_identity()).option("transport=dev").mount();
+    below.write("file", b"content");
+    let connection = mounts::at(below.path()).unwrap().unwrap().connection();
+    assert!(connection >= 1 << 20, "{connection}: not a block device");
+    let pool = lab::pool().over(&[below.path().display().to_string()]).option("branch-timeout=1").mount();
+    let daemon = pool.daemon();
+    let frozen = FrozenDaemon::new(below.daemon());
+    // A thread of the daemon stays inside.
+    assert!(fs::read(pool.at("file")).is_err());
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    drop(pool);
+    drop(frozen);
+    until("the one below ends with its connection", || !below.daemon().lives());
+    sh("/", &format!("umount -l '{}'", below.path().display()));
+    below.unmount();
 }

@@ -232,7 +232,7 @@ fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reporte
 /// Frees callers that wait for a daemon below `home`.
 fn free(home: &Path) -> Result<()> {
     let fuse = mounts::below(home)?.into_iter().filter(mounts::Mounted::is_fuse);
-    fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
+    fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.connection()))
 }
 
 fn table(rows: &[(&str, Row)], helper: &Path, rings: bool, commit: Option<&str>) -> Result<String> {

@@ -50,9 +50,7 @@ impl Branch {
         if self.mount_root.f_type != FUSE {
             return Err(NotFreed::NotFuse(self.path.clone()));
         }
-        // The kernel names a connection by its device's minor number; the major number is 0 for all.
-        let connection = fsstack_sys::stat::minor(self.dev());
-        fusectl::abort(connection.into())?;
+        fusectl::abort(fusectl::connection_of(self.dev()))?;
         tracing::warn!(branch = %self.path.display(), "FUSE connection of the branch aborted; it needs a new mount");
         Ok(())
     }

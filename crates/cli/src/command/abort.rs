@@ -40,9 +40,7 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
             "{shown}: in the pool itself, whose own connection is not aborted here"
         )));
     }
-    // The kernel's device number: minor number in the lower 20 bits, major number above.
-    let device = (u64::from(mount.dev.0) << 20) | u64::from(mount.dev.1);
-    fusectl::abort(device).map_err(|error| {
+    fusectl::abort(fusectl::connection_of(mount.device())).map_err(|error| {
         let text = format!("{shown}: {error}");
         match error.kind() {
             ErrorKind::NotFound => Failed::Missing(text),

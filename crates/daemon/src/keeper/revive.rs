@@ -16,7 +16,7 @@ use fsstack_fuse::notify::{expire_names, send_again};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::mounts::{UmountFlags, umount};
-use fsstack_sys::{fusectl, keeper, stat};
+use fsstack_sys::{fusectl, keeper};
 
 use super::{
     DEATHS, FAILED, HANDS_OVER, SharedWord, add_death, become_program, failure, note_pending, now,
@@ -234,7 +234,7 @@ fn end(how: &str, why: &str, target: &Path, dev: Option<u64>, log: &LogSettings)
     tracing::error!("{line}");
     // Callers that wait are freed first: unmounting may wait for requests.
     if let Some(dev) = dev
-        && let Err(error) = fusectl::abort(stat::minor(dev).into())
+        && let Err(error) = fusectl::abort(fusectl::connection_of(dev))
     {
         tracing::debug!(%error, "the connection ends with the process");
     }
