@@ -18,6 +18,7 @@ use crate::admin_state::AdminState;
 use crate::caller::Caller;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::events::BranchEvents;
+use crate::fs_kind::NFS;
 use crate::health::Health;
 use crate::health::free::FUSE;
 use crate::health::inflight_limit::{CallKind, InflightLimit};
@@ -27,41 +28,10 @@ use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
 
+pub use crate::fs_kind::FsKind;
+
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
 pub const LEVEL: &CStr = c"user.fsstack.level";
-
-/// Kind of a branch's file system, as far as the pool distinguishes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FsKind {
-    /// A local disk: calls do not wait for other hosts or processes, and write errors are returned by the write.
-    Local,
-    /// Like `Local`, and positions in a directory are 63-bit hashes in ascending order (ext4).
-    LocalHashed,
-    /// Served by another process or machine (FUSE, NFS, CIFS, Ceph): errors may come at close.
-    Remote,
-}
-
-impl FsKind {
-    /// From `f_type` of statfs(2).
-    fn of(f_type: u64) -> Self {
-        match f_type {
-            0xef53 => Self::LocalHashed,
-            0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010 | 0x794c_7630
-            | 0xca45_1a4e => {
-                Self::Local // XFS, btrfs, tmpfs, ZFS, f2fs, overlayfs, bcachefs
-            }
-            _ => Self::Remote,
-        }
-    }
-
-    /// True for a local disk.
-    pub fn is_local(self) -> bool {
-        self != Self::Remote
-    }
-}
-
-/// `f_type` of an NFS mount.
-pub const NFS: u64 = 0x6969;
 
 /// Settings of a branch that come from its pool.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +44,16 @@ pub struct BranchOptions {
     pub privileged: bool,
     /// Generations are read exactly, by an extra call.
     pub exact_generations: bool,
+}
+
+/// The part of a branch that its directory decides.
+pub(crate) struct BranchBase {
+    pub root_ino: u64,
+    pub kind: FsKind,
+    pub level: u8,
+    pub by_number: Option<ByNumber>,
+    pub mount_root: MountRoot,
+    pub space: FsSpace,
 }
 
 /// A member directory of the pool.
@@ -151,24 +131,42 @@ impl Branch {
         // The kernel's cached number may differ from the number that probes will get.
         let stat = sys::at::stat_now(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
+        let base = BranchBase {
+            root_ino: stat.ino,
+            kind,
+            level: if kind.is_local() { 0 } else { pools_below(&root) },
+            by_number: ByNumber::of(root.as_fd(), space.f_type),
+            mount_root: MountRoot::new(root, &stat, &space, proof),
+            space,
+        };
+        Ok(Self::with_base((ix, id), spec, base, options))
+    }
+
+    pub(crate) fn with_base(
+        (ix, id): (BranchIx, BranchId),
+        spec: &BranchSpec,
+        base: BranchBase,
+        options: BranchOptions,
+    ) -> Arc<Self> {
+        let BranchBase { root_ino, kind, level, by_number, mount_root, space } = base;
         let inflight_limit =
             (!kind.is_local()).then(|| InflightLimit::new(options.timeout, options.inflight));
-        Ok(Arc::new_cyclic(|me| Self {
+        Arc::new_cyclic(|me| Self {
             ix,
             id,
             joined: OnceLock::new(),
             path: spec.path.clone(),
             class: spec.class.clone(),
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
-            root_ino: stat.ino,
+            root_ino,
             kind,
-            level: if kind.is_local() { 0 } else { pools_below(&root) },
-            by_number: ByNumber::of(root.as_fd(), space.f_type).filter(|_| options.privileged),
+            level,
+            by_number: by_number.filter(|_| options.privileged),
             versions: options.exact_generations,
             health: Arc::new(Health::new(inflight_limit)),
             me: me.clone(),
             admin: AdminState::new(spec),
-            mount_root: MountRoot::new(root, &stat, &space, proof),
+            mount_root,
             events: OnceLock::new(),
             space: KnownSpace::new(space),
             asking_space: AtomicU64::new(0),
@@ -178,7 +176,7 @@ impl Branch {
             no_names: AtomicBool::new(false),
             lease_waits: LeaseWaits::default(),
             metrics: BranchMetrics::new(kind.is_local()),
-        }))
+        })
     }
 
     /// Returns the attributes of `name` in its directory `dir`, with the generation. Called inside [`Self::ask`].
@@ -217,33 +215,25 @@ impl Branch {
     }
 
     /// Makes an empty branch that is gone from the beginning.
-    pub fn nobody() -> Result<Self, SysError> {
-        let branch = Self {
-            ix: BranchIx(u16::MAX),
-            id: BranchId::MAX,
-            joined: OnceLock::new(),
-            class: None,
-            path: PathBuf::from("(left)"),
-            mounts: Mounts::Stay,
+    pub fn nobody() -> Result<Arc<Self>, SysError> {
+        let options = BranchOptions {
+            timeout: Duration::ZERO,
+            inflight: 1,
+            privileged: false,
+            exact_generations: false,
+        };
+        let base = BranchBase {
             root_ino: 0,
             kind: FsKind::Local,
             level: 0,
             by_number: None,
-            versions: false,
-            health: Arc::new(Health::new(None)),
-            me: Weak::new(),
-            admin: AdminState::new(&BranchSpec::new("(left)".into())),
             mount_root: MountRoot::nowhere()?,
-            events: OnceLock::new(),
-            space: KnownSpace::new(FsSpace::default()),
-            asking_space: AtomicU64::new(0),
-            placed: AtomicU64::new(0),
-            made: AtomicU64::new(0),
-            no_passthrough: AtomicBool::new(true),
-            no_names: AtomicBool::new(true),
-            lease_waits: LeaseWaits::default(),
-            metrics: BranchMetrics::new(true),
+            space: FsSpace::default(),
         };
+        let spec = BranchSpec::new("(left)".into());
+        let branch = Self::with_base((BranchIx(u16::MAX), BranchId::MAX), &spec, base, options);
+        branch.no_passthrough.store(true, Relaxed);
+        branch.no_names.store(true, Relaxed);
         branch.admin.close();
         Ok(branch)
     }

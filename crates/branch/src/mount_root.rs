@@ -14,6 +14,7 @@ use fsstack_sys::{self as sys, Stat};
 use crate::branch::Branch;
 use crate::dir_fd::DirFd;
 use crate::health::subvolumes::Subvolumes;
+use crate::known_root::KnownRoot;
 use crate::mounted_fd::MountedFd;
 
 /// The id stored with a branch, by which it is recognised.
@@ -72,6 +73,20 @@ impl MountRoot {
             fsid: 0,
             proof: None,
             was_listed: false,
+        })
+    }
+}
+
+impl MountRoot {
+    /// The root of a mount that is not there, and was noted.
+    pub(crate) fn away(known: &KnownRoot) -> Result<Self, sys::SysError> {
+        let nowhere = MountedRoot::nowhere_since(0)?;
+        Ok(Self {
+            now: ArcSwap::from_pointee(MountedRoot { dev: known.dev, ..nowhere }),
+            f_type: known.f_type,
+            fsid: known.fsid,
+            proof: known.proof,
+            was_listed: known.was_listed,
         })
     }
 }

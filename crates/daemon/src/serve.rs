@@ -438,7 +438,8 @@ fn check_passthrough(settings: &Settings, pool: &Pool, backings: &DeviceBackings
     if settings.options.engine.write_path != WritePath::Passthrough {
         return Ok(());
     }
-    for branch in &pool.branches {
+    // One that is down, after the death of a daemon, was asked by the first.
+    for branch in pool.branches.iter().filter(|branch| branch.is_open()) {
         let path = Printable::path(&branch.path);
         match branch.try_passthrough(backings) {
             Ok(()) => {}

@@ -1,7 +1,7 @@
 //! The pool as one request sees it: its branches in order and its settings, one snapshot.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,15 +43,6 @@ pub struct Pool {
     pub settings: Settings,
     /// The placement rules, with these branches.
     pub(crate) rules: Arc<RuleTree>,
-}
-
-/// A branch that another program has opened.
-#[derive(Debug)]
-pub(crate) struct Adopted {
-    pub(crate) ix: BranchIx,
-    pub(crate) id: BranchId,
-    pub(crate) spec: BranchSpec,
-    pub(crate) root: OwnedFd,
 }
 
 /// Why a pool cannot be made of these branches.
@@ -119,32 +110,27 @@ impl Pool {
         Ok(Self { slots, branches, turns, nobody, line, taken_back, settings, rules }.with_rules())
     }
 
-    /// The pool of branches that another program has opened and handed over; `line` is [`Self::line`] of that one's.
+    /// The pool of branches that another program has handed over; `line` is [`Self::line`] of that one's.
     ///
     /// # Errors
-    /// A branch does not answer; their number; two in one slot.
+    /// Their number; two in one slot.
     pub(crate) fn adopt(
-        adopted: Vec<Adopted>,
+        branches: Vec<Arc<Member>>,
         line: Vec<BranchId>,
         settings: Settings,
     ) -> Result<Self, BadPool> {
-        let last = adopted.iter().map(|branch| branch.ix.index()).max().unwrap_or(usize::MAX);
-        if adopted.len() > MAX_BRANCHES || last >= MAX_BRANCHES {
-            return Err(BadPool::Number(adopted.len()));
+        let last = branches.iter().map(|branch| branch.ix.index()).max().unwrap_or(usize::MAX);
+        if branches.len() > MAX_BRANCHES || last >= MAX_BRANCHES {
+            return Err(BadPool::Number(branches.len()));
         }
         let nowhere = |error| BadPool::Branch { path: "(none)".to_owned(), error };
         let nobody = Arc::new(Member::nobody().map_err(nowhere)?);
         let mut slots = vec![nobody.clone(); last + 1];
-        let mut branches = Vec::with_capacity(adopted.len());
-        for Adopted { ix, id, spec, root } in adopted {
-            let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
-            let (proof, _) = keep_id(root.as_fd(), settings.privileged, id).map_err(failed)?;
-            let branch = Member::open((ix, id), &spec, root, proof, &settings).map_err(failed)?;
-            if !Arc::ptr_eq(&slots[ix.index()], &nobody) {
+        for branch in &branches {
+            if !Arc::ptr_eq(&slots[branch.ix.index()], &nobody) {
                 return Err(BadPool::Number(last));
             }
-            slots[ix.index()] = branch.clone();
-            branches.push(branch);
+            slots[branch.ix.index()] = branch.clone();
         }
         let has = |branch: &&Arc<Member>| !line.contains(&branch.id);
         let lacking: Vec<BranchId> = branches.iter().filter(has).map(|branch| branch.id).collect();
@@ -280,6 +266,11 @@ pub(crate) struct Stored {
     pub(crate) by_order: bool,
 }
 
+/// Attribute of a branch's root with its id.
+pub(crate) fn id_attribute(privileged: bool) -> &'static CStr {
+    if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" }
+}
+
 /// The id that a branch has stored.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -295,7 +286,7 @@ impl Claim {
     /// # Errors
     /// It is not known whether the branch has an id.
     fn of(root: BorrowedFd<'_>, privileged: bool) -> Result<Self, SysError> {
-        let attribute = if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
+        let attribute = id_attribute(privileged);
         let mut value = [0; 16];
         let (known, may_store) = match xattr::get(On::Fd(root), attribute, &mut value) {
             Ok(len) => (len == 16, true),

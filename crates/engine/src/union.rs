@@ -119,6 +119,8 @@ impl Union {
         let me = self.me.get_or_init(|| Arc::downgrade(self));
         self.events.host_is(me.clone());
         self.moves.host();
+        // Those that the daemon before had, and that this one did not find.
+        self.pool().branches.iter().for_each(|branch| branch.look_for_it());
     }
 
     /// Itself, once it is at work.

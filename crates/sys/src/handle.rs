@@ -122,6 +122,24 @@ impl ByNumber {
         }
     }
 
+    /// The kind for a directory that was opened before, without a call to it; `subvolume` is [`Self::subvolume`].
+    pub fn known(f_type: u64, subvolume: Option<u64>) -> Option<Self> {
+        match f_type {
+            0xef53 => Some(Self::Ext),
+            0x5846_5342 => Some(Self::Xfs),
+            0x9123_683e => subvolume.map(|subvolume| Self::Btrfs { subvolume }),
+            _ => None,
+        }
+    }
+
+    /// Subvolume of btrfs.
+    pub fn subvolume(self) -> Option<u64> {
+        match self {
+            Self::Btrfs { subvolume } => Some(subvolume),
+            Self::Ext | Self::Xfs => None,
+        }
+    }
+
     /// Kernels differ in whether they accept a handle without a generation, so the directory's own is tried.
     fn of_btrfs(root: BorrowedFd<'_>) -> Option<Self> {
         let raw = raw_handle(root, c"").ok().filter(|raw| raw.kind == BTRFS)?;

@@ -1,5 +1,6 @@
 //! The daemon is killed under programs that use the pool, and a keeper starts it again: `restart=keep`.
 
+mod away;
 mod beside_jobs;
 mod going_on;
 mod keeper;

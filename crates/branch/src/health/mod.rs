@@ -22,7 +22,7 @@ mod models;
 mod monitor;
 mod permits;
 mod preopened;
-mod probe;
+pub(crate) mod probe;
 pub mod reply_takeover;
 pub mod subvolumes;
 

@@ -111,6 +111,13 @@ impl Branch {
         }
     }
 
+    /// Has it probed from now on if it is down already: the pool is ready for its return.
+    pub fn look_for_it(&self) {
+        if self.health.state.load(SeqCst) != UP {
+            self.wake_monitor();
+        }
+    }
+
     pub(super) fn is_being_probed(&self) -> bool {
         self.health.monitor_state.lock().is_probing()
     }
@@ -224,7 +231,7 @@ impl Branch {
         }
     }
 
-    fn is_down(&self, why: &dyn std::fmt::Display) {
+    pub(crate) fn is_down(&self, why: &dyn std::fmt::Display) {
         if self.health.state.swap(DOWN, SeqCst) != DOWN {
             self.refuse_waiting();
             tracing::warn!(branch = %self.path.display(), %why, "branch down; names that may be on it fail with EIO");

@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use super::subvolumes::Subvolumes;
 use crate::branch::Branch;
 use crate::dir_fd::DirFd;
+use crate::known_root::is_unlisted;
 use crate::mount_root::MountedRoot;
 use crate::mounted_fd::MountedFd;
 
@@ -79,19 +79,7 @@ impl Branch {
         if !self.has_left_mount() && (here.dev, here.mnt_id) == (self.dev(), self.mnt_id()) {
             return Ok(None);
         }
-        let space = sys::file::statfs(root.as_fd())?;
-        let stat = answers(root.as_fd())?;
-        let proven = match &self.mount_root.proof {
-            Some(proof) => {
-                let mut value = [0; 16];
-                matches!(xattr::get(On::Fd(root.as_fd()), proof.attribute, &mut value), Ok(16))
-                    && value == proof.value
-            }
-            None => space.fsid == self.mount_root.fsid,
-        };
-        if !proven || stat.ino != self.root_ino || space.f_type != self.mount_root.f_type {
-            return Ok(None);
-        }
+        let Some(stat) = self.known_root().stat_of(root.as_fd())? else { return Ok(None) };
         let root = Arc::new(DirFd::pinned(MountedFd::root(root, self.mount_generation() + 1)));
         let subvolumes = Subvolumes::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
         Ok(Some(MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes }))
@@ -105,9 +93,7 @@ impl Branch {
 
     /// True if the mount in use was once in the mount table and is not any more.
     pub(super) fn is_unmounted(&self) -> bool {
-        let mnt_id = self.mnt_id();
-        self.mount_root.was_listed
-            && sys::mounts::list().is_ok_and(|all| all.iter().all(|mount| mount.id != mnt_id))
+        self.mount_root.was_listed && is_unlisted(self.mnt_id())
     }
 }
 
@@ -121,7 +107,7 @@ fn missing(subvolumes: Option<&Subvolumes>) -> Result<Vec<String>, SysError> {
 }
 
 /// Makes the file system itself answer: its space, fresh attributes of `root`, and the first entry.
-fn answers(root: BorrowedFd<'_>) -> Result<Stat, SysError> {
+pub(crate) fn answers(root: BorrowedFd<'_>) -> Result<Stat, SysError> {
     sys::file::statfs(root)?;
     let stat = sys::at::stat_now(root)?;
     let dir = sys::at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;

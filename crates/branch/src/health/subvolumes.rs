@@ -20,8 +20,9 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use super::preopened::PreopenedFile;
 use super::{LACKING_SUBVOLUME, SUSPECT, UP};
-use crate::branch::{Branch, NFS};
+use crate::branch::Branch;
 use crate::error::is_branch_fault;
+use crate::fs_kind::NFS;
 
 /// Mount type of a volume's client.
 const CLIENT: &str = "fuse.glusterfs";

@@ -253,6 +253,7 @@ pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
 /// The daemon serves: if it dies, another one is started from its program.
 pub(crate) fn serves(kept: &Kept) {
     word(kept, SharedWord::Before).store(0, SeqCst);
+    word(kept, SharedWord::FailureLength).store(0, SeqCst);
     word(kept, SharedWord::Stage).store(SERVES, SeqCst);
 }
 

@@ -50,7 +50,9 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
         Err(why) => return give_up_blindly(&died, &why),
     };
     if died.are_too_many {
-        return give_up(&state, &died, "it died three times within a minute");
+        // A daemon that served has left no word.
+        let last = failure(&kept).map(|why| format!("; the last one: {why}")).unwrap_or_default();
+        return give_up(&state, &died, &format!("it died three times within a minute{last}"));
     }
     let started = start(&kept, &state, inherited).and_then(|inherited| {
         stay_behind(&kept).map_err(|error| format!("no process: {error}"))?;

@@ -7,10 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fsstack_branch::Branch;
+use fsstack_branch::known_root::KnownRoot;
 use fsstack_pool::BranchIx;
 use fsstack_sys::at::Mounts;
 
-use super::{BranchRow, Gathered, PoolState};
+use super::{BranchRow, Gathered, KnownRootRow, PoolState};
 use crate::files::OpenFile;
 use crate::files::handed::OpenFileRow;
 use crate::files::handed::{FdRow, NameRow};
@@ -177,10 +179,24 @@ fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<Bra
             class: branch.class.as_ref().map(ToString::to_string),
             root: descriptors.note(branch.root().as_fd())?,
             object: (branch.dev(), branch.root_ino),
+            known: Some(known_root_row(branch)),
             unsynced: branch.unsynced.row(branch.mount_generation()),
         })
     };
     pool.branches.iter().map(row).collect()
+}
+
+fn known_root_row(branch: &Branch) -> KnownRootRow {
+    let KnownRoot { f_type, fsid, proof, was_listed, level, subvolume, .. } = branch.known_root();
+    KnownRootRow {
+        f_type,
+        fsid,
+        proof: proof.map(|proof| proof.value),
+        was_listed,
+        level,
+        subvolume,
+        joined: branch.joined(),
+    }
 }
 
 fn inode_rows(pool: &Pool, inodes: &InodeList, descriptors: &mut Descriptors) -> io::Result<Vec<InodeRow>> {

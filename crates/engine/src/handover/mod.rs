@@ -60,7 +60,22 @@ struct BranchRow {
     root: i32,
     /// Device and inode number of its root.
     object: (u64, u64),
+    /// Further marks by which its root is recognised; a version before had none.
+    #[serde(default)]
+    known: Option<KnownRootRow>,
     unsynced: UnsyncedRow,
+}
+
+/// [`KnownRoot`](fsstack_branch::known_root::KnownRoot) of a branch, without device and inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct KnownRootRow {
+    f_type: u64,
+    fsid: u64,
+    proof: Option<[u8; 16]>,
+    was_listed: bool,
+    level: u8,
+    subvolume: Option<u64>,
+    joined: u64,
 }
 
 /// The state with the descriptors that it names.

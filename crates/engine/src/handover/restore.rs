@@ -4,22 +4,26 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::known_root::KnownRoot;
+use fsstack_branch::mount_root::Proof;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor, Printable};
 use fsstack_sys::handover::Inherited;
+use fsstack_sys::{Call, Errno, SysError};
 use smallvec::SmallVec;
 
-use super::{BranchRow, PoolState};
+use super::{BranchRow, KnownRootRow, PoolState};
 use crate::files::OpenFile;
 use crate::files::handed::Unusable;
 use crate::inode::{Inode, InodeName};
+use crate::member::Member;
 use crate::opened::{DirHandle, FileHandle};
-use crate::pool::{Adopted, Pool};
+use crate::pool::{Pool, id_attribute, keep_id};
 use crate::settings::Settings;
 use crate::tree::Tree;
 use crate::union::Union;
@@ -47,17 +51,57 @@ impl BranchRow {
 }
 
 impl BranchRow {
-    /// Its root: the descriptor that was handed over, or if another one has that number by now, what is at its path.
-    fn root(&self, inherited: &Inherited) -> Result<OwnedFd, String> {
+    /// Identity of its root; None: it was not noted.
+    fn known_root(&self, privileged: bool) -> Option<KnownRoot> {
+        let KnownRootRow { f_type, fsid, proof, was_listed, level, subvolume, joined: _ } = self.known?;
+        let (dev, ino) = self.object;
+        let proof = proof.map(|value| Proof { attribute: id_attribute(privileged), value });
+        Some(KnownRoot { dev, ino, f_type, fsid, proof, was_listed, level, subvolume })
+    }
+
+    /// Its root: the descriptor that was handed over; if another one has that number by now, or its mount is gone, the directory at its
+    /// path, provided that this is the branch.
+    fn root(
+        &self,
+        path: &Path,
+        known: Option<&KnownRoot>,
+        inherited: &Inherited,
+    ) -> Result<OwnedFd, SysError> {
         let is_it = |fd: &OwnedFd| {
-            fsstack_sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| (stat.dev, stat.ino) == self.object)
+            fsstack_sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| {
+                (stat.dev, stat.ino) == self.object && !known.is_some_and(|known| known.has_left(&stat))
+            })
         };
         if let Some(root) = inherited.copy(self.root).ok().filter(is_it) {
             return Ok(root);
         }
-        let path = self.spec()?.path;
-        fsstack_sys::at::open_root(&path)
-            .map_err(|error| format!("branch {}: {error}", Printable::path(&path)))
+        let root = fsstack_sys::at::open_root(path)?;
+        match known.map_or(Ok(true), |known| known.stat_of(root.as_fd()).map(|stat| stat.is_some()))? {
+            true => Ok(root),
+            // The bare directory below, or another file system.
+            false => Err(SysError { call: Call::Open, errno: Errno::NODEV }),
+        }
+    }
+
+    /// The branch, which is down if it is not to be had now.
+    fn member(&self, settings: &Settings, inherited: &Inherited) -> Result<Arc<Member>, String> {
+        let ids = (BranchIx(self.slot), BranchId::new(self.id).ok_or("a branch has no id")?);
+        let (spec, known) = (self.spec()?, self.known_root(settings.privileged));
+        let opened = self.root(&spec.path, known.as_ref(), inherited).and_then(|root| {
+            let (proof, _) = keep_id(root.as_fd(), settings.privileged, ids.1)?;
+            Member::open(ids, &spec, root, proof, settings)
+        });
+        let member = match (opened, known) {
+            (Err(error), Some(known)) => {
+                let away = Member::away(ids, &spec, &known, settings, &error.to_string());
+                if let (Ok(away), Some(row)) = (&away, self.known) {
+                    away.set_joined(row.joined);
+                }
+                away
+            }
+            (opened, _) => opened,
+        };
+        member.map_err(|error| format!("branch {}: {error}", Printable::path(&spec.path)))
     }
 }
 
@@ -70,18 +114,13 @@ impl PoolState {
         self.branches.iter().map(BranchRow::spec).collect()
     }
 
-    /// Opens the pool with the roots of its branches.
+    /// Opens the pool with the roots of its branches. A branch that is away or does not answer is down.
     ///
     /// # Errors
-    /// The state is damaged, or a branch does not answer: one line.
+    /// The state is damaged, or was written by a version that did not note how a branch is recognised: one line.
     pub fn open(&self, settings: Settings, inherited: &Inherited) -> Result<Pool, String> {
-        let mut branches = Vec::with_capacity(self.branches.len());
-        for row in &self.branches {
-            let id = BranchId::new(row.id).ok_or("a branch has no id")?;
-            let root = row.root(inherited)?;
-            let spec = row.spec()?;
-            branches.push(Adopted { ix: BranchIx(row.slot), id, spec, root });
-        }
+        let branches = self.branches.iter().map(|row| row.member(&settings, inherited));
+        let branches = branches.collect::<Result<_, String>>()?;
         let line: Option<Vec<BranchId>> = self.line.iter().map(|id| BranchId::new(*id)).collect();
         Pool::adopt(branches, line.unwrap_or_default(), settings).map_err(|error| error.to_string())
     }

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use fsstack_branch::branch::{Branch, BranchOptions};
+use fsstack_branch::known_root::KnownRoot;
 use fsstack_branch::mount_root::Proof;
 use fsstack_catalogue::Pending;
 use fsstack_identity::marked_branch::MarkedBranch;
@@ -67,18 +68,27 @@ impl Member {
         proof: Option<Proof>,
         settings: &Settings,
     ) -> Result<Arc<Self>, SysError> {
-        let options = BranchOptions {
-            timeout: settings.branch_timeout,
-            inflight: settings.branch_inflight,
-            privileged: settings.privileged,
-            exact_generations: settings.nfs_export,
-        };
-        Branch::open(ix, id, spec, root, proof, options).map(|branch| Arc::new(Self::of(branch)))
+        Branch::open(ix, id, spec, root, proof, branch_options(settings))
+            .map(|branch| Arc::new(Self::of(branch)))
+    }
+
+    /// A branch that a daemon before this one had, and that cannot be opened now: it is down, until it is back.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn away(
+        ids: (BranchIx, BranchId),
+        spec: &BranchSpec,
+        known: &KnownRoot,
+        settings: &Settings,
+        why: &str,
+    ) -> Result<Arc<Self>, SysError> {
+        known.branch_away(ids, spec, branch_options(settings), why).map(|branch| Arc::new(Self::of(branch)))
     }
 
     /// A branch that has left: nothing is on it.
     pub(crate) fn nobody() -> Result<Self, SysError> {
-        Branch::nobody().map(|branch| Self::of(Arc::new(branch)))
+        Branch::nobody().map(Self::of)
     }
 
     fn of(branch: Arc<Branch>) -> Self {
@@ -137,5 +147,14 @@ impl Member {
         };
         backings.close(backings.open(probe.as_fd())?);
         Ok(())
+    }
+}
+
+fn branch_options(settings: &Settings) -> BranchOptions {
+    BranchOptions {
+        timeout: settings.branch_timeout,
+        inflight: settings.branch_inflight,
+        privileged: settings.privileged,
+        exact_generations: settings.nfs_export,
     }
 }

@@ -16,7 +16,7 @@ use fsstack_pool::BranchId;
 use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{Errno, SysError};
+use fsstack_sys::{Call, Errno, SysError};
 use redb::TableDefinition;
 
 use super::SharedIndex;
@@ -185,6 +185,8 @@ impl SharedIndex {
 /// The session that the branch bears; None: it has no marks, or cannot have any.
 pub(super) fn signed_by(branch: &MarkedBranch) -> std::result::Result<Option<Session>, SysError> {
     let mut value = [0; 16];
+    // One that is down has no root to ask, which is not one without marks.
+    branch.check_open().map_err(|error| SysError { call: Call::Getxattr, errno: error.errno() })?;
     let root = branch.root();
     match xattr::get(On::Fd(root.as_fd()), SIGNED, &mut value) {
         Ok(16) => Ok(Some(value)),

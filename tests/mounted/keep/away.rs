@@ -1,0 +1,102 @@
+//! The daemon dies while a branch is away or dead: the next one serves the others, and takes nothing else for it.
+
+use std::fs::{self, File};
+
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+
+use super::crash_and_serve;
+use crate::dead_branches::errno;
+use crate::hung_branches::until;
+use crate::script::sh;
+
+const EIO: Option<i32> = Some(5);
+
+/// New files go to `b`, which can be taken away; the kernel caches nothing.
+fn pool(kind: Kind) -> Pool {
+    let pool = lab::pool().branch("b", kind).tmp_branch("a");
+    let pool = pool
+        .option("transport=dev,restart=keep,create=ff,minfreespace=1M,attr-timeout=0,entry-timeout=0")
+        .mount();
+    fs::write(pool.branch("b").path().join("there"), "content").unwrap();
+    // A disk that fails loses the rest.
+    rustix::fs::syncfs(File::open(pool.branch("b").path()).unwrap()).unwrap();
+    fs::write(pool.branch("a").path().join("here"), "here").unwrap();
+    assert_eq!(pool.read("there"), b"content");
+    pool
+}
+
+fn is_missed(pool: &Pool) -> bool {
+    errno(fs::read(pool.at("there"))) == EIO
+}
+
+/// Names of the branch are errors until `comes_back` has brought it back.
+#[track_caller]
+fn is_served_without(pool: &mut Pool, comes_back: impl FnOnce(&mut Pool)) {
+    assert!(is_missed(pool), "{:?}", fs::read(pool.at("there")));
+    assert_eq!(errno(fs::write(pool.at("new"), "new")), EIO);
+    assert_eq!(pool.read("here"), b"here");
+    comes_back(pool);
+    until("the branch is back", || fs::read(pool.at("there")).is_ok_and(|text| text == b"content"));
+    pool.write("new", b"new");
+    assert_eq!(pool.holders("new"), ["b"]);
+}
+
+/// Nobody would see that files on the system disk are in place of those on the branch.
+#[test]
+fn the_directory_below_a_branch_that_is_away_is_not_taken_for_it() {
+    needs!(mounting(), loops());
+    for is_known in [true, false] {
+        let mut pool = pool(Kind::Xfs(MiB(300)));
+        pool.branch_mut("b").unmount_lazily();
+        if is_known {
+            until("the branch is missed", || is_missed(&pool));
+        }
+        crash_and_serve(&pool);
+        is_served_without(&mut pool, |pool| {
+            let below = fs::read_dir(pool.branch("b").path()).unwrap();
+            assert_eq!(below.count(), 0, "the daemon has written below the branch");
+            pool.branch_mut("b").remount();
+        });
+        crash_and_serve(&pool);
+        assert_eq!(pool.read("new"), b"new");
+    }
+}
+
+/// The branch was mounted again before the death: its root is not the one that was noted.
+#[test]
+fn a_branch_that_was_mounted_again_is_found() {
+    needs!(mounting(), loops());
+    let mut pool = pool(Kind::Xfs(MiB(300)));
+    pool.branch_mut("b").unmount_lazily();
+    until("the branch is missed", || is_missed(&pool));
+    pool.branch_mut("b").remount();
+    until("the branch is back", || fs::read(pool.at("there")).is_ok());
+    crash_and_serve(&pool);
+    until("the branch is there", || fs::read(pool.at("there")).is_ok_and(|text| text == b"content"));
+}
+
+#[test]
+fn a_disk_that_has_failed_does_not_end_the_pool_with_the_daemon() {
+    needs!(mounting(), loops(), program("xfs_io"));
+    let mut pool = pool(Kind::Xfs(MiB(300)));
+    sh("/", &format!("xfs_io -x -c shutdown '{}'", pool.branch("b").path().display()));
+    until("the branch is missed", || is_missed(&pool));
+    crash_and_serve(&pool);
+    is_served_without(&mut pool, |pool| {
+        pool.branch_mut("b").unmount();
+        pool.branch_mut("b").remount();
+    });
+}
+
+#[test]
+fn a_dead_server_of_a_branch_does_not_end_the_pool_with_the_daemon() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool(Kind::Numbered);
+    pool.branch("b").daemon().kill().unwrap();
+    until("the branch is missed", || is_missed(&pool));
+    crash_and_serve(&pool);
+    is_served_without(&mut pool, |pool| {
+        pool.branch_mut("b").unmount_by_force();
+        pool.branch_mut("b").remount();
+    });
+}
