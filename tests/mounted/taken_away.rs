@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::Process;
 use fsstack_lab::pool::Builder;
 use fsstack_lab::shell::command;
@@ -191,4 +192,84 @@ fn names_that_were_reported_are_kept() {
             assert!(there.len() <= usize::try_from(acknowledged).unwrap() + 2, "{transport}: {there:?}");
         }
     }
+}
+
+/// The pool's file system lives on where the daemon's path does not lead; `lives_elsewhere` returns what keeps it
+/// there. Its pages are dirty when the signal comes.
+fn ends_with_all_that_was_written<T>(transport: &str, lives_elsewhere: impl FnOnce(&Pool) -> T) {
+    let pool = stacked(transport).option("page-cache=writeback").mount();
+    let daemon = pool.daemon();
+    let mut file = OpenOptions::new().write(true).create_new(true).open(pool.at("file")).unwrap();
+    let elsewhere = lives_elsewhere(&pool);
+    (0..MANY).for_each(|n| file.write_all(&mib(n)).unwrap());
+    drop(file);
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait(SOON).unwrap();
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+    let stored = fs::read(pool.branch("a").path().join("file")).unwrap();
+    assert_eq!(stored.len() as u64, MANY << 20);
+    for (n, piece) in stored.chunks(1 << 20).enumerate() {
+        assert!(piece == mib(n as u64), "MiB {n} differs");
+    }
+    drop(elsewhere);
+}
+
+#[test]
+fn a_signal_ends_a_pool_that_is_bound_to_another_path() {
+    needs!(mounting());
+    for transport in ["dev", "auto"] {
+        ends_with_all_that_was_written(transport, |pool| {
+            let bound = pool.path().with_file_name("bound");
+            fs::create_dir(&bound).unwrap();
+            let entry = Entry::mount(&bound).unwrap();
+            command("mount").arg("--bind").arg(pool.path()).arg(&bound).run().unwrap();
+            entry
+        });
+    }
+}
+
+/// A program that does nothing until this drops.
+pub(crate) struct IdleProgram {
+    dir: tempfile::TempDir,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl IdleProgram {
+    /// Starts it: in `dir`, below the program `before`.
+    pub(crate) fn start(before: &[&str], dir: &Path) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let script = "touch \"$0/ready\"; while [ ! -e \"$0/stop\" ]; do sleep 0.05; done";
+        let words = [before, &["sh", "-c", script]].concat();
+        let run = command(words[0]).args(&words[1..]).arg(files.path()).dir(dir);
+        let run = run.limit(Duration::from_secs(300));
+        let thread = thread::spawn(move || drop(run.output()));
+        until("the program is there", || files.path().join("ready").exists());
+        Self { dir: files, thread: Some(thread) }
+    }
+}
+
+impl Drop for IdleProgram {
+    fn drop(&mut self) {
+        fs::write(self.dir.path().join("stop"), "").unwrap();
+        self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+/// A container that was started before the end is such a namespace.
+#[test]
+fn a_signal_ends_a_pool_in_another_mount_namespace() {
+    needs!(mounting(), program("unshare"));
+    ends_with_all_that_was_written("dev", |_| {
+        IdleProgram::start(&["unshare", "--mount", "--propagation=private"], Path::new("/"))
+    });
+}
+
+#[test]
+fn a_signal_ends_a_pool_that_was_detached_from_its_path() {
+    needs!(mounting());
+    ends_with_all_that_was_written("dev", |pool| {
+        let inside = IdleProgram::start(&[], pool.path());
+        command("umount").arg("-l").arg(pool.path()).run().unwrap();
+        inside
+    });
 }

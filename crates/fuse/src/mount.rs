@@ -108,7 +108,7 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Mounted {
     session: Option<Session<Negotiation>>,
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
     /// The mount point.
     pub target: PathBuf,
     /// Features that the kernel granted.
@@ -143,14 +143,14 @@ pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
         let helper = UnmountHelper::start(&plan.target).map_err(MountError::UnmountHelper)?;
         (by_helper(plan, negotiation)?, UnmountMethod::UnmountHelper(Arc::new(helper)))
     };
-    let device = session.as_fd().try_clone_to_owned().map_err(MountError::Device)?;
+    let device = Arc::new(session.as_fd().try_clone_to_owned().map_err(MountError::Device)?);
     let granted = *granted.lock();
     Ok(Mounted {
         session: Some(session),
-        device,
+        device: device.clone(),
         target: plan.target.clone(),
         granted,
-        unmounter: Unmounter { target: plan.target.clone(), method, dev: device_at(&plan.target) },
+        unmounter: Unmounter { target: plan.target.clone(), method, dev: device_at(&plan.target), device },
     })
 }
 
@@ -231,7 +231,9 @@ impl Mounted {
     /// The mount that another program has made and served.
     pub fn adopt(adopted: Adopted) -> Self {
         let Adopted { device, target, granted, dev } = adopted;
-        let unmounter = Unmounter { target: target.clone(), method: UnmountMethod::Syscall, dev };
+        let device = Arc::new(device);
+        let (method, at) = (UnmountMethod::Syscall, target.clone());
+        let unmounter = Unmounter { target: at, method, dev, device: device.clone() };
         Self { session: None, device, target, granted, unmounter }
     }
 

@@ -3,6 +3,10 @@
 //! An unused mount is unmounted, and the kernel writes back its caches. A mount in use is detached without loss of
 //! acknowledged writes: it is synced, its transport closed, and it is synced once more. The connection is aborted only
 //! when all pending requests have been answered.
+//!
+//! The mount at the pool's path may not be the only one: the file system lives on where it is bound to another path, in another mount
+//! namespace (a container that was started meanwhile), or as the working directory of a program after a lazy unmount. The daemon is to
+//! end all the same, so the pool is ended like one in use then. Without a path that leads there, all file systems are synced.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -14,9 +18,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use fsstack_sys::mounts::{self, UmountFlags};
+use fsstack_sys::mounts::{self, MountInfo, UmountFlags};
 use fsstack_sys::{file, fusectl};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -39,6 +44,8 @@ pub struct Unmounter {
     pub(crate) target: PathBuf,
     pub(crate) method: UnmountMethod,
     pub(crate) dev: Option<u64>,
+    /// /dev/fuse of its connection.
+    pub(crate) device: Arc<OwnedFd>,
 }
 
 /// Method of unmounting.
@@ -92,34 +99,87 @@ pub(crate) fn device_at(target: &Path) -> Option<u64> {
     Some(rustix::fs::makedev(received.stx_dev_major, received.stx_dev_minor))
 }
 
+/// Mount at the pool's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtPath {
+    /// The pool, and nowhere else in this mount namespace.
+    Pool,
+    /// The pool, which is mounted at another path too.
+    PoolAndElsewhere,
+    /// Another file system, over the pool.
+    Covered,
+    /// Not the pool.
+    Other,
+}
+
 impl Unmounter {
     /// Unmounts. If programs still use the mount, detaches it when acknowledged writes have been stored, or after
-    /// `timeout`. `closer` closes its transport; `None` if nothing was served yet.
+    /// `timeout`. `closer` closes its transport; `None` if nothing was served yet. Once it is closed this does not fail.
     ///
     /// # Errors
     ///
     /// The system's error.
     pub fn unmount(&self, closer: Option<&Closer>, timeout: Duration) -> io::Result<Unmount> {
-        if self.dev.is_some() && device_at(&self.target) != self.dev {
-            return Err(io::Error::other("another file system is mounted over it"));
-        }
-        if matches!(self.method, UnmountMethod::Syscall) {
-            let gently = UmountFlags { nofollow: true, ..Default::default() };
-            match mounts::umount(&self.target, gently) {
-                Err(error) if error.errno == Errno::BUSY => {}
-                done => return done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
+        let deadline = Instant::now() + timeout;
+        let at_path = self.at_path();
+        match at_path {
+            AtPath::Covered => return Err(io::Error::other("another file system is mounted over it")),
+            AtPath::Other if !is_connected(&self.device) => return Ok(Unmount::Gone),
+            AtPath::Pool if matches!(self.method, UnmountMethod::Syscall) => {
+                let gently = UmountFlags { nofollow: true, ..Default::default() };
+                match mounts::umount(&self.target, gently) {
+                    Err(error) if error.errno == Errno::BUSY => {}
+                    Err(error) => return Err(error.errno.into()),
+                    Ok(()) if !is_connected(&self.device) => return Ok(Unmount::Gone),
+                    Ok(()) => return Ok(self.end_elsewhere(closer, deadline)),
+                }
             }
+            AtPath::Pool | AtPath::PoolAndElsewhere => {}
+            AtPath::Other => return Ok(self.end_elsewhere(closer, deadline)),
+        }
+        if at_path == AtPath::PoolAndElsewhere || matches!(self.method, UnmountMethod::Syscall) {
             tracing::warn!("pool in use: it is synced and detached; programs that use it see errors");
         }
-        if let Some(closer) = closer {
-            self.settle(closer, Instant::now() + timeout);
+        let Some(closer) = closer else { return self.take_away() };
+        self.settle(SyncAt::Target(self.target.clone(), self.dev), closer, deadline);
+        Ok(self.take_away().unwrap_or_else(|error| {
+            tracing::error!(
+                "pool cannot be unmounted: {error}; it ends all the same: umount -l {}",
+                self.target.display()
+            );
+            self.abort()
+        }))
+    }
+
+    /// Looks at the path, without a request to any file system.
+    fn at_path(&self) -> AtPath {
+        let Some(dev) = self.dev else { return AtPath::Pool };
+        let mounts = mounts::list().unwrap_or_default();
+        let is_here = |mount: &MountInfo| mount.mount_point == self.target;
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            mounts.iter().filter(|mount| mount.device() == dev).partition(|mount| is_here(mount));
+        match device_at(&self.target) == self.dev {
+            true if elsewhere.is_empty() => AtPath::Pool,
+            true => AtPath::PoolAndElsewhere,
+            false if here.is_empty() => AtPath::Other,
+            false => AtPath::Covered,
         }
-        self.take_away()
+    }
+
+    /// Ends the pool where it has no mount at its path any more, and its file system lives on.
+    fn end_elsewhere(&self, closer: Option<&Closer>, deadline: Instant) -> Unmount {
+        tracing::warn!(
+            "pool lives on at another path, in another mount namespace, or detached: it is synced and ended; programs that use it see errors"
+        );
+        if let Some(closer) = closer {
+            self.settle(SyncAt::All, closer, deadline);
+        }
+        self.abort()
     }
 
     /// Has the kernel write back acknowledged writes, and waits for pending requests.
-    fn settle(&self, closer: &Closer, deadline: Instant) {
-        let sync = Sync::start(self.target.clone(), self.dev);
+    fn settle(&self, at: SyncAt, closer: &Closer, deadline: Instant) {
+        let sync = Sync::start(at);
         if let Err(error) = sync.as_ref().map_err(io::Error::to_string).and_then(|sync| sync.done(deadline)) {
             tracing::error!("sync at the end of the pool failed: {error}; recent writes may be lost");
         }
@@ -133,7 +193,11 @@ impl Unmounter {
         }
     }
 
+    /// Detaches the mount. Another one may be there by now, as the sync may have taken long: that one stays.
     fn take_away(&self) -> io::Result<Unmount> {
+        if matches!(self.at_path(), AtPath::Covered | AtPath::Other) {
+            return Ok(self.abort());
+        }
         if let UnmountMethod::UnmountHelper(helper) = &self.method {
             helper.unmount()?;
         } else {
@@ -147,15 +211,37 @@ impl Unmounter {
                 done => return done.map(|()| Unmount::Aborted).map_err(|error| error.errno.into()),
             }
         }
-        let Some(dev) = self.dev else { return Ok(Unmount::Detached) };
+        Ok(self.abort())
+    }
+
+    /// Ends the connection, wherever the file system is mounted.
+    fn abort(&self) -> Unmount {
+        let Some(dev) = self.dev else { return Unmount::Detached };
         match fusectl::abort(fusectl::connection_of(dev)) {
-            Ok(()) => Ok(Unmount::Aborted),
+            Ok(()) => Unmount::Aborted,
             Err(error) => {
                 tracing::debug!(%error, "the connection ends with the daemon");
-                Ok(Unmount::Detached)
+                Unmount::Detached
             }
         }
     }
+}
+
+/// False once the file system of `device` has ended.
+fn is_connected(device: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(device, PollFlags::empty())];
+    // An error is reported without being asked for.
+    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err()
+        || !asked[0].revents().contains(PollFlags::ERR)
+}
+
+/// Extent of a sync.
+#[derive(Debug)]
+enum SyncAt {
+    /// The mount at the path if its device is the given one.
+    Target(PathBuf, Option<u64>),
+    /// All file systems of the machine. Errors are unknown.
+    All,
 }
 
 /// A thread that syncs the mount: a daemon that waits for its own mount could wait for ever.
@@ -165,18 +251,26 @@ struct Sync {
 }
 
 impl Sync {
-    /// Syncs the mount at `target` if its device is `dev`.
-    fn start(target: PathBuf, dev: Option<u64>) -> io::Result<Self> {
+    fn start(at: SyncAt) -> io::Result<Self> {
         let (go, asked) = mpsc::channel::<()>();
         let (tell, received) = mpsc::channel();
         let thread = std::thread::Builder::new().name("sync".into());
         thread.spawn(move || {
-            let root = open_root(&target, dev).map_err(|error| error.to_string());
+            let root = match at {
+                SyncAt::Target(target, dev) => {
+                    open_root(&target, dev).map(Some).map_err(|error| error.to_string())
+                }
+                SyncAt::All => Ok(None),
+            };
             while asked.recv().is_ok() {
-                let synced = root
-                    .as_ref()
-                    .map_err(String::clone)
-                    .and_then(|root| file::syncfs(root.as_fd()).map_err(|error| error.to_string()));
+                let synced = match &root {
+                    Ok(Some(root)) => file::syncfs(root.as_fd()).map_err(|error| error.to_string()),
+                    Ok(None) => {
+                        rustix::fs::sync();
+                        Ok(())
+                    }
+                    Err(error) => Err(error.clone()),
+                };
                 if tell.send(synced).is_err() {
                     break;
                 }
