@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 
-use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+use fsstack_lab::cleanup::Entry;
+use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs};
 
 use super::crash_and_serve;
 use crate::dead_branches::errno;
 use crate::hung_branches::until;
 use crate::script::sh;
+use crate::taken_away::IdleProgram;
 
 const EIO: Option<i32> = Some(5);
 
@@ -99,4 +101,29 @@ fn a_dead_server_of_a_branch_does_not_end_the_pool_with_the_daemon() {
         pool.branch_mut("b").unmount_by_force();
         pool.branch_mut("b").remount();
     });
+}
+
+/// The pool lives on for a program in it, and its path is used otherwise.
+#[test]
+fn a_keeper_that_gives_up_unmounts_its_own_pool_only() {
+    needs!(mounting());
+    let pool = super::pool(&[]);
+    let (path, keeper) = (pool.path().to_owned(), pool.daemon());
+    let inside = IdleProgram::start(&[], &path);
+    sh("/", &format!("umount -l '{}'", path.display()));
+    let other = Entry::mount(&path).unwrap();
+    sh("/", &format!("mount -t tmpfs tmpfs '{}'", path.display()));
+    File::create(path.join("file")).unwrap();
+    for _ in 0..2 {
+        let dies = keeper.child().unwrap();
+        dies.kill().unwrap();
+        until("another daemon", || keeper.child().is_some_and(|next| next != dies));
+    }
+    keeper.child().unwrap().kill().unwrap();
+    until("the keeper ends", || !keeper.lives());
+    let at_path = mounts::at(&path).unwrap().map(|mount| mount.fs_type);
+    drop(inside);
+    assert_eq!(at_path.as_deref(), Some("tmpfs"));
+    assert!(path.join("file").exists());
+    other.undo().unwrap();
 }

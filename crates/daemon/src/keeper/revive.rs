@@ -15,7 +15,7 @@ use fsstack_engine::kept::Kept;
 use fsstack_fuse::notify::{expire_names, send_again};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, Inherited};
-use fsstack_sys::mounts::{UmountFlags, umount};
+use fsstack_sys::mounts::{self, UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper};
 
 use super::{
@@ -241,9 +241,18 @@ fn end(how: &str, why: &str, target: &Path, dev: Option<u64>, log: &LogSettings)
         tracing::debug!(%error, "the connection ends with the process");
     }
     let flags = UmountFlags { nofollow: true, detach: true, force: true };
-    if let Err(error) = umount(target, flags) {
+    if is_at(target, dev)
+        && let Err(error) = umount(target, flags)
+    {
         tracing::error!("{mount_point}: cannot be unmounted: {}; use umount -l", error.errno);
     }
     log.flush();
     Err(line)
+}
+
+/// True if the mount on top at `target` is the pool, whose device is `dev`. Where that is not known any FUSE file system counts: it cannot
+/// be asked while this process has /dev/fuse open.
+fn is_at(target: &Path, dev: Option<u64>) -> bool {
+    let top = mounts::list().unwrap_or_default().into_iter().rfind(|mount| mount.mount_point == target);
+    top.is_some_and(|top| dev.map_or(top.is_fuse(), |dev| top.device() == dev))
 }
