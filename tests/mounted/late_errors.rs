@@ -10,6 +10,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use tempfile::TempDir;
 
 use crate::hung_branches::until;
+use crate::keep::crash_and_serve;
 use crate::script::{python, sh, ways};
 
 /// A disk with a full image behind it: it has space for its content and nothing more.
@@ -157,4 +158,21 @@ fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
         assert_eq!(sync([&one, &two]), [0; 2]);
         drop((one, two, pool, volume));
     }
+}
+
+/// The daemon has had the branch's report, for all handles; an upgrade by the keeper is the same.
+#[test]
+fn errors_that_were_not_reported_yet_outlive_the_daemon() {
+    needs!(mounting(), root(), loops(), program("mkfs.ext4"));
+    let leaky = Leaky::new();
+    let pool = lab::pool().over(&[leaky.disk.to_str().unwrap()]).option("minfreespace=0");
+    let pool = pool.option("transport=dev,restart=keep,write-path=stacked").mount();
+    let [one, two, three] = [(); 3].map(|()| open(&pool.at("film")));
+    one.write_all_at(&[7; 1 << 20], 1 << 20).unwrap();
+    assert_eq!(sync([&one]), [28]);
+    crash_and_serve(&pool);
+    assert_eq!(sync([&one, &two, &one, &two]), [0, 5, 0, 0]);
+    crash_and_serve(&pool);
+    let late = open(&pool.at("film"));
+    assert_eq!(sync([&late, &one, &two, &three, &three]), [0, 0, 0, 5, 0]);
 }

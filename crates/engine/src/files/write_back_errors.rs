@@ -9,7 +9,9 @@
 //! for none.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
@@ -30,6 +32,17 @@ pub(crate) struct WriteBackErrors {
     reported: AtomicU64,
     state: Mutex<ReportedErrors>,
     asked: Condvar,
+    /// Notes that outlive the daemon, if there are any.
+    noted: OnceLock<Box<dyn OwedErrors>>,
+}
+
+/// Notes of which handles of a file have an error pending.
+pub(crate) trait OwedErrors: Debug + Send + Sync {
+    /// All handles of the file have one, but for `told`.
+    fn owe(&self, told: Option<Handle>);
+
+    /// All were reported to the handle.
+    fn tell(&self, handle: Handle);
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +121,9 @@ impl WriteBackErrors {
                 if let Some(to) = to {
                     state.answered.insert(to.handle, reported);
                 }
+                if let Some(noted) = self.noted.get() {
+                    noted.owe(to.map(|to| to.handle));
+                }
             }
         })
     }
@@ -144,6 +160,9 @@ impl WriteBackErrors {
         let Some(error) = self.unreported(&state, to) else { return Ok(()) };
         if asks == Reporter::Sync {
             state.answered.insert(to.handle, self.so_far());
+            if let Some(noted) = self.noted.get() {
+                noted.tell(to.handle);
+            }
         }
         Err(error)
     }
@@ -162,6 +181,18 @@ impl WriteBackErrors {
     fn unreported(&self, state: &ReportedErrors, to: ReportTo) -> Option<OpError> {
         let answered = state.answered.get(&to.handle).copied().unwrap_or(to.since);
         state.last.filter(|_| answered < self.so_far())
+    }
+
+    /// Notes pending errors in `noted` from now on; the first one stays.
+    pub(crate) fn note_in(&self, noted: impl FnOnce() -> Box<dyn OwedErrors>) {
+        self.noted.get_or_init(noted);
+    }
+
+    /// Some handles have `error` pending, from a daemon that has died. Returns [`ReportTo::since`] of those, and of the others.
+    pub(crate) fn was_left(&self, error: OpError) -> (u64, u64) {
+        self.state.lock().last = Some(error);
+        self.reported.store(1, Relaxed);
+        (0, 1)
     }
 
     /// Its row, for another program.

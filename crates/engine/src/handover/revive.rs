@@ -28,12 +28,13 @@ use crate::handles::by_number::{ByNumber, KnownDirs, ResolvedNumber};
 use crate::inode::clock::Moment;
 use crate::inode::{Copies, Inode};
 use crate::kept::Kept;
-use crate::kept::rows::HandleRow;
+use crate::kept::rows::{HandleRow, OwedInRows};
 use crate::opened::choose::Facts;
 use crate::opened::listing::Listing;
 use crate::opened::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::tree::Tree;
+use crate::tree::unsynced_dirs::lost;
 use crate::union::Union;
 
 /// Handles that a dead daemon has left.
@@ -170,12 +171,17 @@ impl Union {
         let file = Arc::new(file);
         inode.set_open(&file, rows.len());
         let object = OpenedObject::of(&reached.stat);
+        let since = match rows.iter().any(|row| row.owed) {
+            true => file.write_back_errors.was_left(lost(reached.at)),
+            false => (0, 0),
+        };
         for row in rows {
             if let Some(kept) = self.kept() {
                 // It may have been moved since it was opened.
                 kept.note_object(row.number, object, reached.at.0);
+                file.write_back_errors.note_in(|| OwedInRows::of(kept, row.ino));
             }
-            self.revive_handle(row, &inode, &file);
+            self.revive_handle(row, if row.owed { since.0 } else { since.1 }, &inode, &file);
         }
         Ok(())
     }
@@ -192,7 +198,7 @@ impl Union {
         }
     }
 
-    fn revive_handle(&self, row: &HandleRow, inode: &Arc<Inode>, file: &Arc<OpenFile>) {
+    fn revive_handle(&self, row: &HandleRow, since: u64, inode: &Arc<Inode>, file: &Arc<OpenFile>) {
         if matches!(row.route, Route::Passthrough(_) | Route::DirectBeside(_)) {
             inode.opened_past();
         }
@@ -208,7 +214,7 @@ impl Union {
             route: row.route,
             writer: row.writer,
             sync: row.sync,
-            write_back_errors: ReportTo { handle: row.handle, since: file.write_back_errors.so_far() },
+            write_back_errors: ReportTo { handle: row.handle, since },
             mappable: row.mappable,
             noatime: row.noatime,
             appends: row.appends,

@@ -7,6 +7,7 @@ use fsstack_pool::{Handle, Ino};
 
 use super::{Header, Kept, slots};
 use crate::files::route::{Route, Writer};
+use crate::files::write_back_errors::OwedErrors;
 use crate::files::{OpenedObject, Sync};
 use crate::inode::Inode;
 use crate::opened::{FileHandle, RowNumber};
@@ -26,6 +27,8 @@ const SYNC_ALL: u64 = 1 << 34;
 const MAPPABLE: u64 = 1 << 35;
 const NOATIME: u64 = 1 << 36;
 const APPENDS: u64 = 1 << 37;
+/// A write-back error is pending.
+const OWED: u64 = 1 << 38;
 const HAS_WRITER: u64 = 1 << 32;
 
 /// Rows that can be taken.
@@ -53,6 +56,8 @@ pub(crate) struct HandleRow {
     pub(crate) mappable: bool,
     pub(crate) noatime: bool,
     pub(crate) appends: bool,
+    /// A write-back error was not reported to it yet.
+    pub(crate) owed: bool,
 }
 
 impl HandleRow {
@@ -64,6 +69,7 @@ impl HandleRow {
             (self.mappable, MAPPABLE),
             (self.noatime, NOATIME),
             (self.appends, APPENDS),
+            (self.owed, OWED),
         ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let (kind, backing): (u64, u32) = match self.route {
@@ -112,6 +118,7 @@ impl HandleRow {
             mappable: flags & MAPPABLE != 0,
             noatime: flags & NOATIME != 0,
             appends: flags & APPENDS != 0,
+            owed: flags & OWED != 0,
         }
     }
 }
@@ -141,6 +148,7 @@ impl Kept {
             mappable: open.mappable,
             noatime: open.noatime,
             appends: open.appends,
+            owed: false,
         })
     }
 
@@ -160,6 +168,7 @@ impl Kept {
             mappable: false,
             noatime: false,
             appends: false,
+            owed: false,
         })
     }
 
@@ -182,6 +191,23 @@ impl Kept {
         words[4].store(object.at.1, SeqCst);
         words[5].store(words[5].load(SeqCst) & !BRANCH | u64::from(branch), SeqCst);
         words[7].store(object.generation.into(), SeqCst);
+    }
+
+    /// Notes for each handle of the file `ino` whether an error is pending, where `is_owed` says so. An error is rare: all rows are
+    /// looked through.
+    fn note_owed(&self, ino: Ino, is_owed: impl Fn(Handle) -> Option<bool>) {
+        for row in 0..self.rows_used() {
+            let words = self.row(RowNumber(row));
+            let handle = words[0].load(SeqCst);
+            if handle == 0 || words[1].load(SeqCst) != ino.0 {
+                continue;
+            }
+            match is_owed(Handle(handle)) {
+                Some(true) => _ = words[2].fetch_or(OWED, SeqCst),
+                Some(false) => _ = words[2].fetch_and(!OWED, SeqCst),
+                None => {}
+            }
+        }
     }
 
     fn take_row(&self) -> Option<RowNumber> {
@@ -238,6 +264,29 @@ impl Kept {
     }
 }
 
+/// Pending errors of a file, in the rows of its handles.
+#[derive(Debug)]
+pub(crate) struct OwedInRows {
+    kept: Arc<Kept>,
+    ino: Ino,
+}
+
+impl OwedInRows {
+    pub(crate) fn of(kept: &Arc<Kept>, ino: Ino) -> Box<dyn OwedErrors> {
+        Box::new(Self { kept: kept.clone(), ino })
+    }
+}
+
+impl OwedErrors for OwedInRows {
+    fn owe(&self, told: Option<Handle>) {
+        self.kept.note_owed(self.ino, |handle| Some(Some(handle) != told));
+    }
+
+    fn tell(&self, handle: Handle) {
+        self.kept.note_owed(self.ino, |other| (other == handle).then_some(false));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,6 +307,7 @@ mod tests {
             mappable: set,
             noatime: !set,
             appends: set,
+            owed: set,
         }
     }
 
@@ -285,6 +335,29 @@ mod tests {
         assert_eq!(left().handles().len(), 5);
         assert!(first.first_handle() < second.first_handle());
         assert!(second.objects().contains(&(1 << 63, 1 << 62)));
+    }
+
+    #[test]
+    fn pending_errors_are_those_of_the_files_handles() {
+        let kept = Arc::new(Kept::new().unwrap());
+        let row = |handle: u64, ino: u64| HandleRow {
+            ino: Ino(ino),
+            ..row(handle, Route::Direct, None, None, false)
+        };
+        for (handle, ino) in [(1, 7), (2, 7), (3, 8), (4, 7)] {
+            kept.note(row(handle, ino)).unwrap();
+        }
+        let owed = || {
+            let owed = kept.handles().into_iter().filter(|row| row.owed);
+            owed.map(|row| row.handle.0).collect::<Vec<u64>>()
+        };
+        let file = OwedInRows::of(&kept, Ino(7));
+        file.owe(Some(Handle(2)));
+        assert_eq!(owed(), [1, 4]);
+        file.tell(Handle(1));
+        assert_eq!(owed(), [4]);
+        file.owe(None);
+        assert_eq!(owed(), [1, 2, 4]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::files::route::{Route, Writer};
 use crate::files::write_back_errors::{ReportTo, Reporter};
 use crate::files::{OpenFile, SET_ID, Sync};
 use crate::inode::Inode;
+use crate::kept::rows::OwedInRows;
 use crate::kept::slots;
 use crate::opened::FileHandle;
 use crate::opened::choose::{Facts, stacked_route};
@@ -131,7 +132,10 @@ impl Union {
         };
         // Before the row: what has one is known by its handle.
         slots::opens(handle.0);
-        open.row = self.kept().and_then(|kept| kept.note_file(handle, &open));
+        open.row = self.kept().and_then(|kept| {
+            file.write_back_errors.note_in(|| OwedInRows::of(kept, open.inode.id.ino));
+            kept.note_file(handle, &open)
+        });
         self.files.handles.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }

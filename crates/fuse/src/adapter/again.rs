@@ -32,7 +32,9 @@ pub(crate) fn is_once(op: &Operation<'_>) -> bool {
         | Operation::Opendir { .. }
         | Operation::Create(_)
         | Operation::Tmpfile(_)
-        | Operation::Removexattr { .. } => true,
+        | Operation::Removexattr { .. }
+        // The branch reports an error once: what was answered is answered again.
+        | Operation::Fsync { .. } => true,
         Operation::Setxattr { flags, .. } => flags & XATTR_CREATE != 0,
         Operation::Write { write_flags, flags, .. } => {
             OFlags::from_bits_retain(*flags).contains(OFlags::APPEND) && write_flags & abi::WRITE_CACHE == 0
