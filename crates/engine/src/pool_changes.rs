@@ -1,7 +1,8 @@
 //! Changes of the pool while requests use it: the snapshot of later requests is replaced, and earlier requests are waited for.
 
+use std::fmt::{self, Debug, Formatter};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::health::ThreadsInside;
@@ -63,12 +64,34 @@ pub(crate) struct PoolChanges {
     membership: Mutex<()>,
     /// Held while a snapshot is published, and during the wait for requests that use the last one.
     changes: Ranked<MembershipChanges, CHANGES>,
+    /// Called after a change of a branch's mode.
+    mode_changed: OnceLock<ModeHook>,
+}
+
+/// Call that is to follow a change.
+struct ModeHook(Box<dyn Fn() + Send + Sync>);
+
+impl Debug for ModeHook {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("ModeHook")
+    }
 }
 
 impl PoolChanges {
     /// Changes of the pool of `tree`; after one, what could not be moved is tried again by `moves`.
     pub(crate) fn new(tree: Arc<Tree>, moves: Arc<Moves>) -> Self {
-        Self { tree, moves, membership: Mutex::default(), changes: Ranked::default() }
+        Self {
+            tree,
+            moves,
+            membership: Mutex::default(),
+            changes: Ranked::default(),
+            mode_changed: OnceLock::new(),
+        }
+    }
+
+    /// `call` follows each change of a branch's mode, by whomever; the first one stays.
+    pub(crate) fn after_mode_change(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.mode_changed.get_or_init(|| ModeHook(call));
     }
 
     /// Keeps others from publishing a snapshot until the guard drops.
@@ -149,6 +172,10 @@ impl PoolChanges {
         let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
         branch.set_mode(mode);
         tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
+        drop(pool);
+        if let Some(ModeHook(call)) = self.mode_changed.get() {
+            call();
+        }
         Ok(())
     }
 }

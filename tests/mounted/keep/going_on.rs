@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, MiB, needs};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{crash, crash_and_serve, daemon, pool};
-use crate::command::{at, binary, branch, json, output_of};
+use crate::command::{at, binary, branch, json, output_of, run};
 use crate::hung_branches::until;
 use crate::open_files::{go_on, names, read_write, work_goes_on};
 use crate::script::{python, sh, ways};
@@ -342,4 +342,25 @@ fn attributes_are_removed_as_on_a_local_disk() {
         let on_disk = rustix::fs::removexattr(pool.branch("a").path().join(name), attribute);
         assert_eq!(rustix::fs::removexattr(pool.at(name), attribute), on_disk, "{attribute} of {name}");
     }
+}
+
+/// The job changes the mode when it begins to move, after the request for it was answered.
+#[test]
+fn a_branch_whose_drain_was_called_off_takes_nothing_new_after_a_death() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    pool.write("file", &[7; 8 << 20]);
+    assert_eq!(pool.holders("file"), ["a"]);
+    std::thread::scope(|scope| {
+        let drain =
+            scope.spawn(|| run(&["branch", "drain", &at(&pool), &branch(&pool, "a"), "--rate", "1M"]));
+        until("the branch takes nothing new", || {
+            json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["mode"] == "NC"
+        });
+        output_of(&["job", "cancel", &at(&pool), "1"]);
+        drop(drain.join().unwrap());
+    });
+    crash_and_serve(&pool);
+    pool.write("after", b"x");
+    assert_eq!(pool.holders("after"), ["b"]);
 }

@@ -267,6 +267,12 @@ impl Served {
     pub(crate) fn start_keeping(self: &Arc<Self>) {
         let Some(kept) = self.union.kept().cloned() else { return };
         self.note_state();
+        let served = Arc::downgrade(self);
+        self.union.after_mode_change(Box::new(move || {
+            if let Some(served) = served.upgrade() {
+                served.note_state();
+            }
+        }));
         if let Err(error) = leave_descriptors(OF_THE_KEEPER) {
             tracing::warn!(%error, "restart=keep: no descriptors are left to the keeper; if all are in use when the daemon dies, the pool ends");
         }

@@ -343,6 +343,11 @@ impl Union {
         self.changes.set_branch_mode(ix, mode)
     }
 
+    /// `call` follows each change of a branch's mode, also by a job; the first one stays.
+    pub fn after_mode_change(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.changes.after_mode_change(call);
+    }
+
     /// The branch keeps `floor` free, and `min_inodes` inodes; None: as much as the pool's settings say.
     ///
     /// # Errors
