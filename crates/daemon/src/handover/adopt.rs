@@ -204,10 +204,7 @@ impl TakenOver {
     /// # Errors
     /// One line: why it cannot be served.
     pub(crate) fn revive(state: &PassedState, inherited: Inherited, kept: Arc<Kept>) -> Result<Self, String> {
-        let taken = Self::of(state, inherited, None, Some((kept, Before::Died)))?;
-        taken.look_again();
-        taken.tell_what_is_lost();
-        Ok(taken)
+        Self::of(state, inherited, None, Some((kept, Before::Died)))
     }
 
     /// The pool of a daemon that has ended for an upgrade, and left what it had open in `kept`; `because` is why the new program could
@@ -227,13 +224,11 @@ impl TakenOver {
         let taken = Self::of(state, inherited, because, Some((kept, Before::HandedOver)))?;
         let paused = handover::since_boot().saturating_sub(state.paused_at);
         taken.attended.served.is_taken_over(paused);
-        taken.look_again();
-        taken.tell_what_is_lost();
         Ok(taken)
     }
 
-    /// Has names looked up again: so their objects are known by them.
-    fn look_again(&self) {
+    /// Has names looked up again: so their objects are known by them. The kernel may write dirty pages first, which may take long.
+    pub(crate) fn look_again(&self) {
         let union = &self.attended.served.union;
         match self.settings.options.out_of_band {
             // Nobody watched the branches meanwhile.
@@ -328,7 +323,7 @@ impl TakenOver {
         self.log.flush();
     }
 
-    fn tell_what_is_lost(&self) {
+    pub(crate) fn tell_what_is_lost(&self) {
         let (shown, lost) = (Printable::path(&self.settings.mount_point).to_string(), self.revived.lost);
         if lost > 0 {
             tracing::error!(

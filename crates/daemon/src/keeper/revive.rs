@@ -176,8 +176,11 @@ fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, cause: &Cau
         Cause::Upgrade(because) => TakenOver::upgraded(state, inherited, kept.clone(), because.clone()),
     };
     let taken = taken.unwrap_or_else(|why| fail(&kept, &why));
+    // It serves: from here on it has all the time, and another failure is a death.
     drop(limit);
     let _ours = std::panic::take_hook();
+    taken.look_again();
+    taken.tell_what_is_lost();
     if let Cause::Death(died) = cause {
         taken.tell_of_death(&died.how, now().saturating_sub(died.at));
     }
