@@ -10,7 +10,7 @@ use super::drain::job;
 use super::*;
 use crate::hung_branches::until;
 use crate::relocate::{assert_clean, mib};
-use crate::script::sh;
+use crate::script::{log_with, sh};
 
 #[test]
 fn only_named_branches_take_files_and_the_tree_is_the_same_without_the_drained_one() {
@@ -71,6 +71,27 @@ fn a_target_that_dies_in_the_middle_of_a_drain_costs_no_file() {
     output_of(&["branch", "remove", &at, &a]);
     (0..FILES).for_each(|n| assert!(pool.read(n.to_string()) == mib(n), "{n}"));
     assert_clean(&pool);
+}
+
+#[test]
+fn a_drain_that_the_next_mount_refuses_to_resume_is_in_the_log() {
+    needs!(mounting(), loops());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let mut pool = pool.option("create=ff").option(&format!("log={}", log.path().display())).mount();
+    (0..20).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    let drains = std::thread::spawn({
+        let (at, a) = (at.clone(), a.clone());
+        move || run(&["branch", "drain", &at, &a, "--rate", "1M"])
+    });
+    until("it moves", || job_of(&at)["state"] == "moving");
+    pool.kill_daemon();
+    drains.join().unwrap();
+    pool.branch("b").fill_until_free(MiB(8));
+    pool.remount();
+    let said = log_with(log.path(), "drain not resumed");
+    assert!(said.contains("lack room"), "{said}");
 }
 
 fn job_of(at: &str) -> Value {

@@ -35,6 +35,16 @@ const TOGETHER: usize = 256;
 const SHOWN: usize = 5;
 
 impl Jobs {
+    /// Like [`Self::drain`], of a drain that an earlier daemon began: nobody waits for its answer, so a refusal is logged.
+    pub(super) fn drain_again(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
+        let state = self.drain(job, from, targets);
+        if state == JobState::Refused {
+            let error = job.view().refusal.unwrap_or_default();
+            tracing::warn!(%error, branch = %job.subject, "drain not resumed; start it with fsstack branch drain");
+        }
+        state
+    }
+
     pub(super) fn drain(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
         let refuse = |why: String| {
             job.progress.lock().refusal = Some(why);

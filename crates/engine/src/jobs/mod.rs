@@ -287,6 +287,11 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
+        self.begin_drain(order, false)
+    }
+
+    /// Like [`Self::start_drain`]. One that `is_resumed` has no operator who begins it again.
+    fn begin_drain(self: &Arc<Self>, order: DrainOrder, is_resumed: bool) -> Result<JobView, BadJob> {
         let from = order.from;
         let pool = self.pool();
         let branch = pool.live(from).cloned().ok_or(BadJob::NoBranch)?;
@@ -311,7 +316,10 @@ impl Jobs {
         }
         drop(pool);
         self.begin_job(Work::Drain(order), branch.path.display().to_string(), stay, move |jobs, job| {
-            jobs.drain(job, from, &targets)
+            match is_resumed {
+                true => jobs.drain_again(job, from, &targets),
+                false => jobs.drain(job, from, &targets),
+            }
         })
     }
 

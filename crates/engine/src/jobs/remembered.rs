@@ -176,7 +176,7 @@ impl Jobs {
             };
             let manner = Manner { rate, verify, make_way, dry_run: false };
             let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
-            if let Err(error) = self.start_drain(order) {
+            if let Err(error) = self.begin_drain(order, true) {
                 tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
             }
         }
