@@ -86,9 +86,6 @@ impl Act {
         let byte = dice.u8(b'a'..=b'z');
         let slot = dice.usize(..SLOTS);
         let (from, to) = (file(dice), file(dice));
-        let dir = |dice: &mut Rng| DIRS[dice.usize(..DIRS.len())].to_owned();
-        let either = |dice: &mut Rng, file: String| if dice.bool() { file } else { dir(dice) };
-        let offset_and_size = |dice: &mut Rng| (dice.u64(..9000), dice.u64(1..9000));
         match dice.u64(..90) {
             0..=6 => Self::Rename(from, to),
             7 => Self::RenameWith(from, to, RenameFlags::EXCHANGE),
@@ -119,6 +116,16 @@ impl Act {
             56 => Self::StatOpen(slot),
             57 => Self::TruncateOpen(slot, dice.u64(..9000)),
             58 => Self::SyncOpen(slot),
+            59..=87 => Self::any_other(dice, slot, from, byte),
+            _ => Self::CloseOpen(slot),
+        }
+    }
+
+    /// One that came to the tier later: of rights, attributes, open files and open directories.
+    fn any_other(dice: &mut Rng, slot: usize, from: String, byte: u8) -> Self {
+        let either = |dice: &mut Rng, file: String| if dice.bool() { file } else { dir(dice) };
+        let offset_and_size = |dice: &mut Rng| (dice.u64(..9000), dice.u64(1..9000));
+        match dice.u64(59..88) {
             59 => Self::Chmod(dir(dice), dir_mode(dice)),
             60 | 61 => Self::Chown(either(dice, from), user(dice), user(dice)),
             62 => Self::RemoveXattr(from),
@@ -147,8 +154,7 @@ impl Act {
             84 => Self::CreateIn(slot, name(dice)),
             85 => Self::MkdirIn(slot, if dice.bool() { "s".to_owned() } else { name(dice) }),
             86 => Self::UnlinkIn(slot, name(dice)),
-            87 => Self::RenameIn(slot, name(dice), dice.usize(..SLOTS), name(dice)),
-            _ => Self::CloseOpen(slot),
+            _ => Self::RenameIn(slot, name(dice), dice.usize(..SLOTS), name(dice)),
         }
     }
 
@@ -245,6 +251,10 @@ fn size(dice: &mut Rng) -> usize {
     dice.usize(..most)
 }
 
+fn dir(dice: &mut Rng) -> String {
+    DIRS[dice.usize(..DIRS.len())].to_owned()
+}
+
 fn mode(dice: &mut Rng) -> u32 {
     MODES[dice.usize(..MODES.len())]
 }
@@ -263,6 +273,6 @@ fn name(dice: &mut Rng) -> String {
 
 fn file(dice: &mut Rng) -> String {
     // More are at the top.
-    let dir = DIRS.get(dice.usize(..DIRS.len() + 2)).map_or(String::new(), |dir| format!("{dir}/"));
-    format!("{dir}{}", name(dice))
+    let above = DIRS.get(dice.usize(..DIRS.len() + 2)).map_or(String::new(), |dir| format!("{dir}/"));
+    format!("{above}{}", name(dice))
 }

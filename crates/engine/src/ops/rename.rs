@@ -352,7 +352,6 @@ impl Tree {
             .collect();
         let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
         let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
-        check_not_given_up()?;
         let record = if parts.len() > 1 { begin(pool, from, to, &parts) } else { None };
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(from.dir, from.name), (to.dir, to.name)]));
@@ -395,6 +394,7 @@ impl Tree {
         extra: &[(BranchIx, Object)],
         flags: RenameFlags,
     ) -> Result<(), Half> {
+        check_not_given_up()?;
         self.rename_copies(pool, from, to, copies, flags)?;
         for (at, _) in extra {
             let fd = self.dirfd(pool, to.dir, *at);
