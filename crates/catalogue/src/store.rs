@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use fsstack_database::Pages;
+use fsstack_database::{Pages, Soundness};
+use parking_lot::Mutex;
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::Result;
@@ -79,10 +80,12 @@ pub struct BranchRow {
 #[derive(Debug)]
 pub struct Catalogue {
     db: Database,
+    soundness: Mutex<Soundness>,
 }
 
 impl Catalogue {
-    /// Opens the catalogue at `path`, or makes it. One of another version is made anew. After a crash all of it is checked.
+    /// Opens the catalogue at `path`, or makes it. One of another version is made anew. All of it is checked after
+    /// an open that ended the daemon.
     ///
     /// # Errors
     /// The file is in use, damaged, not the daemon's own, or cannot be made.
@@ -91,12 +94,12 @@ impl Catalogue {
     }
 
     pub(crate) fn open_with(path: &Path, cache: usize) -> Result<Self> {
-        let (pages, are_known) = Pages::open_with_sums(path)?;
+        let (pages, is_suspect) = Pages::open_with_sums(path)?;
         let soundness = pages.soundness();
         let mut builder = Database::builder();
-        builder.set_cache_size(cache).set_check_integrity_on_open(!are_known);
+        builder.set_cache_size(cache).set_check_integrity_on_open(is_suspect);
         let db = builder.create_with_backend(pages)?;
-        let catalogue = Self { db };
+        let catalogue = Self { db, soundness: Mutex::new(soundness) };
         let change = catalogue.db.begin_write()?;
         let version = {
             let about = change.open_table(ABOUT)?;
@@ -113,7 +116,7 @@ impl Catalogue {
         change.open_table(DIRS)?;
         change.open_table(BRANCHES)?;
         change.commit()?;
-        soundness.confirm();
+        catalogue.soundness.lock().confirm();
         Ok(catalogue)
     }
 
@@ -143,6 +146,8 @@ impl Catalogue {
         // The next open does not look through the whole file, however this one ends.
         change.set_quick_repair(true);
         change.commit()?;
+        // Its file is checked then.
+        let _is_left = self.soundness.lock().settle();
         Ok(())
     }
 

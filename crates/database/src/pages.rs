@@ -6,7 +6,8 @@
 //!
 //! A check of the whole file at each open makes the first reads safe. It takes minutes for a large one. A file that is opened by
 //! [`Pages::open_with_sums`] needs no check after a clean close: its checksums lie beside it in `FILE.sums` then, and go before the
-//! first write. Where there are none, as after a crash, the whole file is checked.
+//! first write. Where there are none, as after a crash, that file says that an open is under way, until [`Soundness::settle`]: if that
+//! ends the daemon, the next open checks the whole file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,6 +27,8 @@ use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 const PAGE: usize = 4096;
 /// Checksum of a page whose content is unknown.
 const UNKNOWN: u32 = 0;
+/// Content of a file of checksums while an open without them is under way, or once damage was found: the whole file is to be checked.
+const SUSPECT: &[u8] = b"?";
 /// Beginning of a file of checksums.
 const MAGIC: [u8; 16] = *b"fsstack sums 1\n\n";
 /// Length of what precedes the checksums of the pages: [`MAGIC`], the database's length, the checksum of its header.
@@ -38,8 +41,9 @@ pub struct Pages {
     /// Held while the file is written.
     sums: RwLock<Sums>,
     /// Where the checksums are between two opens. None: nowhere.
-    beside: Option<File>,
+    beside: Option<Arc<File>>,
     soundness: Soundness,
+    found_damage: AtomicBool,
 }
 
 /// Checksums of the pages.
@@ -52,12 +56,27 @@ struct Sums {
 
 /// Whether the pages are as the database has written them, as far as they are known.
 #[derive(Clone, Debug, Default)]
-pub struct Soundness(Arc<AtomicBool>);
+pub struct Soundness {
+    is_sound: Arc<AtomicBool>,
+    /// Says [`SUSPECT`] for as long as it is not known.
+    suspects: Option<Arc<File>>,
+}
 
 impl Soundness {
     /// The database was opened: what it has read is sound.
     pub fn confirm(&self) {
-        self.0.store(true, Relaxed);
+        self.is_sound.store(true, Relaxed);
+    }
+
+    /// The database has been read and written: the next open need not check all of it, however this one ends.
+    ///
+    /// # Errors
+    /// It is checked.
+    pub fn settle(&mut self) -> io::Result<()> {
+        match self.suspects.take() {
+            Some(suspects) if self.is_sound.load(Relaxed) => suspects.set_len(0),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -70,22 +89,33 @@ impl Pages {
         let file = FileBackend::new(state::open(path).map_err(StorageError::Io)?)?;
         let len = file.len().map_err(StorageError::Io)?;
         let sums = Sums { pages: unknown(len), changed: false };
-        Ok(Self { file, sums: RwLock::new(sums), beside: None, soundness: Soundness::default() })
+        Ok(Self {
+            file,
+            sums: RwLock::new(sums),
+            beside: None,
+            soundness: Soundness::default(),
+            found_damage: AtomicBool::new(false),
+        })
     }
 
-    /// Like [`Self::open`], with the checksums of the last clean close. False: there are none, so that the whole file is to be checked.
+    /// Like [`Self::open`], with the checksums of the last clean close. True: the whole file is to be checked.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with_sums(path: &Path) -> Result<(Self, bool), DatabaseError> {
         let pages = Self::open(path)?;
-        let beside = state::open(&beside(path)).map_err(StorageError::Io)?;
-        let known = pages.read_sums(&beside).map_err(StorageError::Io)?;
-        let is_known = known.is_some();
-        if let Some(known) = known {
-            pages.sums.write().pages = known;
+        let beside = Arc::new(state::open(&beside(path)).map_err(StorageError::Io)?);
+        let mut stored = Vec::new();
+        (&*beside).read_to_end(&mut stored).map_err(StorageError::Io)?;
+        let mut soundness = Soundness::default();
+        match pages.known_sums(&stored).map_err(StorageError::Io)? {
+            Some(known) => pages.sums.write().pages = known,
+            None => {
+                suspect(&beside).map_err(StorageError::Io)?;
+                soundness.suspects = Some(beside.clone());
+            }
         }
-        Ok((Self { beside: Some(beside), ..pages }, is_known))
+        Ok((Self { beside: Some(beside), soundness, ..pages }, stored == SUSPECT))
     }
 
     /// Where it is to be said that the database could be opened. Without that the checksums are not stored.
@@ -94,10 +124,8 @@ impl Pages {
     }
 
     /// The stored checksums. None: they are not whole, or of another file.
-    fn read_sums(&self, mut beside: &File) -> io::Result<Option<Vec<AtomicU32>>> {
+    fn known_sums(&self, stored: &[u8]) -> io::Result<Option<Vec<AtomicU32>>> {
         let len = self.file.len()?;
-        let mut stored = Vec::new();
-        beside.read_to_end(&mut stored)?;
         let expected = BEFORE + 4 * count(len) + 4;
         if stored.len() != expected || !stored.starts_with(&MAGIC) {
             return Ok(None);
@@ -121,7 +149,8 @@ impl Pages {
     /// Stores the checksums. Without them the next open checks the whole file.
     fn store_sums(&self) -> io::Result<()> {
         let sums = self.sums.read();
-        let Some(beside) = self.beside.as_ref().filter(|_| sums.changed && self.soundness.0.load(Relaxed))
+        let Some(beside) =
+            self.beside.as_ref().filter(|_| sums.changed && self.soundness.is_sound.load(Relaxed))
         else {
             return Ok(());
         };
@@ -136,13 +165,21 @@ impl Pages {
 
     /// The file is about to be written: the stored checksums are no longer those of its pages.
     fn begin_change(&self, sums: &mut Sums) -> io::Result<()> {
-        if let Some(beside) = self.beside.as_ref().filter(|_| !sums.changed) {
+        let has_sums = self.soundness.suspects.is_none() && !self.found_damage.load(Relaxed);
+        if let Some(beside) = self.beside.as_ref().filter(|_| has_sums && !sums.changed) {
             beside.set_len(0)?;
             beside.sync_all()?;
         }
         sums.changed = true;
         Ok(())
     }
+}
+
+/// Has the next open check the whole file.
+fn suspect(beside: &File) -> io::Result<()> {
+    beside.write_all_at(SUSPECT, 0)?;
+    beside.set_len(SUSPECT.len() as u64)?;
+    beside.sync_all()
 }
 
 /// Where the checksums of the database at `path` are.
@@ -204,7 +241,9 @@ impl StorageBackend for Pages {
             match known.compare_exchange(UNKNOWN, is, Relaxed, Relaxed) {
                 Err(was) if was != is => {
                     // The next open checks all of it.
-                    self.soundness.0.store(false, Relaxed);
+                    self.soundness.is_sound.store(false, Relaxed);
+                    self.found_damage.store(true, Relaxed);
+                    self.beside.as_deref().map_or(Ok(()), suspect)?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "a page of the file has changed"));
                 }
                 _ => {}
@@ -328,32 +367,46 @@ mod tests {
             pages.set_len(3 * 4096).unwrap();
             pages.write(4096, &[9; 2 * PAGE]).unwrap();
         };
-        let (pages, known) = open();
-        assert!(!known);
+        let says = || std::fs::read(beside(&path)).unwrap();
+        let has_sums = || says().len() == BEFORE + 4 * 3 + 4;
+        let (pages, is_suspect) = open();
+        assert!(!is_suspect && says() == SUSPECT);
         write(&pages);
         pages.close().unwrap();
-        assert!(!open().1, "it was not said that the database could be opened");
-        pages.soundness().confirm();
-        pages.close().unwrap();
+        assert!(!has_sums(), "it was not said that the database could be opened");
+        let (mut again, is_suspect) = open();
+        assert!(is_suspect, "the one before was not settled");
+        again.soundness.confirm();
+        again.soundness.settle().unwrap();
+        assert_eq!(says(), []);
+        write(&again);
+        again.close().unwrap();
+        assert!(has_sums());
         let mode = std::os::unix::fs::PermissionsExt::mode(&beside(&path).metadata().unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
         // A page that changes meanwhile is found out, a header at once.
         let other = state::open(&path).unwrap();
+        let sums = says();
+        let stored = || std::fs::write(beside(&path), &sums).unwrap();
         other.write_at(b"x", 4096 + 7).unwrap();
-        let (pages, known) = open();
+        let (pages, is_suspect) = open();
         assert!(
-            known && pages.read(4096, &mut [0; PAGE]).is_err() && pages.read(8192, &mut [0; PAGE]).is_ok()
+            !is_suspect
+                && pages.read(4096, &mut [0; PAGE]).is_err()
+                && pages.read(8192, &mut [0; PAGE]).is_ok()
         );
+        assert!(open().1, "the next one checks all");
         other.write_at(&[9], 4096 + 7).unwrap();
+        stored();
         other.write_at(b"x", 7).unwrap();
-        assert!(!open().1);
+        assert!(!open().1 && says() == SUSPECT, "they are of another file");
         other.write_at(&[0], 7).unwrap();
-        assert!(open().1);
+        stored();
         // Without a close after a change there are none.
-        let (pages, known) = open();
-        assert!(known);
+        let (pages, is_suspect) = open();
+        assert!(!is_suspect && has_sums());
         write(&pages);
         drop(pages);
-        assert!(!open().1);
+        assert_eq!(says(), []);
     }
 }

@@ -251,7 +251,7 @@ impl TakenOver {
         let log = log::start(&settings.options.log).map_err(|error| format!("log: {error}"))?;
         #[cfg(feature = "fault")]
         fail_as_told(because.is_some())?;
-        let pool = open_pool(state, &settings, &inherited)?;
+        let pool = open_pool(state, &settings, &inherited, kept.is_some())?;
         settings.branches = branches(&pool);
         let Copies { device, waits, listeners } = Copies::of(state, &inherited)?;
         let mounted = Mounted::adopt(Adopted {
@@ -400,14 +400,21 @@ impl Copies {
     }
 }
 
-/// Opens the pool; a branch that does not answer at this moment may a moment later.
-fn open_pool(state: &PassedState, settings: &Settings, inherited: &Inherited) -> Result<Pool, String> {
+/// Opens the pool; a branch that does not answer at this moment may a moment later. In the end it is down, if one may be: an upgrade without a
+/// keeper goes back to the program before.
+fn open_pool(
+    state: &PassedState,
+    settings: &Settings,
+    inherited: &Inherited,
+    one_may_be_down: bool,
+) -> Result<Pool, String> {
     let began = Instant::now();
     let pool_id = state.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
     loop {
         let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
-        match state.pool.open(settings, inherited) {
-            Err(_) if began.elapsed() < BRANCHES_TIMEOUT => std::thread::sleep(BRANCHES_PAUSE),
+        let is_late = began.elapsed() >= BRANCHES_TIMEOUT;
+        match state.pool.open(settings, inherited, is_late && one_may_be_down) {
+            Err(_) if !is_late => std::thread::sleep(BRANCHES_PAUSE),
             opened => return opened,
         }
     }

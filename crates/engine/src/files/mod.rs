@@ -28,7 +28,7 @@ use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::number;
-use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use fsstack_sync::ranked::{IO_MODE, OWNERS, Ranked};
 use fsstack_sync::{Mutex, RwLock};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
@@ -80,6 +80,8 @@ pub struct OpenFile {
     /// `chattr +i`, and `+a`, when it was opened or since: for opens that the branch is not asked for.
     immutable: AtomicBool,
     append_only: AtomicBool,
+    /// By how much less than the kernel believes the file has, as others have cut it: an append does not wait for these bytes.
+    pub(crate) cut_off: AtomicU64,
     /// The daemon changed the content since the open, or since the last successful fsync.
     touched: AtomicBool,
     unsynced: DirtyFlag,
@@ -140,6 +142,7 @@ impl OpenFile {
             strips: AtomicU32::new(0),
             immutable: AtomicBool::new(false),
             append_only: AtomicBool::new(false),
+            cut_off: AtomicU64::new(0),
             touched: AtomicBool::new(false),
             unsynced: DirtyFlag::default(),
             syncing: AtomicU32::new(0),

@@ -83,8 +83,13 @@ impl BranchRow {
         }
     }
 
-    /// The branch, which is down if it is not to be had now.
-    fn member(&self, settings: &Settings, inherited: &Inherited) -> Result<Arc<Member>, String> {
+    /// The branch, which is down if its mount has gone, or if it is not to be had now and `may_be_away`.
+    fn member(
+        &self,
+        settings: &Settings,
+        inherited: &Inherited,
+        may_be_away: bool,
+    ) -> Result<Arc<Member>, String> {
         let ids = (BranchIx(self.slot), BranchId::new(self.id).ok_or("a branch has no id")?);
         let (spec, known) = (self.spec()?, self.known_root(settings.privileged));
         let opened = self.root(&spec.path, known.as_ref(), inherited).and_then(|root| {
@@ -92,7 +97,7 @@ impl BranchRow {
             Member::open(ids, &spec, root, proof, settings)
         });
         let member = match (opened, known) {
-            (Err(error), Some(known)) => {
+            (Err(error), Some(known)) if may_be_away || error.errno == Errno::NODEV => {
                 let away = Member::away(ids, &spec, &known, settings, &error.to_string());
                 if let (Ok(away), Some(row)) = (&away, self.known) {
                     away.set_joined(row.joined);
@@ -114,12 +119,12 @@ impl PoolState {
         self.branches.iter().map(BranchRow::spec).collect()
     }
 
-    /// Opens the pool with the roots of its branches. A branch that is away or does not answer is down.
+    /// Opens the pool with the roots of its branches. A branch that is away is down, and one that does not answer if it `may_be_away`.
     ///
     /// # Errors
     /// The state is damaged, or was written by a version that did not note how a branch is recognised: one line.
-    pub fn open(&self, settings: Settings, inherited: &Inherited) -> Result<Pool, String> {
-        let branches = self.branches.iter().map(|row| row.member(&settings, inherited));
+    pub fn open(&self, settings: Settings, inherited: &Inherited, may_be_away: bool) -> Result<Pool, String> {
+        let branches = self.branches.iter().map(|row| row.member(&settings, inherited, may_be_away));
         let branches = branches.collect::<Result<_, String>>()?;
         let line: Option<Vec<BranchId>> = self.line.iter().map(|id| BranchId::new(*id)).collect();
         Pool::adopt(branches, line.unwrap_or_default(), settings).map_err(|error| error.to_string())

@@ -297,11 +297,10 @@ impl Inode {
         .is_some()
     }
 
-    /// Forgets `fd`, the descriptor of the copy on `branch`. False if it is not that any more.
-    pub(crate) fn drop_dirfd(&self, branch: BranchIx, fd: &Arc<DirFd>) -> bool {
+    /// Forgets `fd`, if it is the descriptor of the copy on `branch`.
+    pub(crate) fn drop_dirfd(&self, branch: BranchIx, fd: &Arc<DirFd>) {
         let is_it = |copy: &mut Copy| copy.fd.take_if(|kept| Arc::ptr_eq(kept, fd)).is_some();
-        self.with_dir(|dir| dir.copies.iter_mut().filter(|copy| copy.branch == branch).any(is_it))
-            == Some(true)
+        self.with_dir(|dir| dir.copies.iter_mut().filter(|copy| copy.branch == branch).any(is_it));
     }
 
     /// Closes the descriptor on `branch` unless it was used since the last call; true if it was.

@@ -227,7 +227,7 @@ impl Jobs {
                 let mut dirs = Directories(&mut walk);
                 self.walk_branch(job, from, &mut dirs);
             }
-            let Pass { moved, staying, untried, named, mut hopes, .. } = walk.pass;
+            let Pass { moved, went, staying, untried, named, mut hopes, .. } = walk.pass;
             (moved_away, tries) = (walk.pass.moved_away, walk.pass.tries);
             let ended = self.changes.requests_ended();
             if ended {
@@ -243,7 +243,7 @@ impl Jobs {
                 return JobState::Cancelled;
             }
             // A request that has not ended may have put an object there after the walk.
-            if ended && staying + untried + moved == 0 {
+            if ended && staying + untried + moved + went == 0 {
                 return self.drained(job, from);
             }
             if moved > 0 {
@@ -379,8 +379,9 @@ impl<'a> Visitor<'a> for DrainWalk<'a> {
     }
 
     fn went(&mut self) {
-        // It may be where the walk has been.
-        self.pass.moved += 1;
+        // It may be where the walk has been: the drain walks once more. (A server may list what is not there for good.)
+        self.pass.went += 1;
+        self.pass.hopes.insert(Hope::Once);
     }
 
     fn stays(&mut self, path: Vec<u8>, why: &'static str) {

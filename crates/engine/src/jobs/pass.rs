@@ -88,6 +88,8 @@ pub(super) struct Pass<'a> {
     pub(super) jobs: &'a Jobs,
     pub(super) job: &'a Job,
     pub(super) moved: u64,
+    /// Names that were not there any more when they were looked up.
+    pub(super) went: u64,
     pub(super) staying: u64,
     /// Files that were not tried, as the job was to wait.
     pub(super) untried: u64,
@@ -112,6 +114,7 @@ impl<'a> Pass<'a> {
             jobs,
             job,
             moved: 0,
+            went: 0,
             staying: 0,
             untried: 0,
             named: Vec::new(),

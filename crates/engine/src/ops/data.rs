@@ -1,5 +1,6 @@
 //! Reading and writing by the stacked path, allocating, and finding holes.
 
+use fsstack_sync::atomic::Ordering::Relaxed;
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::caller::{Caller, UNKNOWN, taking_space};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
 use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno, SysError};
@@ -158,7 +160,7 @@ impl Union {
         // another host. The branch appends under its own lock. A kernel that holds writes back knows more than the branch.
         let appends = terms.appends && self.tree.pool.load().settings.page_cache != PageCache::WriteBack;
         let how = flags_of(sync, appends);
-        let early = EarlyAppend::default();
+        let early = EarlyAppend::of(&open.file);
         let uid = open.writer.map_or(UNKNOWN, Writer::user);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
@@ -293,30 +295,43 @@ fn size_at(fd: BorrowedFd<'_>, is_remote: bool) -> Result<u64, SysError> {
 }
 
 /// An append that the kernel puts behind the end of the file. It sends a large asynchronous one as several requests without
-/// waiting for their answers, and another thread may be slower with an earlier one.
-#[derive(Debug, Default)]
-struct EarlyAppend {
-    is_early: Cell<bool>,
+/// waiting for their answers, and another thread may be slower with an earlier one. Or others have cut the file, and the kernel
+/// does not know: that is found out once.
+#[derive(Debug)]
+struct EarlyAppend<'a> {
+    file: &'a OpenFile,
+    /// The bytes that it lacks before it.
+    lacking: Cell<u64>,
     waited: Cell<u32>,
 }
 
-impl EarlyAppend {
-    /// Whether a write at `offset` has to wait, as the file has only `size` bytes yet. (If they do not come, others have cut the file.)
+impl<'a> EarlyAppend<'a> {
+    fn of(file: &'a OpenFile) -> Self {
+        Self { file, lacking: Cell::new(0), waited: Cell::new(0) }
+    }
+
+    /// Whether a write at `offset` has to wait, as the file has only `size` bytes yet.
     fn comes_before(&self, size: u64, offset: u64) -> bool {
-        self.is_early.set(size < offset && self.waited.get() < EARLY_APPEND_PAUSES);
-        if !self.is_early.get() && slots::is_noted() {
+        let lacking = offset.saturating_sub(size);
+        let cut = self.file.cut_off.fetch_min(lacking, Relaxed).min(lacking);
+        let waits = lacking > cut && self.waited.get() < EARLY_APPEND_PAUSES;
+        if lacking > cut && !waits {
+            self.file.cut_off.store(lacking, Relaxed);
+        }
+        self.lacking.set(if waits { lacking } else { 0 });
+        if !waits && slots::is_noted() {
             slots::acts(size);
         }
-        self.is_early.get()
+        waits
     }
 
     /// Waits if it has to. False: it had not.
     fn waits(&self) -> bool {
-        if !self.is_early.replace(false) {
+        if self.lacking.replace(0) == 0 {
             return false;
         }
         self.waited.set(self.waited.get() + 1);
-        std::thread::sleep(EARLY_APPEND_PAUSE);
+        reply_takeover::aside(|| std::thread::sleep(EARLY_APPEND_PAUSE));
         true
     }
 }

@@ -113,7 +113,7 @@ impl Union {
             // may have changed the size since it was last asked for.
             let is_local = || inode.branch().is_some_and(|at| !pool.branch(at).is_remote());
             let by_name = handle.is_none() && size != 0 && is_local();
-            self.truncate(&pool, &inode, &pin, (size, by_name))?;
+            truncate(self, &pool, &inode, &pin, (size, by_name))?;
         }
         // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
@@ -132,40 +132,41 @@ impl Union {
         }
         Ok(Attr { ino, validity: inode.validity(), stat })
     }
+}
 
-    /// Sets the file's size. `by_name`: as truncate(2) does, which keeps the times where the size is this one already, on XFS and
-    /// ext4.
-    fn truncate(
-        &self,
-        pool: &Pool,
-        inode: &Arc<Inode>,
-        pin: &Pin,
-        (size, by_name): (u64, bool),
-    ) -> Result<()> {
-        // truncate(2) frees the space that is allocated beyond the end.
-        let keeps_all = |stat: &Stat| {
-            let block = u64::from(stat.blksize).max(1);
-            stat.size == size && stat.blocks.saturating_mul(512) <= size.next_multiple_of(block)
-        };
-        let truncate = |fd: BorrowedFd<'_>| match by_name && keeps_all(&sys::at::stat_fd(fd)?) {
-            true => Ok(()),
-            false => sys::file::truncate(fd, size),
-        };
-        match pin {
-            Pin::Open(file) => {
-                file.make_writable()?;
-                let cut = || file.change(CallKind::Long, truncate);
-                self.with_room(inode, file, || size, cut)
-            }
-            Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => {
-                let branch = pool.branch(*at);
-                let fd = pin.ask_long(pool, |fd| {
-                    branch.past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how))
-                })?;
-                // Its open may have hung, and its program may have written since.
-                check_not_given_up()?;
-                branch.ask_long(|| truncate(fd.as_fd()))
-            }
+/// Sets the file's size. `by_name`: as truncate(2) does, which keeps the times where the size is this one already, on XFS and
+/// ext4.
+fn truncate(
+    union: &Union,
+    pool: &Pool,
+    inode: &Arc<Inode>,
+    pin: &Pin,
+    (size, by_name): (u64, bool),
+) -> Result<()> {
+    // truncate(2) frees the space that is allocated beyond the end.
+    let keeps_all = |stat: &Stat| {
+        let block = u64::from(stat.blksize).max(1);
+        stat.size == size && stat.blocks.saturating_mul(512) <= size.next_multiple_of(block)
+    };
+    let cut = |fd: BorrowedFd<'_>| match by_name && keeps_all(&sys::at::stat_fd(fd)?) {
+        true => Ok(()),
+        false => sys::file::truncate(fd, size),
+    };
+    match pin {
+        Pin::Open(file) => {
+            file.make_writable()?;
+            let cut = || file.change(CallKind::Long, cut);
+            union.with_room(inode, file, || size, cut)
+        }
+        Pin::Here(at, _) | Pin::Read(at, _) | Pin::Removed(at, _) => {
+            let branch = pool.branch(*at);
+            let mount_generation = branch.mount_generation();
+            let fd =
+                pin.ask_long(pool, |fd| branch.past_leases(OFlags::WRONLY, |how| sys::at::reopen(fd, how)))?;
+            // Its open may have hung, and its program may have written since.
+            let done = check_not_given_up().and_then(|()| branch.ask_long(|| cut(fd.as_fd())));
+            branch.dispose(mount_generation, fd);
+            done
         }
     }
 }

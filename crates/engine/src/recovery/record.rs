@@ -290,10 +290,12 @@ impl Written {
 
     /// Like [`Self::done`], and what was prepared to replace it is not needed.
     pub(crate) fn done_without(self, on: &Branch, successor: Option<Successor>) {
+        let mount_generation = on.mount_generation();
         // In a permit: the caller holds locks that others wait for, and is given up if the branch hangs.
         if let Err(error) = on.ask(|| self.remove(on, successor)) {
             tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
         }
+        on.dispose(mount_generation, self.file);
     }
 
     fn remove(&self, on: &Branch, successor: Option<Successor>) -> Result<(), SysError> {

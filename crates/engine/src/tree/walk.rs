@@ -186,7 +186,8 @@ pub(crate) fn by_descriptor<T>(
 ) -> Result<T> {
     let fd = tree.dirfd(pool, dir, at)?;
     match ask(&fd) {
-        Err(OpError::Branch { sys, .. }) if sys.errno == Errno::STALE && dir.drop_dirfd(at, &fd) => {
+        Err(OpError::Branch { sys, .. }) if sys.errno == Errno::STALE && !dir.is_root() => {
+            dir.drop_dirfd(at, &fd); // unless another thread has
             ask(&*tree.dirfd(pool, dir, at)?)
         }
         asked => asked,
