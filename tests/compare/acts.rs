@@ -121,7 +121,7 @@ impl Act {
         }
     }
 
-    /// One that came to the tier later: of rights, attributes, open files and open directories.
+    /// One of rights, attributes, open files or open directories.
     fn any_other(dice: &mut Rng, slot: usize, from: String, byte: u8) -> Self {
         let either = |dice: &mut Rng, file: String| if dice.bool() { file } else { dir(dice) };
         let offset_and_size = |dice: &mut Rng| (dice.u64(..9000), dice.u64(1..9000));

@@ -134,8 +134,17 @@ fn in_two_copies() -> Pool {
     pool
 }
 
+/// `change` takes away the content of `d/file`. It is given up as `a` hangs, which is asked for a file of that name; what the program
+/// writes then stays.
 #[track_caller]
-fn newer_content_stays(pool: &Pool) {
+fn newer_content_stays(change: impl FnOnce(&Pool) -> io::Result<()>) {
+    let pool = in_two_copies();
+    let opened = OpenOptions::new().write(true).truncate(true).open(pool.at("d/file")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    assert_eq!(change(&pool).unwrap_err().raw_os_error(), Some(5));
+    opened.write_all_at(b"newer", 0).unwrap();
+    opened.sync_all().unwrap();
+    drop((opened, frozen));
     until("the branch answers", || fs::metadata(pool.at("d")).is_ok());
     // The rename of a directory waits for other changes of names.
     until("a directory is made", || fs::create_dir(pool.at("other")).is_ok());
@@ -143,30 +152,14 @@ fn newer_content_stays(pool: &Pool) {
     assert_eq!(pool.read("d/file"), b"newer");
 }
 
-/// It hangs as `a` is asked for a file of that name.
 #[test]
 fn a_removal_that_was_given_up_on_its_way_removes_no_newer_file() {
     needs!(mounting(), program("mergerfs"));
-    let pool = in_two_copies();
-    let opened = OpenOptions::new().write(true).truncate(true).open(pool.at("d/file")).unwrap();
-    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
-    assert_eq!(fs::remove_file(pool.at("d/file")).unwrap_err().raw_os_error(), Some(5));
-    opened.write_all_at(b"newer", 0).unwrap();
-    opened.sync_all().unwrap();
-    drop((opened, frozen));
-    newer_content_stays(&pool);
+    newer_content_stays(|pool| fs::remove_file(pool.at("d/file")));
 }
 
 #[test]
 fn a_rename_that_was_given_up_on_its_way_replaces_no_newer_file() {
     needs!(mounting(), program("mergerfs"));
-    let pool = in_two_copies();
-    let opened = OpenOptions::new().write(true).truncate(true).open(pool.at("d/file")).unwrap();
-    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
-    let renamed = fs::rename(pool.at("d/aside"), pool.at("d/file"));
-    assert_eq!(renamed.unwrap_err().raw_os_error(), Some(5));
-    opened.write_all_at(b"newer", 0).unwrap();
-    opened.sync_all().unwrap();
-    drop((opened, frozen));
-    newer_content_stays(&pool);
+    newer_content_stays(|pool| fs::rename(pool.at("d/aside"), pool.at("d/file")));
 }

@@ -51,14 +51,20 @@ fn df_sums_distinct_file_systems_once() {
     assert_eq!(sh(plain.path(), "stat -f -c %l ."), "255");
 }
 
-#[test]
-fn dd_writes_direct_appending_and_synchronous() {
-    needs!(mounting(), loops());
+/// Runs the shell script `script` in a pool of one disk, by each write path with each page cache mode.
+#[track_caller]
+fn in_each_way(script: &str) {
     for way in ways() {
         let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
         pool.remount_with(way);
-        sh(
-            pool.path(),
+        sh(pool.path(), script);
+    }
+}
+
+#[test]
+fn dd_writes_direct_appending_and_synchronous() {
+    needs!(mounting(), loops());
+    in_each_way(
             "head -c 3M /dev/urandom > model
              dd if=model of=direct bs=64K oflag=direct status=none; cmp model direct
              dd if=direct of=back bs=64K iflag=direct status=none; cmp model back
@@ -67,35 +73,25 @@ fn dd_writes_direct_appending_and_synchronous() {
              dd if=model of=fsynced bs=1M conv=fsync status=none; cmp model fsynced
              head -c 1M model > parts; tail -c 2M model | dd of=parts bs=4097 oflag=append conv=notrunc status=none
              cmp model parts; sync; sync -f .",
-        );
-    }
+    );
 }
 
 /// The kernel sends each write as several requests, without waiting for their answers.
 #[test]
 fn large_direct_appends_keep_their_order() {
     needs!(mounting(), loops());
-    for way in ways() {
-        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
-        pool.remount_with(way);
-        sh(
-            pool.path(),
-            "seq 9000000 > model; truncate -s 64M model; : > appended
+    in_each_way(
+        "seq 9000000 > model; truncate -s 64M model; : > appended
              dd if=model of=appended bs=16M oflag=append,direct conv=notrunc status=none; cmp model appended",
-        );
-    }
+    );
 }
 
 /// A write that clears a set-id bit goes past the pages that the kernel writes later, and so does a direct one.
 #[test]
 fn appends_past_pages_that_are_written_later_go_to_the_end() {
     needs!(mounting(), loops(), program("python3"));
-    for way in ways() {
-        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
-        pool.remount_with(way);
-        sh(
-            pool.path(),
-            "python3 - <<'EOF'
+    in_each_way(
+        "python3 - <<'EOF'
 import os
 fd = os.open('file', os.O_RDWR | os.O_CREAT | os.O_APPEND)
 os.fchmod(fd, 0o4777)
@@ -113,8 +109,7 @@ os.close(fd)
 found = open('file', 'rb').read()
 assert found == b''.join(bytes([byte]) * 3000 for byte in b'abcd') + bytes(4096) + b'e' * 3000, len(found)
 EOF",
-        );
-    }
+    );
 }
 
 #[test]

@@ -390,12 +390,12 @@ impl Branch {
 
     /// Like [`Self::space`], of the figures `fs` of [`Self::fs_space`].
     pub fn space_of(&self, fs: &FsSpace) -> Space {
-        let unit = fs.frag_size.max(1);
+        let unit = fs.frag_size;
         let placed = self.placed.load(Relaxed).saturating_add(self.still_to_come());
         Space {
             total: fs.blocks.saturating_mul(unit),
             free: fs.free.saturating_mul(unit).saturating_sub(placed),
-            available: fs.avail.saturating_mul(unit).saturating_sub(placed),
+            available: fs.available().saturating_sub(placed),
             inodes_total: fs.files,
             inodes_free: fs.files_free.saturating_sub(self.made.load(Relaxed)),
         }

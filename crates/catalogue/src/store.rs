@@ -146,7 +146,7 @@ impl Catalogue {
         // The next open does not look through the whole file, however this one ends.
         change.set_quick_repair(true);
         change.commit()?;
-        // Its file is checked then.
+        // If this fails, the next open checks the whole file.
         let _is_left = self.soundness.lock().settle();
         Ok(())
     }

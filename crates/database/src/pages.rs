@@ -17,6 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fsstack_pool::mix;
 use fsstack_sync::RwLock;
 use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use fsstack_sys::state;
@@ -101,7 +102,7 @@ impl Pages {
     /// Like [`Self::open`], with the checksums of the last clean close. True: the whole file is to be checked.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// It cannot be opened, or is not the daemon's own.
     pub fn open_with_sums(path: &Path) -> Result<(Self, bool), DatabaseError> {
         let pages = Self::open(path)?;
         let beside = Arc::new(state::open(&beside(path)).map_err(StorageError::Io)?);
@@ -193,13 +194,6 @@ fn unknown(len: u64) -> Vec<AtomicU32> {
     let mut pages = Vec::new();
     pages.resize_with(count(len), AtomicU32::default);
     pages
-}
-
-/// Spreads every bit over all others (the finaliser of `SplitMix64`).
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 /// Number of whole pages in `len` bytes.

@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use dashmap::DashMap;
 use fsstack_branch::branch::Branch;
+pub use fsstack_pool::mix;
 use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::Stat;
 
@@ -84,14 +85,6 @@ pub fn generation(stat: &Stat) -> u32 {
     let mixed = mix(born.sec.cast_unsigned() ^ u64::from(born.nsec) << 34 ^ version);
     // Never 0: that is the root's, and the sign of a branch without birth times.
     u32::try_from(mixed >> 32).unwrap_or(0).max(1)
-}
-
-/// A bijection of 64 bits that spreads every bit over all others (the finaliser of `SplitMix64`: Steele, Lea,
-/// Flood, "Fast splittable pseudorandom number generators", 2014).
-pub fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 /// A map keyed by numbers that callers cannot choose freely: handles, and inode numbers made by [`number`].

@@ -26,7 +26,7 @@ impl<'a> Printable<'a> {
     pub(crate) fn fmt_escaping(self, special: &[char], out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {
-                if character.is_control() || is_invisible(character) {
+                if character.is_control() || changes_layout(character) {
                     let mut buffer = [0; 4];
                     write_octal(character.encode_utf8(&mut buffer).as_bytes(), out)?;
                 } else if special.contains(&character) {
@@ -42,7 +42,7 @@ impl<'a> Printable<'a> {
 }
 
 /// Whether the character changes lines or the direction of the text: it shows a name as another one, or a line as two.
-fn is_invisible(character: char) -> bool {
+fn changes_layout(character: char) -> bool {
     matches!(
         character,
         '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

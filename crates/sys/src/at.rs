@@ -137,8 +137,13 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
 
 /// Like [`reopen`], read-only, with O_NOATIME where that is permitted.
 pub fn reopen_quietly(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
-    match reopen(fd, flags | OFlags::NOATIME) {
-        Err(error) if error.errno == Errno::PERM => reopen(fd, flags),
+    quietly(flags, |flags| reopen(fd, flags))
+}
+
+/// Opens by `open` with `O_NOATIME`, which is left out where only the owner may have it.
+pub fn quietly(flags: OFlags, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<OwnedFd> {
+    match open(flags | OFlags::NOATIME) {
+        Err(error) if error.errno == Errno::PERM => open(flags),
         opened => opened,
     }
 }

@@ -60,6 +60,13 @@ pub struct FsSpace {
     pub read_only: bool,
 }
 
+impl FsSpace {
+    /// Free space for unprivileged users, in bytes.
+    pub fn available(&self) -> u64 {
+        self.avail.saturating_mul(self.frag_size)
+    }
+}
+
 /// Reads at `off`. Returns the number of bytes; 0 at the end of the file.
 pub fn read_at(fd: BorrowedFd<'_>, buf: &mut [u8], off: u64) -> Result<usize> {
     call(Call::Read, || rustix::io::pread(fd, &mut *buf, off))

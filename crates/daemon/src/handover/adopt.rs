@@ -16,7 +16,7 @@ use fsstack_control::Listeners;
 use fsstack_control::api::{Upgrade, UpgradeStage};
 use fsstack_control::registry::{DirectoryId, Registration};
 use fsstack_engine::Pool;
-use fsstack_engine::handover::Revived;
+use fsstack_engine::handover::{Revived, Unreachable};
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Adopted, LockWait, Mounted};
 use fsstack_pool::Printable;
@@ -251,7 +251,9 @@ impl TakenOver {
         let log = log::start(&settings.options.log).map_err(|error| format!("log: {error}"))?;
         #[cfg(feature = "fault")]
         fail_as_told(because.is_some())?;
-        let pool = open_pool(state, &settings, &inherited, kept.is_some())?;
+        // Without a keeper the program before may go on.
+        let unreachable = if kept.is_some() { Unreachable::IsDown } else { Unreachable::Fails };
+        let pool = open_pool(state, &settings, &inherited, unreachable)?;
         settings.branches = branches(&pool);
         let Copies { device, waits, listeners } = Copies::of(state, &inherited)?;
         let mounted = Mounted::adopt(Adopted {
@@ -400,20 +402,20 @@ impl Copies {
     }
 }
 
-/// Opens the pool; a branch that does not answer at this moment may a moment later. In the end it is down, if one may be: an upgrade without a
-/// keeper goes back to the program before.
+/// Opens the pool. A branch that does not answer at this moment may a moment later; then it is as `unreachable` says.
 fn open_pool(
     state: &PassedState,
     settings: &Settings,
     inherited: &Inherited,
-    one_may_be_down: bool,
+    unreachable: Unreachable,
 ) -> Result<Pool, String> {
     let began = Instant::now();
     let pool_id = state.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
     loop {
         let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
         let is_late = began.elapsed() >= BRANCHES_TIMEOUT;
-        match state.pool.open(settings, inherited, is_late && one_may_be_down) {
+        let now = if is_late { unreachable } else { Unreachable::Fails };
+        match state.pool.open(settings, inherited, now) {
             Err(_) if !is_late => std::thread::sleep(BRANCHES_PAUSE),
             opened => return opened,
         }

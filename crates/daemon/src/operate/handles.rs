@@ -70,7 +70,7 @@ impl Served {
         let mut known = away.iter().filter(there).collect::<Vec<_>>();
         let catalogued =
             former.map(|former| AwayBranch { id: former.id.get(), path: catalogue::shown(&former.path) });
-        // Of a path that the index and the catalogue have, the branch may be another one.
+        // The index and the catalogue may know different branches that were at the same path.
         let is_new = |former: &&AwayBranch| known.iter().all(|known| known.id != former.id);
         let more = catalogued.as_ref().filter(is_new);
         known.extend(more);

@@ -25,6 +25,7 @@ use crate::jobs::JobView;
 use crate::member::unsynced::UnsyncedRow;
 use crate::opened::handed::{DirHandleRow, FileHandleRow};
 use crate::union::Union;
+pub use restore::Unreachable;
 pub use revive::Revived;
 
 /// Pause between two looks at work that is waited for.

@@ -83,31 +83,51 @@ impl BranchRow {
         }
     }
 
-    /// The branch, which is down if its mount has gone, or if it is not to be had now and `may_be_away`.
-    fn member(
-        &self,
-        settings: &Settings,
-        inherited: &Inherited,
-        may_be_away: bool,
-    ) -> Result<Arc<Member>, String> {
-        let ids = (BranchIx(self.slot), BranchId::new(self.id).ok_or("a branch has no id")?);
-        let (spec, known) = (self.spec()?, self.known_root(settings.privileged));
-        let opened = self.root(&spec.path, known.as_ref(), inherited).and_then(|root| {
-            let (proof, _) = keep_id(root.as_fd(), settings.privileged, ids.1)?;
-            Member::open(ids, &spec, root, proof, settings)
-        });
-        let member = match (opened, known) {
-            (Err(error), Some(known)) if may_be_away || error.errno == Errno::NODEV => {
-                let away = Member::away(ids, &spec, &known, settings, &error.to_string());
-                if let (Ok(away), Some(row)) = (&away, self.known) {
-                    away.set_joined(row.joined);
-                }
-                away
-            }
-            (opened, _) => opened,
-        };
-        member.map_err(|error| format!("branch {}: {error}", Printable::path(&spec.path)))
+    fn id(&self) -> Result<BranchId, Unusable> {
+        BranchId::new(self.id).ok_or_else(|| "a branch has no id".to_owned())
     }
+
+    /// The branch.
+    ///
+    /// # Errors
+    /// NODEV if its mount has gone; what it answered.
+    fn opened(&self, settings: &Settings, inherited: &Inherited) -> Result<OpenedBranch, Unusable> {
+        let (id, spec, known) = (self.id()?, self.spec()?, self.known_root(settings.privileged));
+        let opened = self.root(&spec.path, known.as_ref(), inherited).and_then(|root| {
+            let (proof, _) = keep_id(root.as_fd(), settings.privileged, id)?;
+            Member::open((BranchIx(self.slot), id), &spec, root, proof, settings)
+        });
+        Ok(opened)
+    }
+
+    /// The branch, which is down because of `why`.
+    ///
+    /// # Errors
+    /// It was not noted how it is recognised: `why`.
+    fn down(&self, settings: &Settings, why: SysError) -> Result<Arc<Member>, Unusable> {
+        let (id, spec) = (self.id()?, self.spec()?);
+        let away = match self.known_root(settings.privileged) {
+            Some(known) => Member::away((BranchIx(self.slot), id), &spec, &known, settings, &why.to_string()),
+            None => Err(why),
+        };
+        let away = away.map_err(|error| format!("branch {}: {error}", Printable::path(&spec.path)))?;
+        if let Some(known) = self.known {
+            away.set_joined(known.joined);
+        }
+        Ok(away)
+    }
+}
+
+/// A branch, or what it answered.
+type OpenedBranch = Result<Arc<Member>, SysError>;
+
+/// Treatment of a branch that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// The pool is not opened.
+    Fails,
+    /// It is down.
+    IsDown,
 }
 
 impl PoolState {
@@ -119,12 +139,29 @@ impl PoolState {
         self.branches.iter().map(BranchRow::spec).collect()
     }
 
-    /// Opens the pool with the roots of its branches. A branch that is away is down, and one that does not answer if it `may_be_away`.
+    /// Opens the pool with the roots of its branches. A branch whose mount has gone is down.
     ///
     /// # Errors
-    /// The state is damaged, or was written by a version that did not note how a branch is recognised: one line.
-    pub fn open(&self, settings: Settings, inherited: &Inherited, may_be_away: bool) -> Result<Pool, String> {
-        let branches = self.branches.iter().map(|row| row.member(&settings, inherited, may_be_away));
+    /// The state is damaged, or was written by a version that did not note how a branch is recognised, or a branch does not answer
+    /// and `unreachable` says so: one line.
+    pub fn open(
+        &self,
+        settings: Settings,
+        inherited: &Inherited,
+        unreachable: Unreachable,
+    ) -> Result<Pool, String> {
+        let opened = self.branches.iter().map(|row| Ok((row, row.opened(&settings, inherited)?)));
+        let opened = opened.collect::<Result<Vec<(&BranchRow, OpenedBranch)>, String>>()?;
+        let silent = opened.iter().find_map(|(row, opened)| {
+            let error = opened.as_ref().err().filter(|error| error.errno != Errno::NODEV)?;
+            Some((row, error))
+        });
+        if let Some((row, error)) = silent
+            && unreachable == Unreachable::Fails
+        {
+            return Err(format!("branch {}: {error}", Printable::path(&row.spec()?.path)));
+        }
+        let branches = opened.into_iter().map(|(row, opened)| opened.or_else(|why| row.down(&settings, why)));
         let branches = branches.collect::<Result<_, String>>()?;
         let line: Option<Vec<BranchId>> = self.line.iter().map(|id| BranchId::new(*id)).collect();
         Pool::adopt(branches, line.unwrap_or_default(), settings).map_err(|error| error.to_string())

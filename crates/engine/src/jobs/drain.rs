@@ -169,15 +169,10 @@ impl Jobs {
         targets.iter().filter_map(room).collect()
     }
 
-    /// Whether a branch may still take files: the operator may take them away, or their modes. The job tells if none may.
-    fn has_target(&self, job: &Job, targets: &[BranchIx]) -> bool {
+    /// Whether a branch may still take files: the operator may take them away, or their modes.
+    fn has_target(&self, targets: &[BranchIx]) -> bool {
         let pool = self.pool();
-        let has = targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()));
-        if !has {
-            job.progress.lock().refusal =
-                Some(format!("{}: no branch is left that takes its files", job.subject));
-        }
-        has
+        targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()))
     }
 
     /// Checks that the branch keeps no objects that were set aside: its removal would take them along.
@@ -214,8 +209,8 @@ impl Jobs {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
         let mut tries = FailedTries::new(TRIES);
         loop {
-            if !self.has_target(job, targets) {
-                return JobState::Incomplete;
+            if !self.has_target(targets) {
+                return end_without_target(job);
             }
             self.list.awaits_none(job);
             let began = Instant::now();
@@ -274,6 +269,12 @@ impl Jobs {
             job.is_now(JobState::Moving);
         }
     }
+}
+
+/// Ends the drain, as no branch takes its files any more.
+fn end_without_target(job: &Job) -> JobState {
+    job.progress.lock().refusal = Some(format!("{}: no branch is left that takes its files", job.subject));
+    JobState::Incomplete
 }
 
 /// How much of a `share` in `found` is left when `moved` of these are gone.

@@ -60,6 +60,9 @@ const NAMED: usize = 1000;
 /// How long jobs are waited for when the daemon ends.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Work of a drain on its thread.
+type DrainRun = fn(&Jobs, &Job, BranchIx, &Arc<[BranchIx]>) -> JobState;
+
 /// Stage of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
@@ -287,11 +290,11 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
-        self.begin_drain(order, false)
+        self.begin_drain(order, Self::drain)
     }
 
-    /// Like [`Self::start_drain`]. One that `is_resumed` has no operator who begins it again.
-    fn begin_drain(self: &Arc<Self>, order: DrainOrder, is_resumed: bool) -> Result<JobView, BadJob> {
+    /// Like [`Self::start_drain`], by `drain`.
+    fn begin_drain(self: &Arc<Self>, order: DrainOrder, drain: DrainRun) -> Result<JobView, BadJob> {
         let from = order.from;
         let pool = self.pool();
         let branch = pool.live(from).cloned().ok_or(BadJob::NoBranch)?;
@@ -316,10 +319,7 @@ impl Jobs {
         }
         drop(pool);
         self.begin_job(Work::Drain(order), branch.path.display().to_string(), stay, move |jobs, job| {
-            match is_resumed {
-                true => jobs.drain_again(job, from, &targets),
-                false => jobs.drain(job, from, &targets),
-            }
+            drain(jobs, job, from, &targets)
         })
     }
 

@@ -176,7 +176,7 @@ impl Jobs {
             };
             let manner = Manner { rate, verify, make_way, dry_run: false };
             let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
-            if let Err(error) = self.begin_drain(order, true) {
+            if let Err(error) = self.begin_drain(order, Self::drain_again) {
                 tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
             }
         }

@@ -251,12 +251,7 @@ impl Jobs {
 
     /// Whether the branch has an object of that kind by the listed name. Unless it tells otherwise it has.
     fn is_still_there(&self, from: BranchIx, dir: &Arc<Inode>, (name, kind): (&CString, Kind)) -> bool {
-        let pool = self.pool();
-        let asked = self
-            .tree
-            .dirfd(&pool, dir, from)
-            .and_then(|fd| pool.branch(from).ask(|| fsstack_sys::at::stat(fd.as_fd(), name)));
-        match asked {
+        match self.tree.stat_in(&self.pool(), dir, from, name) {
             Ok(stat) => (stat.kind() == Kind::Dir) == (kind == Kind::Dir),
             Err(error) => !error.is_missing(),
         }

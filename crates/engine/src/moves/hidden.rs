@@ -74,13 +74,9 @@ impl HiddenObject {
         branch.ask(|| {
             let stat = sys::at::stat(dir.as_fd(), name)?;
             let open = |how| sys::at::open(dir.as_fd(), name, how, 0, branch.mounts);
-            let read = OFlags::RDONLY | OFlags::NONBLOCK;
             let fd = match stat.is_file() {
                 // A comparison does not change the time of access.
-                true => open(read | OFlags::NOATIME).or_else(|error| match error.errno {
-                    Errno::PERM => open(read),
-                    _ => Err(error),
-                })?,
+                true => sys::at::quietly(OFlags::RDONLY | OFlags::NONBLOCK, open)?,
                 false => open(OFlags::PATH)?,
             };
             let opened = sys::at::stat_fd(fd.as_fd())?;

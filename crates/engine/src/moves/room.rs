@@ -95,5 +95,5 @@ fn is_below(copy: BorrowedFd<'_>, stat: &Stat, floor: u64) -> bool {
     let Ok(space) = sys::file::statfs(copy) else { return false };
     // XFS allocates space behind the end of a file that grows, and takes it back when the file is closed.
     let spare = stat.blocks.saturating_mul(512).saturating_sub(stat.size);
-    space.avail.saturating_mul(space.frag_size.max(1)).saturating_add(spare) < floor
+    space.available().saturating_add(spare) < floor
 }

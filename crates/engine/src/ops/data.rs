@@ -1,6 +1,5 @@
 //! Reading and writing by the stacked path, allocating, and finding holes.
 
-use fsstack_sync::atomic::Ordering::Relaxed;
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno, SysError};
 
