@@ -1,11 +1,13 @@
 //! The daemon dies while a branch is away or dead: the next one serves the others, and takes nothing else for it.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-use super::crash_and_serve;
+use super::{crash, crash_and_serve};
 use crate::dead_branches::errno;
 use crate::hung_branches::until;
 use crate::script::sh;
@@ -101,6 +103,29 @@ fn a_dead_server_of_a_branch_does_not_end_the_pool_with_the_daemon() {
         pool.branch_mut("b").unmount_by_force();
         pool.branch_mut("b").remount();
     });
+}
+
+/// A service manager may start a client again that died together with the daemon, for want of memory.
+#[test]
+fn a_branch_that_is_back_at_once_keeps_its_open_files() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let [source, at] = ["source", "at"].map(|name| home.path().join(name));
+    [&source, &at].iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fs::write(source.join("there"), "content").unwrap();
+    let mounted = Entry::mount(&at).unwrap();
+    mount_bind(&source, &at).unwrap();
+    let pool = lab::pool().tmp_branch("a").over(&[at.to_str().unwrap()]);
+    let pool = pool.option("transport=dev,restart=keep,write-path=stacked").mount();
+    let open = File::open(pool.at("there")).unwrap();
+    unmount(&at, UnmountFlags::DETACH).unwrap();
+    crash(&pool);
+    mount_bind(&source, &at).unwrap();
+    until("the pool answers", || fs::metadata(pool.path()).is_ok());
+    let mut text = [0; 7];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"content");
+    drop((open, pool, mounted));
 }
 
 /// The pool lives on for a program in it, and its path is used otherwise.

@@ -402,7 +402,8 @@ impl Copies {
     }
 }
 
-/// Opens the pool. A branch that does not answer at this moment may a moment later; then it is as `unreachable` says.
+/// Opens the pool. A branch that is away or does not answer may be back in a moment, as a client is that a service manager starts again;
+/// after that `unreachable` says what it is.
 fn open_pool(
     state: &PassedState,
     settings: &Settings,

@@ -121,7 +121,7 @@ impl BranchRow {
 /// A branch, or what it answered.
 type OpenedBranch = Result<Arc<Member>, SysError>;
 
-/// Treatment of a branch that does not answer.
+/// Treatment of a branch that is away or does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// The pool is not opened.
@@ -139,11 +139,11 @@ impl PoolState {
         self.branches.iter().map(BranchRow::spec).collect()
     }
 
-    /// Opens the pool with the roots of its branches. A branch whose mount has gone is down.
+    /// Opens the pool with the roots of its branches.
     ///
     /// # Errors
-    /// The state is damaged, or was written by a version that did not note how a branch is recognised, or a branch does not answer
-    /// and `unreachable` says so: one line.
+    /// The state is damaged, or was written by a version that did not note how a branch is recognised, or a branch is away or does
+    /// not answer and `unreachable` says so: one line.
     pub fn open(
         &self,
         settings: Settings,
@@ -152,12 +152,9 @@ impl PoolState {
     ) -> Result<Pool, String> {
         let opened = self.branches.iter().map(|row| Ok((row, row.opened(&settings, inherited)?)));
         let opened = opened.collect::<Result<Vec<(&BranchRow, OpenedBranch)>, String>>()?;
-        let silent = opened.iter().find_map(|(row, opened)| {
-            let error = opened.as_ref().err().filter(|error| error.errno != Errno::NODEV)?;
-            Some((row, error))
-        });
-        if let Some((row, error)) = silent
-            && unreachable == Unreachable::Fails
+        if unreachable == Unreachable::Fails
+            && let Some((row, error)) =
+                opened.iter().find_map(|(row, opened)| Some((row, opened.as_ref().err()?)))
         {
             return Err(format!("branch {}: {error}", Printable::path(&row.spec()?.path)));
         }
