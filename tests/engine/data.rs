@@ -84,3 +84,15 @@ fn the_reserve_of_ext4_is_not_taken_by_others() {
     fill(pool.open(own, OFlags::RDWR).unwrap());
     assert!(left() + MiB(1).bytes() < reserve, "root's own is full with {} of {reserve} bytes left", left());
 }
+
+/// The kernel does not know that others have cut the file, and puts each append behind the end that it knows.
+#[test]
+fn an_append_behind_the_end_of_a_file_that_was_cut_goes_to_its_end() {
+    let pool = TestBed::with(&[ReadWrite], settings());
+    let file = pool.create("log").unwrap();
+    let appends = WriteTerms { appends: true, ..WriteTerms::default() };
+    for (offset, line) in [(0, "first"), (1000, "second"), (1006, "third"), (11, "fourth")] {
+        assert_eq!(pool.union.write(file.handle, offset, line.as_bytes(), appends).unwrap(), line.len());
+    }
+    assert_eq!(pool.read_handle(file), "firstsecondthirdfourth");
+}
