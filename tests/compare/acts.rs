@@ -173,18 +173,24 @@ impl Act {
 
     /// Whether it is about what is open.
     pub(crate) fn is_of_what_is_open(&self) -> bool {
-        matches!(
-            self,
-            Self::LinkOpen(..)
-                | Self::CopyRange(..)
-                | Self::ListOpenDir(_)
-                | Self::StatOpenDir(_)
-                | Self::ChmodOpenDir(..)
-                | Self::CreateIn(..)
-                | Self::MkdirIn(..)
-                | Self::UnlinkIn(..)
-                | Self::RenameIn(..)
-        ) || self.file_in_use().is_some()
+        matches!(self, Self::LinkOpen(..))
+            || self.file_in_use().is_some()
+            || self.dirs_in_use().next().is_some()
+    }
+
+    /// The open directories that it works in.
+    pub(crate) fn dirs_in_use(&self) -> impl Iterator<Item = usize> {
+        let (first, second) = match self {
+            Self::ListOpenDir(slot)
+            | Self::StatOpenDir(slot)
+            | Self::ChmodOpenDir(slot, _)
+            | Self::CreateIn(slot, _)
+            | Self::MkdirIn(slot, _)
+            | Self::UnlinkIn(slot, _) => (Some(*slot), None),
+            Self::RenameIn(from, _, to, _) => (Some(*from), Some(*to)),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
     }
 
     /// The open file that it works with.

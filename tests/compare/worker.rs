@@ -122,9 +122,12 @@ impl Worker {
             // It may take effect later, or by half.
             return act.is_of_what_is_open() || matches!(act, Act::Write(..) | Act::OpenNew(..));
         }
-        // It may be EIO where the daemon dies (docs/operate.md).
+        // Where the daemon dies an exchange may be EIO, and removed directories are ESTALE (docs/operate.md).
         let exchanges = matches!(act, Act::RenameWith(.., flags) if *flags == RenameFlags::EXCHANGE);
-        if self.events.deaths > 0 && exchanges {
+        let is_removed = |slot: usize| {
+            self.open[0].dirs[slot].as_ref().is_some_and(|dir| dir.metadata().unwrap().nlink() == 0)
+        };
+        if self.events.deaths > 0 && (exchanges || act.dirs_in_use().any(is_removed)) {
             return true;
         }
         let has_no_name = |slot: usize| {
