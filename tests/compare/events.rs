@@ -1,5 +1,9 @@
 //! Events that come to a pool while programs use it.
 
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,11 +11,18 @@ use fastrand::Rng;
 use fsstack_lab::daemon::Process;
 use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{Pool, daemon};
+use rustix::process::Signal;
 
 use crate::{BRANCHES, WORKERS};
 
 /// Longest pause before an event, and longest absence of a branch, in milliseconds.
 const PAUSE: u64 = 600;
+
+/// Pauses for which a branch stands still: its calls are given up after one second.
+const STANDSTILL: u8 = 6;
+
+/// Longer than the kernel keeps attributes and names that a call has changed after it was given up.
+const KEPT: Duration = Duration::from_millis(1200);
 
 /// Changes of options.
 const CHANGES: [&str; 9] = [
@@ -26,6 +37,41 @@ const CHANGES: [&str; 9] = [
     "relocate-verify=checksum",
 ];
 
+/// A pool and what it needs; dropped in this order.
+pub(crate) struct TestBed {
+    pub(crate) pool: Pool,
+    /// The pool that is the last branch, so that its server can stand still.
+    pub(crate) below: Option<Pool>,
+}
+
+impl TestBed {
+    fn branch_path(&self, number: usize) -> &Path {
+        match &self.below {
+            Some(below) if number == BRANCHES.len() - 1 => below.path(),
+            _ => self.pool.branch(BRANCHES[number]).path(),
+        }
+    }
+}
+
+/// Whether a branch is away.
+#[derive(Debug, Default)]
+pub(crate) struct Away {
+    flag: AtomicBool,
+    /// Locked until the calls that waited for a branch that stood still have ended.
+    late_calls: Mutex<()>,
+}
+
+impl Away {
+    pub(crate) fn is_set(&self) -> bool {
+        self.flag.load(SeqCst)
+    }
+
+    /// Waits until no call is left that was given up because a branch stood still.
+    pub(crate) fn wait_for_late_calls(&self) {
+        drop(self.late_calls.lock().unwrap());
+    }
+}
+
 /// The kinds of events of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Events {
@@ -38,6 +84,8 @@ pub(crate) struct Events {
     pub(crate) upgrades: bool,
     /// Branches are unmounted, and mounted again.
     pub(crate) lose_branches: bool,
+    /// The server of the last branch stands still at times, mostly for longer than calls may stay in a branch.
+    pub(crate) hang_branch: bool,
     /// The first branch has little room from the start.
     pub(crate) full_branch: bool,
 }
@@ -57,32 +105,74 @@ pub(crate) fn fsstack(arguments: &[&str]) -> Finished {
 }
 
 impl Events {
-    /// Has something happen to `pool`; `away` says that a branch is away.
-    pub(crate) fn one(&mut self, pool: &mut Pool, dice: &mut Rng, away: &AtomicBool) {
+    /// Whether a branch may be out of reach.
+    pub(crate) fn lose(&self) -> bool {
+        self.lose_branches || self.hang_branch
+    }
+
+    /// Has something happen to the pool.
+    pub(crate) fn one(&mut self, bed: &mut TestBed, dice: &mut Rng, away: &Away) {
         pause(dice);
         match dice.u64(..8) {
             0 | 1 if self.deaths > 0 => {
                 self.deaths -= 1;
                 eprintln!("{}: killed", now());
-                daemon_of(pool).kill().unwrap();
+                daemon_of(&bed.pool).kill().unwrap();
             }
             2 if self.upgrades => {
-                let upgraded = fsstack(&["upgrade", pool.path().to_str().unwrap()]);
+                let upgraded = fsstack(&["upgrade", bed.pool.path().to_str().unwrap()]);
                 assert_eq!(upgraded.code, 0, "{}", upgraded.stderr);
             }
             3 | 4 if self.lose_branches => {
                 let name = BRANCHES[dice.usize(..BRANCHES.len())];
-                away.store(true, SeqCst);
-                pool.branch_mut(name).unmount_lazily();
+                away.flag.store(true, SeqCst);
+                bed.pool.branch_mut(name).unmount_lazily();
                 pause(dice);
-                pool.branch_mut(name).remount();
-                away.store(false, SeqCst);
+                bed.pool.branch_mut(name).remount();
+                away.flag.store(false, SeqCst);
                 pause(dice);
             }
-            _ if self.jobs => job(pool, dice),
+            3..=5 if self.hang_branch => {
+                stand_still(bed, dice, away);
+                pause(dice);
+            }
+            _ if self.jobs => job(bed, dice),
             _ => {}
         }
     }
+}
+
+/// Stops the last branch's server for a while, and waits for the calls that were inside.
+fn stand_still(bed: &TestBed, dice: &mut Rng, away: &Away) {
+    let (server, asker) = (bed.below.as_ref().unwrap().daemon(), bed.pool.daemon());
+    let late_calls = away.late_calls.lock().unwrap();
+    away.flag.store(true, SeqCst);
+    server.signal(Signal::STOP).unwrap();
+    (0..STANDSTILL).for_each(|_| pause(dice));
+    let inside = waiting_threads(asker.pid);
+    eprintln!("{}: {} calls in the branch that stood still", now(), inside.len());
+    server.signal(Signal::CONT).unwrap();
+    let began = Instant::now();
+    let mut late = inside;
+    while !late.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(60), "calls that do not end: {late:?}");
+        std::thread::sleep(Duration::from_millis(10));
+        let waits = waiting_threads(asker.pid);
+        late.retain(|thread| waits.contains(thread));
+    }
+    std::thread::sleep(KEPT);
+    away.flag.store(false, SeqCst);
+    drop(late_calls);
+}
+
+/// The threads of a process that wait for an answer of a FUSE file system.
+fn waiting_threads(pid: i32) -> Vec<OsString> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| thread.unwrap());
+    let waits = |thread: &fs::DirEntry| {
+        let at = fs::read_to_string(thread.path().join("wchan"));
+        at.is_ok_and(|at| at.contains("request_wait_answer"))
+    };
+    threads.filter(waits).map(|thread| thread.file_name()).collect()
 }
 
 /// The daemon of a pool that has a keeper, which may be starting it.
@@ -127,11 +217,10 @@ fn leave_and_come(pool: &str, branch: &str, dice: &mut Rng) {
 }
 
 /// Runs a job, whatever comes of it: names that were just changed may stay.
-fn job(pool: &Pool, dice: &mut Rng) {
-    let at = pool.path().to_str().unwrap();
-    let name = BRANCHES[dice.usize(..BRANCHES.len())];
-    let branch = pool.branch(name).path().to_str().unwrap();
-    let top = pool.at(dice.usize(..WORKERS).to_string()).display().to_string();
+fn job(bed: &TestBed, dice: &mut Rng) {
+    let at = bed.pool.path().to_str().unwrap();
+    let branch = bed.branch_path(dice.usize(..BRANCHES.len())).to_str().unwrap();
+    let top = bed.pool.at(dice.usize(..WORKERS).to_string()).display().to_string();
     match dice.u64(..8) {
         0..=2 => {
             let drained = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
 //! Programs do the same at random in a pool and on a local disk, while jobs move their files, the daemon dies or is replaced,
-//! and branches go and come: each call has the same answer, and in the end there is the same.
+//! and branches go, come and stand still: each call has the same answer, and in the end there is the same.
 //!
 //! A few seconds for each test, or FSSTACK_COMPARE seconds (`cargo xtask test --tier compare --compare-seconds 600`). A failure
 //! names its seed: FSSTACK_COMPARE_SEED repeats the options and what the programs do, though not the moments at which jobs and
@@ -13,13 +13,15 @@ mod shown;
 mod take;
 mod worker;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
-use events::Events;
+use events::{Away, Events, TestBed};
 use shown::{changes, tree};
 use worker::{Worker, within_reach};
 
@@ -71,14 +73,25 @@ fn compare(options: &[&str], events: Events) {
     }
 }
 
+/// A pool with small branches.
+fn small_pool(options: &[&str], branches: &[&str]) -> lab::Builder {
+    let pool = branches.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
+    options.iter().fold(pool.option("minfreespace=8M"), |pool, option| pool.option(option))
+}
+
 /// Compares with one pool until `ends`.
 fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     let mut dice = Rng::with_seed(seed);
     let chosen = OPTIONS.map(|options| options[dice.usize(..options.len())]).join(",");
     let chosen = std::env::var("FSSTACK_COMPARE_OPTIONS").unwrap_or(chosen);
-    let pool = BRANCHES.iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
-    let pool = options.iter().fold(pool.option("minfreespace=8M").option(&chosen), |pool, o| pool.option(o));
-    let mut pool = pool.mount();
+    // The branch whose server can stand still is a pool itself: it can do all that a local disk can.
+    let below = events.hang_branch.then(|| small_pool(&["transport=dev"], &[BRANCHES[2]]).mount());
+    let local = &BRANCHES[..BRANCHES.len() - usize::from(below.is_some())];
+    let others: Vec<_> = below.iter().map(|pool| pool.path().display().to_string()).collect();
+    let pool = small_pool(options, local).over(&others).option(&chosen).mount();
+    let mut bed = TestBed { pool, below };
+    let pool = &bed.pool;
+    fs::set_permissions(pool.path(), Permissions::from_mode(0o755)).unwrap();
     if events.full_branch {
         pool.branch(BRANCHES[0]).fill_until_free(MiB(2));
     }
@@ -90,7 +103,7 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
     let tops: Vec<_> = (0..WORKERS)
         .map(|n| [local.to_owned(), pool.path().to_owned()].map(|top| top.join(n.to_string())))
         .collect();
-    let (ended, away) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (ended, away) = (AtomicBool::new(false), Away::default());
     let wrong: Vec<Option<String>> = std::thread::scope(|scope| {
         let (ended, away) = (&ended, &away);
         let workers: Vec<_> = tops
@@ -103,17 +116,18 @@ fn round(options: &[&str], mut events: Events, seed: u64, ends: Instant) {
         // Also if an event fails.
         let _ends = Ends(ended);
         while Instant::now() < ends && workers.iter().all(|worker| !worker.is_finished()) {
-            events.one(&mut pool, &mut dice, away);
+            events.one(&mut bed, &mut dice, away);
         }
         ended.store(true, SeqCst);
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     assert!(wrong.iter().all(Option::is_none), "{about}: {wrong:#?}");
+    let pool = &mut bed.pool;
     let status = events::fsstack(&["status", pool.path().to_str().unwrap(), "--json"]);
     let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
     let moved = |at: usize| &status["pools"][0]["branches"][at]["moved_here"];
     eprintln!("files moved to the branches: {}, {}, {}", moved(0), moved(1), moved(2));
-    same_at_the_end(&mut pool, &tops, &about);
+    same_at_the_end(pool, &tops, &about);
 }
 
 /// Checks that the trees are the same, also after the pool was mounted again, and that nothing is left over on the branches.
@@ -183,4 +197,25 @@ fn on_a_full_branch() {
 fn beside_branches_that_go_and_come() {
     needs!(mounting(), loops());
     compare(&["transport=dev"], Events { jobs: true, lose_branches: true, ..Events::default() });
+}
+
+#[test]
+fn beside_a_branch_that_stands_still_by_the_device() {
+    needs!(mounting(), loops());
+    let events = Events { jobs: true, hang_branch: true, ..Events::default() };
+    compare(&["transport=dev", "branch-timeout=1"], events);
+}
+
+#[test]
+fn beside_a_branch_that_hangs_by_the_ring() {
+    needs!(mounting(), loops(), rings(), program("mergerfs"));
+    let events = Events { jobs: true, hang_branch: true, ..Events::default() };
+    compare(&["transport=ring", "branch-timeout=1"], events);
+}
+
+#[test]
+fn beside_a_branch_that_stands_still_by_the_ring() {
+    needs!(mounting(), loops(), rings());
+    let events = Events { jobs: true, hang_branch: true, ..Events::default() };
+    compare(&["transport=ring", "branch-timeout=1"], events);
 }

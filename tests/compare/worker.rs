@@ -13,7 +13,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::acts::{Act, SLOTS, USERS};
-use crate::events::{Events, now};
+use crate::events::{Away, Events, now};
 use crate::shown::tree;
 use crate::take::{Opened, acting_as};
 
@@ -52,11 +52,11 @@ impl Worker {
     }
 
     /// Works until `ended`, but makes [`LEAST`] calls, and mostly asks while a branch is `away`. Returns the first difference, if there is one.
-    pub(crate) fn works(mut self, ended: &AtomicBool, away: &AtomicBool) -> Option<String> {
+    pub(crate) fn works(mut self, ended: &AtomicBool, away: &Away) -> Option<String> {
         while !ended.load(SeqCst) || self.done.len() < LEAST {
             let act = Act::any(&mut self.dice);
             // A change that fails waits for the branch, so there are few meanwhile.
-            if away.load(SeqCst) && !act.only_asks() && self.dice.u64(..300) > 0 {
+            if away.is_set() && !act.only_asks() && self.dice.u64(..300) > 0 {
                 continue;
             }
             if self.is_left_out(&act) {
@@ -65,9 +65,9 @@ impl Worker {
             let user = self.user_of(&act);
             let answer = self.take(1, user, &act);
             let wrong = match answer {
-                Err(error) if self.events.lose_branches && is_out_of_reach(&error) => {
+                Err(error) if self.events.lose() && is_out_of_reach(&error) => {
                     self.out_of_reach += 1;
-                    self.done_or_not(user, &act)
+                    self.done_or_not(user, &act, away)
                 }
                 // The new name may need room in its directory.
                 Err(error) if self.events.full_branch && act.is_rename() && is_full(&error) => None,
@@ -118,7 +118,7 @@ impl Worker {
 
     /// Whether `act` may have another answer than on a local disk.
     fn is_left_out(&self, act: &Act) -> bool {
-        if self.events.lose_branches {
+        if self.events.lose() {
             // It may take effect later, or by half.
             return act.is_of_what_is_open() || matches!(act, Act::Write(..) | Act::OpenNew(..));
         }
@@ -139,7 +139,7 @@ impl Worker {
     }
 
     /// `act` failed as a branch is away: when it is back, it was done or was not.
-    fn done_or_not(&mut self, user: u32, act: &Act) -> Option<String> {
+    fn done_or_not(&mut self, user: u32, act: &Act, away: &Away) -> Option<String> {
         if let Act::OpenDir(slot, _) = act {
             self.open.iter_mut().for_each(|open| open.dirs[*slot] = None);
         }
@@ -149,6 +149,8 @@ impl Worker {
         if let Some(slot) = act.opens() {
             self.open.iter_mut().for_each(|open| open.files[slot] = None);
         }
+        // A call that was given up may still take effect when the branch is back.
+        away.wait_for_late_calls();
         let found = match within_reach(&self.tops[1]) {
             Ok(found) => found,
             Err(error) => return Some(format!("the branch does not come back: {error}")),
