@@ -58,6 +58,10 @@ fn a_few_threads_close_all_files(builder: Builder) {
     let (all, stuck) = (threads(daemon).0, stuck_in_close(daemon));
     println!("{before} threads before, {all} after, {stuck:?} close a file");
     assert!(!stuck.is_empty() && stuck.len() <= 3, "{stuck:?} close files");
+    let metrics = operator::output_of(&["metrics", &at]);
+    let closing =
+        format!("fsstack_branch_files_closing{{branch=\"{}\"}} {FILES}\n", pool.branch("a").path().display());
+    assert!(metrics.contains(&closing), "{metrics}");
     // The branch can be probed, and requests for others are served.
     fs::write(pool.branch("b").path().join("on-b"), "text").unwrap();
     until("other branches are served", || fs::read(pool.at("on-b")).is_ok());

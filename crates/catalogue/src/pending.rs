@@ -81,6 +81,12 @@ impl<D> Pending<D> {
         self.on.store(true, Relaxed);
     }
 
+    /// Number of directories and names, and the most that there may be.
+    pub fn size(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.changes.dirs.len() + state.changes.relist.len() + state.names, 2 * DIRS + NAMES)
+    }
+
     /// Whether changes are remembered.
     pub fn is_on(&self) -> bool {
         self.on.load(Relaxed)

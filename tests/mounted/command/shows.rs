@@ -120,6 +120,9 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
         "fsstack_branch_call_duration_seconds_bucket",
         "fsstack_lookups_total",
         "fsstack_opens_total",
+        "fsstack_table_entries{table=\"removed-objects\"} 0\n",
+        "fsstack_table_limit_entries{table=\"removed-objects\"} 1024\n",
+        "fsstack_branch_calls_queued{",
     ] {
         assert!(page.contains(family), "no {family} in {page}");
     }

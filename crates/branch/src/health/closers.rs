@@ -101,6 +101,11 @@ impl Closers {
         !self.0.lock().is_empty()
     }
 
+    /// Number of files of all mounts that are queued or being closed.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().iter().map(|lane| lane.callers + lane.closers + lane.queue.len()).sum()
+    }
+
     /// Number of files of the mount `generation` that are queued or being closed.
     fn of(&self, generation: u32) -> usize {
         let lanes = self.0.lock();

@@ -206,6 +206,11 @@ impl InflightLimit {
         self.inner.lock().calls.inside()
     }
 
+    /// Returns the number of callers that wait for a permit.
+    pub(crate) fn queued(&self) -> usize {
+        self.inner.lock().calls.queued()
+    }
+
     /// True if a short call has been inside for a while, so that the branch may hang.
     pub(crate) fn stalls(&self) -> bool {
         let timeout = self.stall();

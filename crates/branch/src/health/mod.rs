@@ -130,6 +130,21 @@ impl Health {
     }
 }
 
+/// Number of those that wait for a branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Callers without a permit.
+    pub calls: usize,
+    /// Files, of all its mounts, that are queued to be closed or being closed.
+    pub closes: usize,
+}
+
+/// Counts those that wait for `branch`.
+pub fn queued(branch: &Branch) -> Queued {
+    let limit = branch.health.inflight_limit.as_ref();
+    Queued { calls: limit.map_or(0, InflightLimit::queued), closes: branch.health.closers.len() }
+}
+
 impl Branch {
     /// Returns the state of the branch.
     pub fn state(&self) -> BranchState {

@@ -189,6 +189,11 @@ impl<C> Inflight<C> {
         self.generations.iter().map(|generation| generation.held).sum()
     }
 
+    /// Returns the number of callers that wait for a permit.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Returns the number of calls that ever entered.
     pub(super) fn entered(&self) -> u64 {
         self.entered

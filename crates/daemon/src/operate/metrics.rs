@@ -2,7 +2,7 @@
 
 use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_control::api::{BranchStatus, JobStatus, Status, TierStatus};
-use fsstack_engine::admin::status::Status as Known;
+use fsstack_engine::admin::status::{BranchStatus as KnownBranch, Status as Known};
 use std::fmt::Write as _;
 
 /// Formats the page, with its end mark.
@@ -37,6 +37,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
         page.family(name, "gauge", help);
         page.sample(name, &[], count);
     }
+    page.bounded_tables(known);
     page.descriptors(status);
     page.jobs(status);
     page.tiers(status);
@@ -57,6 +58,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     );
     page.of_branches(status, "fsstack_branch_free_inodes", "gauge", "Free inodes.", |b| b.inodes_free);
     page.files(status);
+    page.queues(status, known);
     page.states(status);
     page.caches(status);
     page.counters(status);
@@ -67,6 +69,9 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
 
 /// Reads one figure of a job.
 type JobFigure = fn(&JobStatus) -> u64;
+
+/// Reads one figure of a branch.
+type BranchFigure = fn(&KnownBranch) -> usize;
 
 /// Reads one figure of a tier.
 type TierFigure = fn(&TierStatus) -> u64;
@@ -92,6 +97,14 @@ impl MetricsPage {
             "Calls to the branch that have not returned.",
             |b| Some(b.in_flight),
         );
+    }
+
+    fn bounded_tables(&mut self, known: &Known) {
+        let (name, limit) = ("fsstack_table_entries", "fsstack_table_limit_entries");
+        self.family(name, "gauge", "Entries of a bounded table that programs can fill (docs/operate.md).");
+        known.bounded.iter().for_each(|table| self.sample(name, &[("table", table.name)], table.entries));
+        self.family(limit, "gauge", "The most that there may be.");
+        known.bounded.iter().for_each(|table| self.sample(limit, &[("table", table.name)], table.limit));
     }
 
     fn jobs(&mut self, status: &Status) {
@@ -199,6 +212,28 @@ impl MetricsPage {
         self.family("fsstack_opens", "counter", "Opens by the way that their bytes go.");
         for (way, count) in [("passthrough", tables.opens_passthrough), ("stacked", tables.opens_stacked)] {
             self.sample("fsstack_opens_total", &[("way", way)], count);
+        }
+    }
+
+    /// Writes what waits for each branch.
+    fn queues(&mut self, status: &Status, known: &Known) {
+        let figures: [(&str, &str, BranchFigure); 2] = [
+            (
+                "fsstack_branch_calls_queued",
+                "Calls to the branch that wait for a free one of `branch-inflight`.",
+                |b| b.queued.calls,
+            ),
+            (
+                "fsstack_branch_files_closing",
+                "Files that are queued to be closed there, or being closed.",
+                |b| b.queued.closes,
+            ),
+        ];
+        for (name, help, figure) in figures {
+            self.family(name, "gauge", help);
+            for (branch, known) in status.branches.iter().zip(&known.branches) {
+                self.sample(name, &[("branch", &branch.path)], figure(known));
+            }
         }
     }
 

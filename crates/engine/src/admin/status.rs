@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fsstack_branch::health::{Queued, queued};
 use fsstack_branch::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
 use fsstack_pool::{BranchId, BranchIx, BranchMode, Class, Floor, PlacementRule, ResolvedRule, Space};
 
@@ -13,6 +14,7 @@ use crate::files::decision::PathDecision;
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::tree::clashes::Clashes;
 use crate::union::{TableCounts, Union};
 
 /// The pool at one moment.
@@ -24,6 +26,8 @@ pub struct Status {
     pub open: OpenByWritePath,
     /// Sizes of the tables.
     pub held: TableCounts,
+    /// Sizes of those that have a bound of their own.
+    pub bounded: Vec<TableSize>,
     /// Counters since the mount.
     pub metrics: PoolMetricsSnapshot,
     /// Transport of requests, if known.
@@ -32,6 +36,17 @@ pub struct Status {
     pub rules: Vec<RuleStatus>,
     /// Objects that came to lie against them since the mount, or since a job last counted them.
     pub misplaced: u64,
+}
+
+/// Size of a table that programs can fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSize {
+    /// Name of its entries.
+    pub name: &'static str,
+    /// Number of entries.
+    pub entries: usize,
+    /// The most that there may be.
+    pub limit: usize,
 }
 
 /// A placement rule in this pool.
@@ -74,6 +89,8 @@ pub struct BranchStatus {
     pub reserved: u64,
     /// Files open on it.
     pub open_files: usize,
+    /// Those that wait for it.
+    pub queued: Queued,
     /// Its calls and their results.
     pub metrics: BranchMetricsSnapshot,
     /// The kernel has refused passthrough there.
@@ -110,6 +127,7 @@ impl Union {
             branches: pool.branches.iter().map(|branch| branch_status(&pool, branch)).collect(),
             open: self.open_by_write_path(),
             held: self.held(),
+            bounded: bounded_tables(self, &pool),
             metrics: self.tree.metrics.snapshot(),
             transport: self.transport(),
             rules: self.rules(),
@@ -178,6 +196,24 @@ impl Union {
     }
 }
 
+fn bounded_tables(union: &Union, pool: &Pool) -> Vec<TableSize> {
+    let Union { tree, files, moves, jobs, .. } = union;
+    let sum = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
+        sizes.fold((0, 0), |(entries, limit), (more, most)| (entries + more, limit + most))
+    };
+    let conflicts = [&tree.clashes, &tree.unlike, &tree.unfit].map(Clashes::size);
+    let tables = [
+        ("removed-objects", (tree.unlinked_inodes.open(), tree.unlinked_inodes.limit())),
+        ("unsynced-directories", sum(&mut pool.branches.iter().map(|branch| branch.unsynced.size()))),
+        ("catalogue-changes", sum(&mut pool.branches.iter().map(|branch| branch.uncatalogued.size()))),
+        ("refused-moves", moves.refusals.size()),
+        ("conflicts", sum(&mut conflicts.into_iter())),
+        ("files-making-way", files.making_way.size()),
+        ("awaited-closes", jobs.list.awaited_size()),
+    ];
+    tables.map(|(name, (entries, limit))| TableSize { name, entries, limit }).to_vec()
+}
+
 fn branch_status(pool: &Pool, branch: &Arc<Member>) -> BranchStatus {
     let space = branch.space().ok();
     let floor_set = branch.floor().unwrap_or(pool.settings.floor);
@@ -196,6 +232,7 @@ fn branch_status(pool: &Pool, branch: &Arc<Member>) -> BranchStatus {
         min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
         reserved: branch.reserved(),
         open_files: branch.open_files(),
+        queued: queued(branch),
         metrics: branch.metrics.snapshot(),
         refuses_passthrough: branch.refuses_passthrough(),
     }

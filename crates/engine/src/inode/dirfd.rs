@@ -37,6 +37,11 @@ impl Budget {
         self.open.load(Relaxed)
     }
 
+    /// Most that may be open.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Whether one more may be open.
     pub fn has_room(&self) -> bool {
         self.open() < self.limit

@@ -49,6 +49,13 @@ impl JobList {
         }
     }
 
+    /// Number of files whose close jobs wait for, and the most that there may be.
+    pub(crate) fn awaited_size(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let awaited = state.jobs.iter().map(|job| job.progress.lock().awaited.0.len()).sum();
+        (awaited, MOST * state.jobs.len())
+    }
+
     /// `job` waits for the last close of the open file `ino`.
     pub(super) fn awaits(&self, job: &Job, ino: Ino, file: Option<&OpenFile>) {
         if job.progress.lock().awaited.add(ino) {

@@ -79,6 +79,11 @@ impl UnsyncedDirs {
         self.any.load(Relaxed)
     }
 
+    /// Number of directories, and the most that there may be.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.dirs.lock().known.len(), DIRS)
+    }
+
     pub(crate) fn note(&self, dir: Ino, event: Event, mount_generation: u32) {
         let mut dirs = self.dirs.lock();
         self.any.store(true, Relaxed);

@@ -63,6 +63,11 @@ impl Refusals {
         known.insert(key, Refusal { why, until, room });
     }
 
+    /// Number of refusals, and the most that there may be.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.0.lock().len(), MOST)
+    }
+
     /// Forgets all refusals.
     pub(crate) fn forget_all(&self) {
         self.0.lock().clear();

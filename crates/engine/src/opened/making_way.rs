@@ -39,6 +39,11 @@ pub(crate) struct MakingWay {
 }
 
 impl MakingWay {
+    /// Number of files, and the most that there may be.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.files.lock().len(), MOST)
+    }
+
     /// The file's next first open is to be stacked, for the job.
     pub(crate) fn asks(&self, job: u64, ino: Ino) {
         let mut files = self.files.lock();

@@ -23,6 +23,11 @@ pub(crate) enum ClashReport {
 }
 
 impl Clashes {
+    /// Number of conflicts, and the most that there may be.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.0.lock().len(), MOST)
+    }
+
     /// Whether [`Self::tell`] would answer [`ClashReport::Before`].
     pub(crate) fn knows(&self, hash: u64) -> bool {
         let reported = self.0.lock();
