@@ -9,9 +9,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use fsstack_lab::{Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::hung_branches::{FrozenDaemon, described, no_file_is_open, until};
+use crate::relocate::{assert_clean, assert_mibs, mib, writer};
 
 const SIZE: usize = 48 << 20;
 /// Bytes copied when the branch begins to hang, at least.
@@ -162,4 +163,71 @@ fn a_removal_that_was_given_up_on_its_way_removes_no_newer_file() {
 fn a_rename_that_was_given_up_on_its_way_replaces_no_newer_file() {
     needs!(mounting(), program("mergerfs"));
     newer_content_stays(|pool| fs::rename(pool.at("d/aside"), pool.at("d/file")));
+}
+
+/// Its branch is full, and the one that it moves to hangs in the middle of the copy: all who use the file are answered, and it
+/// stays as it was. `write` is the write that has it move.
+#[test]
+fn a_file_that_moves_to_a_branch_that_hangs_is_answered_for() {
+    needs!(mounting(), loops(), program("mergerfs"));
+    let options =
+        ["create=ff", "write-path=stacked", "relocate-speed=8M", "branch-timeout=1", "minfreespace=4M"];
+    let pool = lab::pool().xfs_branch("a", MiB(310)).served_branch("b");
+    let mut pool = options.iter().fold(pool, |pool, option| pool.option(option)).mount();
+    pool.branch("a").fill_until_free(MiB(24));
+    let (film, other) = (writer(pool.at("film")), writer(pool.at("other")));
+    other.write_all_at(b"text", 0).unwrap();
+    let took = (0..20).map(|n| film.write_all_at(&mib(n), n << 20)).take_while(Result::is_ok).count() as u64;
+    assert!(took > 4, "{took}");
+    let grown = thread::spawn({
+        let film = film.try_clone().unwrap();
+        move || (took..40).try_for_each(|n| film.write_all_at(&mib(n), n << 20))
+    });
+    let staged = pool.branch("b").below().join(".fsstack.moving");
+    let bytes = || {
+        let copies = fs::read_dir(&staged).into_iter().flatten().flatten();
+        copies.filter_map(|copy| Some(copy.metadata().ok()?.blocks() * 512)).sum::<u64>()
+    };
+    until("the copy has begun", || bytes() >= BEGUN);
+    let frozen = FrozenDaemon::new(pool.branch("b").daemon());
+    // Each is answered, whatever it is told.
+    let (told, answers) = channel();
+    for step in ["stat", "read", "append", "list", "rename"] {
+        let (told, path, to) = (told.clone(), pool.at("film"), pool.at("film-2"));
+        thread::spawn(move || {
+            let answer = match step {
+                "stat" => fs::metadata(path).map(drop),
+                "read" => File::open(path).and_then(|file| file.read_exact_at(&mut [0; 10], 0)),
+                "append" => writer_of(&path).and_then(|file| file.write_all_at(b"more", 60 << 20)),
+                "list" => fs::read_dir(path.parent().unwrap()).map(|entries| assert!(entries.count() > 0)),
+                _ => fs::rename(&path, &to).and_then(|()| fs::rename(&to, &path)),
+            };
+            told.send((step, answer.map_err(|error| error.to_string())))
+        });
+    }
+    drop(told);
+    let mut left = 5;
+    until("all who use it are answered", || {
+        left -= answers.try_iter().inspect(|answer| println!("{answer:?}")).count();
+        left == 0
+    });
+    let answer = grown.join().unwrap();
+    assert!(answer.is_err(), "a write of the file went on without its branch");
+    other.write_all_at(b"more", 4).unwrap();
+    drop((frozen, film, other));
+    until("the branch answers again", || {
+        fs::read_dir(pool.path()).is_ok_and(|mut names| names.all(|name| name.is_ok()))
+    });
+    pool.unmount();
+    pool.remount();
+    let kept = fs::metadata(pool.at("film")).unwrap().len();
+    assert!(kept >= took << 20, "{kept}");
+    assert_eq!(pool.holders("film"), ["a"]);
+    let _whole = File::options().write(true).open(pool.at("film")).unwrap().set_len(took << 20);
+    assert_mibs(&pool, "film", took);
+    assert_clean(&pool);
+}
+
+fn writer_of(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path)
 }

@@ -140,3 +140,22 @@ impl Closer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_read_again_until_its_mount_is_gone() {
+        let ending = Arc::new(Ending::default());
+        let failed = || io::Error::from(Errno::NOMEM);
+        assert!(ending.outlasts(&failed()), "a thread ended though its mount is there");
+        let waits = std::thread::spawn({
+            let ending = ending.clone();
+            move || (0..1000).take_while(|_| ending.outlasts(&failed())).count()
+        });
+        ending.end();
+        assert!(waits.join().unwrap() < 1000, "a thread went on without a mount");
+        assert!(!ending.outlasts(&failed()));
+    }
+}
