@@ -190,7 +190,7 @@ fn a_file_that_moves_to_a_branch_that_hangs_is_answered_for() {
     };
     until("the copy has begun", || bytes() >= BEGUN);
     let frozen = FrozenDaemon::new(pool.branch("b").daemon());
-    // Each is answered, whatever it is told.
+    // Each is answered, with whatever answer.
     let (told, answers) = channel();
     for step in ["stat", "read", "append", "list", "rename"] {
         let (told, path, to) = (told.clone(), pool.at("film"), pool.at("film-2"));
