@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use fsstack_engine::admin::live::Position;
-use fsstack_engine::ops::{LockKind, LockRequest, LockType, WriteTerms};
+use fsstack_engine::ops::{Change, LockKind, LockRequest, LockType, WriteTerms};
 use fsstack_engine::settings::{Locks, Settings};
 use fsstack_engine::{Caller, Union};
 use fsstack_lab::needs;
@@ -26,6 +26,14 @@ use crate::scenario::{FILM, MOVED, MOVED_MORE};
 
 /// How long the first thread waits for the second, which may itself have to wait for the first.
 const HEADSTART: Duration = Duration::from_millis(300);
+
+/// Access ACL of a file with the mode 0600.
+const CLOSED_ACL: [u8; 28] = [
+    2, 0, 0, 0, // version
+    1, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // owner
+    4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // group
+    0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // others
+];
 
 /// Runs `first`, and `second` on another thread from before its `nth` call. Returns the result of `first`, after both;
 /// `None` if it makes fewer calls.
@@ -318,5 +326,43 @@ fn a_directory_in_use_has_its_own_files_while_it_is_exchanged_with_another() {
             break;
         };
         exchanged.unwrap();
+    }
+}
+
+fn set_mode(union: &Union, ino: Ino, mode: u32) {
+    let change = Change { mode: Some(mode), ..Change::default() };
+    union.setattr(ino, None, change, Caller::DAEMON).unwrap();
+}
+
+/// The kernel does not keep a chmod and an asynchronous direct write within the file apart.
+#[test]
+fn a_mode_that_is_set_beside_a_strangers_write_stays() {
+    needs!(root());
+    let stranger = Caller { uid: 1000, gid: 1000, ..Caller::DAEMON };
+    let strips = WriteTerms { strips: Some(stranger), ..WriteTerms::default() };
+    let changes: [fn(&Union, Ino); 2] = [
+        |union, ino| set_mode(union, ino, 0o600),
+        |union, ino| {
+            union.setxattr(ino, c"system.posix_acl_access", &CLOSED_ACL, 0, false, Caller::DAEMON).unwrap();
+        },
+    ];
+    for change in changes {
+        for nth in 1.. {
+            let home = tempfile::tempdir().unwrap();
+            let engine = Engine::over([home.path()].into_iter(), settings("ff"));
+            engine.create(Path::new("film"), 0o644).unwrap();
+            let ino = engine.ino(Path::new("film")).unwrap();
+            let (handle, other) = (open(&engine.union, ino), engine.union.clone());
+            set_mode(&engine.union, ino, 0o4777);
+            let write = || engine.union.write(handle, 0, b"x", strips);
+            let Some(written) = meet(nth, move || change(&other, ino), write) else {
+                assert!(nth > 2, "a write that strips makes calls");
+                break;
+            };
+            assert_eq!(written.unwrap(), 1);
+            let mode = engine.union.getattr(ino, None).unwrap().stat.mode & 0o7777;
+            assert_eq!(mode & 0o777, 0o600, "set before call {nth}");
+            engine.union.release(handle);
+        }
     }
 }

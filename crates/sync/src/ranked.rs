@@ -15,6 +15,8 @@ pub const CHANGES: u8 = 10;
 pub const LISTING: u8 = 20;
 /// A name that is being created.
 pub const NAME: u8 = 26;
+/// The mode of a file, read and set.
+pub const MODE: u8 = 28;
 /// Location of an open file.
 pub const PLACED: u8 = 30;
 /// The tree lock.

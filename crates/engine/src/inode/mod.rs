@@ -13,6 +13,7 @@ mod found_copies;
 pub(crate) mod handed;
 mod kernel_listing;
 pub mod location_cache;
+mod mode_guard;
 mod name;
 pub mod table;
 mod unlinked;
@@ -20,6 +21,7 @@ mod unlinked;
 use std::sync::Arc;
 
 use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_identity::number::Identity;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
@@ -38,6 +40,7 @@ pub(crate) use create_guard::CreateGuard;
 pub use found_copies::Copies;
 pub use kernel_listing::KeptListing;
 use kernel_listing::KernelListing;
+pub(crate) use mode_guard::ModeGuard;
 pub use name::InodeName;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
@@ -95,12 +98,15 @@ struct FileLocation {
     open: Option<(Arc<OpenFile>, usize)>,
     /// It got a set-id bit or a capability, which an open that checked it before must learn.
     guarded: bool,
+    /// The thread that changes its mode: see [`Inode::claim_mode`].
+    mode_holder: Option<ThreadInCalls>,
 }
 
 impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
-        let location = Location::File(FileLocation { branch, moves: 0, open: None, guarded: false });
+        let location =
+            Location::File(FileLocation { branch, moves: 0, open: None, guarded: false, mode_holder: None });
         Self::new(id, kind, location)
     }
 

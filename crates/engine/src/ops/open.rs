@@ -21,6 +21,7 @@ use crate::kept::rows::OwedInRows;
 use crate::kept::slots;
 use crate::opened::FileHandle;
 use crate::opened::choose::{Facts, stacked_route};
+use crate::ops::setattr::claim_mode;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -194,6 +195,7 @@ impl Union {
 
     /// Like [`Self::strip`], when the kernel has decided that it must be.
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
+        let _mode = claim_mode(&self.tree.pool.load(), inode)?;
         let reasons = file.reasons_to_strip();
         let kept = file.change(CallKind::Short, |fd| strip_fd(fd, caller))?;
         // Set-gid stays for a writer in the group; the next writer may not be in it.

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::answer::Attr;
 use crate::files::{SET_ID, check_not_given_up};
-use crate::inode::{AttributeGuard, Inode};
+use crate::inode::{AttributeGuard, Inode, ModeGuard};
 use crate::ops::open::strip_fd;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -54,6 +54,11 @@ impl Change {
         let Self { mode, uid, gid, size, atime, mtime, strips, held: _ } = self;
         let named = mode.or(uid).or(gid).is_some() || size.is_some() || atime.or(mtime).is_some();
         !named && !strips
+    }
+
+    /// The file's mode may be read and set, or is cleared of set-id bits.
+    fn reaches_mode(self) -> bool {
+        self.mode.or(self.uid).or(self.gid).is_some() || self.is_nothing()
     }
 
     fn times(self) -> Times {
@@ -117,6 +122,10 @@ impl Union {
         }
         // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
+        let _mode = match strips || change.reaches_mode() {
+            true => Some(claim_mode(&pool, &inode)?),
+            false => None,
+        };
         if strips && change.mode.is_none() {
             pin.change(&pool, |fd| strip_fd(fd, caller))?;
         }
@@ -132,6 +141,14 @@ impl Union {
         }
         Ok(Attr { ino, validity: inode.validity(), stat })
     }
+}
+
+/// Lets the caller change the mode of a file, as soon as no other thread does.
+///
+/// # Errors
+/// EIO if the other thread is stuck in a branch that hangs.
+pub(crate) fn claim_mode<'a>(pool: &Pool, file: &'a Inode) -> Result<ModeGuard<'a>> {
+    unless_stuck(pool, || file.claim_mode(), || file.is_mode_kept_by_stuck())
 }
 
 /// Sets the file's size. `by_name`: as truncate(2) does, which keeps the times where the size is this one already, on XFS and

@@ -17,6 +17,7 @@ use fsstack_sys::{self as sys, Errno};
 use crate::files::capability::{CAPABILITY, has_xattr};
 use crate::files::route::Route;
 use crate::inode::{Inode, InodeName};
+use crate::ops::setattr::claim_mode;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::union::Union;
@@ -168,6 +169,8 @@ impl Union {
         if name == CAPABILITY && inode.guard_set_id().is_some_and(|file| file.has_strange_writer(0)) {
             return Err(Errno::TXTBSY.into());
         }
+        // The ACL is the mode, too.
+        let _mode = if name == ACL_ACCESS { Some(claim_mode(&pool, &inode)?) } else { None };
         pin.change(&pool, |fd| {
             xattr::set(pin.on(fd), name, value, flags)?;
             look_anew(fd, name, value);
