@@ -35,7 +35,7 @@ fn pool(place: &str, file: &Path, options: &[&str]) -> Pool {
 }
 
 #[track_caller]
-fn until(what: &str, is: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is: impl Fn() -> bool) {
     let began = Instant::now();
     while !is() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");

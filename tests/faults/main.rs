@@ -19,6 +19,7 @@ mod kill;
 mod lacking;
 mod late_errors;
 mod marks;
+mod mounted_again;
 mod moved_out;
 mod moves;
 mod on_its_way;

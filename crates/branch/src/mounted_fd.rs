@@ -6,6 +6,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::branch::Branch;
+
 /// A descriptor on a branch, with the mount generation in which it was opened.
 #[derive(Debug)]
 pub struct MountedFd {
@@ -18,6 +20,11 @@ impl MountedFd {
     /// Root of a branch in its mount generation `mount_generation`.
     pub fn root(fd: OwnedFd, mount_generation: u32) -> Self {
         Self { fd, mount_generation }
+    }
+
+    /// True if no other mount of its branch `on` has replaced this one: what it has answered is about the branch as it is.
+    pub fn is_of_present_mount(&self, on: &Branch) -> bool {
+        self.mount_generation == on.mount_generation()
     }
 
     /// Wraps `fd`, which was opened through this one: the same object, or one below it.

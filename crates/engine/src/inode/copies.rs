@@ -316,23 +316,6 @@ impl Inode {
         false
     }
 
-    /// Closes what is open on `branch` besides an open file.
-    pub(crate) fn close_on(&self, branch: BranchIx) {
-        let mut state = self.state.lock();
-        match &mut state.location {
-            Location::Dir(dir) => {
-                for copy in dir.copies.iter_mut().filter(|copy| copy.branch == branch) {
-                    copy.fd = None;
-                }
-                if dir.is_first(branch) {
-                    state.unlinked_fd = None;
-                }
-            }
-            Location::File(file) if file.branch == branch => state.unlinked_fd = None,
-            Location::File(_) | Location::Nowhere => {}
-        }
-    }
-
     /// How many names have come to be in this directory: for [`Self::note_miss`].
     pub fn born(&self) -> u32 {
         self.born.load(SeqCst)
@@ -383,7 +366,7 @@ impl DirCopies {
     }
 
     /// Whether the copy on `branch` is the one whose descriptor a removed directory keeps (`InodeState::unlinked_fd`).
-    fn is_first(&self, branch: BranchIx) -> bool {
+    pub(super) fn is_first(&self, branch: BranchIx) -> bool {
         self.copies.first().is_some_and(|copy| copy.branch == branch)
     }
 

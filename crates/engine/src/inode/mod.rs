@@ -10,6 +10,7 @@ mod copy_guards;
 mod create_guard;
 pub mod dirfd;
 mod found_copies;
+mod gone_mount;
 pub(crate) mod handed;
 mod kernel_listing;
 pub mod location_cache;

@@ -69,7 +69,13 @@ impl Union {
         drop(create_guard);
         self.tree.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
         self.tree.sync_changed(&pool, &parent)?;
-        let id = self.tree.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
+        let branch = pool.branch(made.at);
+        if !made.fd.is_of_present_mount(branch) {
+            // The mount that is there now may have given its number to another object.
+            branch.dispose(made.fd.mount_generation, made.fd);
+            return Err(OpError::UNSURE);
+        }
+        let id = self.tree.new_identity(&pool, branch, &made.stat, On::Fd(made.fd.as_fd()));
         let inode =
             self.tree.admit_file_as(id, &parent, name.as_cstr(), (made.at, &made.stat), Moment::KNOWN);
         self.open_made(&pool, &inode, made, flags, caller)

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_branch::caller::Caller;
-use fsstack_branch::error::Result;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
@@ -74,6 +74,10 @@ impl Union {
         parent.has_new(name);
         self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
         self.tree.sync_changed(&pool, &parent)?;
+        // The mount that is there now may have given its number to another object.
+        if !dir.is_of_present_mount(pool.branch(at)) {
+            return Err(OpError::UNSURE);
+        }
         let on = On::Name(dir.as_fd(), name);
         Ok(if stat.is_dir() {
             self.tree.admit_new_dir(&pool, &parent, name, at, stat, on)

@@ -27,8 +27,8 @@ const EACH: usize = 4;
 const MOST: usize = 32;
 
 type LookupJob = Box<dyn FnOnce() + Send>;
-/// Where the answers of branches come that were asked ahead.
-type AskedAhead = SmallVec<[(BranchIx, Receiver<Result<Stat>>); 4]>;
+/// Where the answers of branches come that were asked ahead, each with the mount of the branch that was asked.
+type AskedAhead = SmallVec<[(BranchIx, u32, Receiver<Result<Stat>>); 4]>;
 
 /// The threads.
 #[derive(Default)]
@@ -141,7 +141,8 @@ impl BranchAnswers<'_> {
             // Opening the directory first, where it is not open, is left to the thread that takes the answer.
             let Some(dir) = self.dir.cached_dirfd(at) else { continue };
             let branch: Arc<Member> = self.pool.branch(at).clone();
-            if dir.mount_generation != branch.mount_generation() {
+            let asked = dir.mount_generation;
+            if asked != branch.mount_generation() {
                 continue;
             }
             let (tell, answer) = channel();
@@ -154,7 +155,7 @@ impl BranchAnswers<'_> {
             if !self.tree.parallel_lookup.send(job) {
                 break;
             }
-            sent.push((at, answer));
+            sent.push((at, asked, answer));
         }
         sent
     }
@@ -168,20 +169,20 @@ impl Iterator for BranchAnswers<'_> {
         if self.sent.is_none() && self.left.peek().is_some() && !self.pool.branch(at).kind.is_local() {
             self.sent = Some(self.send());
         }
-        let sent = self.sent.as_ref().and_then(|sent| sent.iter().find(|(to, _)| *to == at));
-        let stat = match sent.map(|(_, answer)| self.pool.branch(at).heard_of(answer)) {
-            Some(Ok(stat)) => stat.and_then(|stat| {
-                let branch = self.pool.branch(at);
-                self.tree.check_mount(branch, &stat).map(|()| stat)
-            }),
-            Some(Err(RecvTimeoutError::Timeout)) => {
-                let late = SysError { call: sys::Call::Stat, errno: Errno::TIMEDOUT };
-                Err(self.pool.branch(at).said(late))
-            }
-            Some(Err(RecvTimeoutError::Disconnected)) | None => {
-                self.tree.stat_in(self.pool, self.dir, at, self.name)
-            }
-        };
+        let branch = self.pool.branch(at);
+        let sent = self.sent.as_ref().and_then(|sent| sent.iter().find(|(to, ..)| *to == at));
+        let heard = sent.map(|(_, asked, answer)| (*asked, branch.heard_of(answer)));
+        let stat =
+            match heard.filter(|(asked, _)| *asked == branch.mount_generation()).map(|(_, answer)| answer) {
+                Some(Ok(stat)) => stat.and_then(|stat| self.tree.check_mount(branch, &stat).map(|()| stat)),
+                Some(Err(RecvTimeoutError::Timeout)) => {
+                    let late = SysError { call: sys::Call::Stat, errno: Errno::TIMEDOUT };
+                    Err(branch.said(late))
+                }
+                Some(Err(RecvTimeoutError::Disconnected)) | None => {
+                    self.tree.stat_in(self.pool, self.dir, at, self.name)
+                }
+            };
         Some((at, stat))
     }
 }

@@ -16,6 +16,7 @@ use super::Tree;
 use super::recheck::recheck;
 use super::resolve::Found;
 use super::tree_lock::TreeLock;
+use crate::files::check_not_given_up;
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 
@@ -177,7 +178,8 @@ impl Tree {
 }
 
 /// Asks about the copy of `dir` on the branch `at` by its descriptor. One that leads to an object which is gone, while another may have
-/// its name (a server may even use its number again), is opened anew by name.
+/// its name (a server may even use its number again), is opened anew by name. So is one on a mount that was replaced while it was
+/// asked: its numbers may be those of other objects by now.
 pub(crate) fn by_descriptor<T>(
     tree: &Tree,
     pool: &Pool,
@@ -185,13 +187,17 @@ pub(crate) fn by_descriptor<T>(
     ask: impl Fn(&DirFd) -> Result<T>,
 ) -> Result<T> {
     let fd = tree.dirfd(pool, dir, at)?;
-    match ask(&fd) {
-        Err(OpError::Branch { sys, .. }) if sys.errno == Errno::STALE && !dir.is_root() => {
-            dir.drop_dirfd(at, &fd); // unless another thread has
-            ask(&*tree.dirfd(pool, dir, at)?)
-        }
-        asked => asked,
+    let asked = ask(&fd);
+    let is_gone = matches!(&asked, Err(OpError::Branch { sys, .. }) if sys.errno == Errno::STALE);
+    if is_gone && !dir.is_root() {
+        dir.drop_dirfd(at, &fd); // unless another thread has
+    } else if fd.is_of_present_mount(pool.branch(at)) {
+        return asked;
     }
+    check_not_given_up()?;
+    let fd = tree.dirfd(pool, dir, at)?;
+    let asked = ask(&fd);
+    if fd.is_of_present_mount(pool.branch(at)) { asked } else { Err(OpError::UNSURE) }
 }
 
 /// A name on the way to a directory led nowhere, or elsewhere.
