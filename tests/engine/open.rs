@@ -142,13 +142,25 @@ while not os.path.exists('end'): time.sleep(0.02)
 #[test]
 fn leases_of_another_program_hold_back_few_opens_at_a_time() {
     fsstack_lab::needs!(program("python3"));
-    let (pool, home) = (TestBed::new(1), tempfile::tempdir().unwrap());
-    let names: Vec<_> = (0..12).map(|number| format!("film{number}")).collect();
-    let files: Vec<_> = names.iter().map(|name| pool.write(name, "x")).collect();
+    few_wait_for_leases(1, 12, 4);
+}
+
+#[test]
+fn leases_on_many_branches_hold_back_few_opens_at_a_time() {
+    fsstack_lab::needs!(program("python3"));
+    few_wait_for_leases(4, 3, 8);
+}
+
+/// Another program has leases on `files` files on each of `branches` branches: opens of `most` of them wait.
+fn few_wait_for_leases(branches: usize, files: usize, most: usize) {
+    let (pool, home) = (TestBed::new(branches), tempfile::tempdir().unwrap());
+    let all: Vec<_> = (0..branches * files).map(|at| (at % branches, format!("film{at}"))).collect();
+    all.iter().for_each(|(branch, name)| pool.put(*branch, name, "x"));
+    let files: Vec<_> = all.iter().map(|(_, name)| pool.ino(name)).collect();
     // Those that the daemon has open for reading are opened again for the first writer.
     let readers: Vec<_> = files[6..].iter().map(|ino| pool.open(*ino, OFlags::RDONLY).unwrap()).collect();
     let holder = fsstack_lab::shell::command("python3").args(["-c", LEASES]).dir(home.path());
-    let holder = holder.args(names.iter().map(|name| pool.on(0, name)));
+    let holder = holder.args(all.iter().map(|(branch, name)| pool.on(*branch, name)));
     let union = &pool.union;
     let (sender, opened) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -165,11 +177,11 @@ fn leases_of_another_program_hold_back_few_opens_at_a_time() {
                 sender.send(opened.map(|opened| opened.handle).map_err(|error| error.errno())).unwrap();
             });
         }
-        for _ in 4..files.len() {
+        for _ in most..files.len() {
             assert_eq!(opened.recv_timeout(Duration::from_secs(30)).unwrap().unwrap_err(), Errno::AGAIN);
         }
         std::fs::write(home.path().join("end"), "").unwrap();
-        for _ in 0..4 {
+        for _ in 0..most {
             union.release(opened.recv_timeout(Duration::from_secs(30)).unwrap().unwrap());
         }
     });

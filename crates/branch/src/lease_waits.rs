@@ -3,7 +3,7 @@
 //! A lease (fcntl(2), F_SETLEASE) lets its holder finish before another program opens the file: the open waits in the kernel,
 //! for up to 45 seconds (`/proc/sys/fs/lease-break-time`). Any user may have leases on files of their own. On a local disk
 //! no monitor answers for a thread that is inside a call, so a user with a lease on each of many files could stop them all.
-//! An open is therefore tried without waiting first, and few threads wait. Another thread of the daemon itself may have a lease
+//! An open is therefore tried without waiting first, and few threads wait: on a branch, and on all branches together. Another thread of the daemon itself may have a lease
 //! for some microseconds, to look for mappings: opens beyond those few are tried for a moment before they are refused.
 
 use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,11 +14,15 @@ use crate::branch::Branch;
 use crate::error::OpError;
 use crate::health::reply_takeover;
 
-/// So many opens wait for leases on one branch at a time.
+/// So many opens wait for leases on one branch at a time, and on all branches.
 const MOST_WAITS: usize = 4;
+const MOST_OF_ALL: usize = 8;
 /// Tries of an open beyond those, and the pause before each.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Number of opens that wait for leases on any branch.
+static ALL: LeaseWaits = LeaseWaits(AtomicUsize::new(0));
 
 /// Number of opens that wait for leases.
 #[derive(Debug, Default)]
@@ -28,8 +32,8 @@ pub(crate) struct LeaseWaits(AtomicUsize);
 struct LeaseWait<'a>(&'a LeaseWaits);
 
 impl LeaseWaits {
-    fn begin(&self) -> Option<LeaseWait<'_>> {
-        let more = |waits| (waits < MOST_WAITS).then_some(waits + 1);
+    fn begin(&self, most: usize) -> Option<LeaseWait<'_>> {
+        let more = |waits| (waits < most).then_some(waits + 1);
         self.0.fetch_update(Relaxed, Relaxed, more).ok().map(|_| LeaseWait(self))
     }
 }
@@ -63,7 +67,8 @@ impl Branch {
             return opened;
         }
         reply_takeover::aside(|| {
-            if let Some(_wait) = self.lease_waits.begin() {
+            let wait = self.lease_waits.begin(MOST_WAITS);
+            if let Some(_waits) = wait.and_then(|wait| Some((wait, ALL.begin(MOST_OF_ALL)?))) {
                 return open(flags - OFlags::NONBLOCK);
             }
             let mut opened = opened;

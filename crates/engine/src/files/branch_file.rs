@@ -159,7 +159,7 @@ impl BranchFile {
         self.open_to_read().map_or(true, |fd| may_be_mapped(&self.branch, fd.as_fd()))
     }
 
-    /// The file once more, to read it.
+    /// The file once more, to read it; EAGAIN if another program's lease is in the way.
     pub(super) fn open_to_read(&self) -> Result<MountedFd> {
         let opened = self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()));
         opened.map(|fd| self.fd.opened(fd))

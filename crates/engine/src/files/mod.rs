@@ -299,7 +299,10 @@ impl OpenFile {
                 return Ok(placed);
             }
             let was = placed.was();
-            let fd = placed.open_to_read()?;
+            let branch = &placed.branch;
+            let fd = branch.past_leases(Access::Read.flags(), |flags| {
+                branch.ask(|| sys::at::reopen(placed.fd.as_fd(), flags)).map(|fd| placed.fd.opened(fd))
+            })?;
             drop(placed);
             self.replace(was, Access::Read, fd)?;
         }

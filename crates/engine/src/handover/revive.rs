@@ -315,11 +315,18 @@ impl Tree {
         if let Some(fd) = good.find_map(|number| search.inherited.lock().take(*number).ok()) {
             return Ok((reached.fd.opened(fd), access));
         }
+        // All callers wait meanwhile: no wait for another program's lease.
+        let at_once = if branch.kind.is_local() { OFlags::NONBLOCK } else { OFlags::empty() };
         let open = |access: Access| {
-            let opened = branch.ask(|| sys::at::reopen(reached.fd.as_fd(), access.flags()));
+            let opened = branch.ask(|| sys::at::reopen(reached.fd.as_fd(), access.flags() | at_once));
             opened.map(|fd| (reached.fd.opened(fd), access))
         };
         let opened = match open(access) {
+            // Opened for more by the first request that needs it.
+            Err(error) if error.errno() == Errno::AGAIN => {
+                let fd = branch.ask(|| sys::at::reopen(reached.fd.as_fd(), Access::Name.flags()))?;
+                return Ok((reached.fd.opened(fd), Access::Name));
+            }
             Err(error) if writes && is_refused(error) => open(Access::Append),
             opened => opened,
         };
