@@ -144,9 +144,10 @@ pub fn is_confined() -> bool {
 ///
 /// # Errors
 ///
-/// The kernel has no seccomp or refuses it. Nothing changed but `no_new_privs` of this thread.
+/// The kernel has no seccomp or refuses it. Nothing changed but `no_new_privs` of this thread, and clone3(2) may be ENOSYS.
 pub fn confine(violation: Violation) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
+    install(&without_clone3(), libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)?;
     // The mitigation of speculative store bypass is set per program; this filter must not switch it on.
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW
@@ -170,7 +171,19 @@ fn install(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// Builds the filter program.
+/// Filter program of its own for clone3(2), whose flags cannot be checked: ENOSYS makes the C library start threads by clone(2).
+/// It tries clone3 for each thread, and this filter is installed without a flag to log what it refuses.
+fn without_clone3() -> Vec<sock_filter> {
+    let clone3 = u32::try_from(libc::SYS_clone3).unwrap_or(u32::MAX);
+    vec![
+        step(LOAD, NUMBER),
+        jump(IF_EQUAL, clone3, 0, 1),
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned()),
+        step(RETURN, libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+/// Builds the filter program of the list.
 fn program(violation: Violation) -> Vec<sock_filter> {
     let refused = step(
         RETURN,
@@ -203,9 +216,8 @@ fn program(violation: Violation) -> Vec<sock_filter> {
         steps.push(jump(IF_EQUAL, u32::try_from(*number).unwrap_or(u32::MAX), 0, beyond));
         steps.extend(then);
     }
-    // ENOSYS makes the C library start threads by clone(2), whose flags can be checked.
-    let unknown = step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned());
-    steps.extend([jump(IF_EQUAL, u32::try_from(libc::SYS_clone3).unwrap_or(u32::MAX), 0, 1), unknown]);
+    // Refused by a filter of its own.
+    steps.extend([jump(IF_EQUAL, u32::try_from(libc::SYS_clone3).unwrap_or(u32::MAX), 0, 1), allowed]);
     steps.push(refused);
     steps
 }
@@ -226,10 +238,31 @@ mod tests {
     fn on_a_confined_thread(work: impl FnOnce() + Send + 'static) {
         let confined = move || {
             rustix::thread::set_no_new_privs(true).unwrap();
+            install(&without_clone3(), 0).unwrap();
             install(&program(Violation::Refuse), 0).unwrap();
             work();
         };
         std::thread::spawn(confined).join().unwrap();
+    }
+
+    /// Calls clone3(2) in a way that starts nothing: its errno.
+    fn clone3() -> Option<i32> {
+        // SAFETY: the kernel reads no arguments of size 0, and refuses them.
+        let started = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0_usize) };
+        assert_eq!(started, -1);
+        io::Error::last_os_error().raw_os_error()
+    }
+
+    /// The filter of the list logs what it refuses.
+    #[test]
+    fn clone3_is_refused_by_the_filter_that_logs_nothing() {
+        let by_the_list = std::thread::spawn(|| {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            install(&program(Violation::Refuse), 0).unwrap();
+            clone3()
+        });
+        assert_eq!(by_the_list.join().unwrap(), Some(libc::EINVAL), "not by the list");
+        on_a_confined_thread(|| assert_eq!(clone3(), Some(libc::ENOSYS)));
     }
 
     #[test]
