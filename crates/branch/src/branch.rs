@@ -152,6 +152,7 @@ impl Branch {
         let inflight_limit =
             (!kind.is_local()).then(|| InflightLimit::new(options.timeout, options.inflight));
         Arc::new_cyclic(|me| Self {
+            mount_root: mount_root.of(me, kind),
             ix,
             id,
             joined: OnceLock::new(),
@@ -166,7 +167,6 @@ impl Branch {
             health: Arc::new(Health::new(inflight_limit)),
             me: me.clone(),
             admin: AdminState::new(spec),
-            mount_root,
             events: OnceLock::new(),
             space: KnownSpace::new(space),
             asking_space: AtomicU64::new(0),

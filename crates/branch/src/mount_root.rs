@@ -5,13 +5,13 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, Stat};
 
-use crate::branch::Branch;
+use crate::branch::{Branch, FsKind};
 use crate::dir_fd::DirFd;
 use crate::health::subvolumes::Subvolumes;
 use crate::known_root::KnownRoot;
@@ -91,6 +91,16 @@ impl MountRoot {
     }
 }
 
+impl MountRoot {
+    /// The same, as that of `branch`, which is a file system of this `kind`.
+    pub(crate) fn of(self, branch: &Weak<Branch>, kind: FsKind) -> Self {
+        if !kind.is_local() {
+            self.now.load().root.is_root_of(branch);
+        }
+        self
+    }
+}
+
 impl MountedRoot {
     /// A pipe in place of the root: opening below it fails, because it is no directory.
     fn nowhere_since(mount_generation: u32) -> Result<Self, sys::SysError> {
@@ -141,6 +151,9 @@ impl Branch {
 
     /// Uses `mounted` as the root from now on.
     pub(crate) fn replace_root(&self, mounted: MountedRoot) {
+        if !self.kind.is_local() {
+            mounted.root.is_root_of(&self.me);
+        }
         self.mount_root.now.store(Arc::new(mounted));
         // The branch has left the pool since the probe, and its former root may have been released before this one was
         // stored.

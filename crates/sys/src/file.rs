@@ -179,6 +179,11 @@ pub fn set_noatime(fd: BorrowedFd<'_>, quiet: bool) -> Result<()> {
     })
 }
 
+/// True if the close of `fd` waits for a server, if there is one: not that of a directory, or of a name (`O_PATH`).
+pub fn asks_at_close(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.intersects(OFlags::PATH | OFlags::DIRECTORY))
+}
+
 /// Clears O_APPEND, so that writes go to the given offset.
 pub fn stop_appending(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Open, || rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - OFlags::APPEND))

@@ -40,7 +40,7 @@ pub mod witness;
 pub mod xattr;
 
 pub use call::{Call, Result, SysError};
-pub use rustix::fs::OFlags;
+pub use rustix::fs::{CWD, OFlags};
 
 /// `O_DSYNC`. rustix's `OFlags::DSYNC` is `O_SYNC`, which has one more bit.
 pub const O_DSYNC: OFlags = OFlags::from_bits_retain(0o10000);

@@ -5,6 +5,7 @@
 //! up to two threads of the branch. Other descriptors wait in a queue. A replaced mount has a queue of its own: what
 //! hangs there does not block the present mount, and no worker thread closes a file there.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use fsstack_sync::Mutex;
@@ -22,6 +23,25 @@ const MOST: usize = 3;
 const QUEUED: usize = 1024;
 
 type CloseJob = Box<dyn FnOnce() + Send>;
+
+fsstack_sync::thread_local! {
+    /// The thread may close descriptors now: with a permit, or as a thread of the branch.
+    static CLOSES_HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread may close descriptors of a remote branch now.
+pub(crate) fn closes_here() -> bool {
+    // A thread that is ending serves no request.
+    CLOSES_HERE.try_with(Cell::get).unwrap_or(true)
+}
+
+/// Runs `close` with the right to close descriptors.
+fn closing_here<T>(close: impl FnOnce() -> T) -> T {
+    let before = CLOSES_HERE.replace(true);
+    let done = close();
+    CLOSES_HERE.set(before);
+    done
+}
 
 /// Descriptors of a branch that are queued or being closed.
 #[derive(Default)]
@@ -129,7 +149,8 @@ impl Branch {
         if generation == self.mount_generation() && closers.begin(generation) {
             let inside = self.come_in(CallKind::Short);
             if inside.is_ok() {
-                drop((thing, inside));
+                closing_here(|| drop(thing));
+                drop(inside);
                 return closers.end(generation);
             }
             closers.end(generation);
@@ -145,7 +166,7 @@ impl Branch {
         if generation == self.mount_generation()
             && let Ok(_inside) = self.come_in(CallKind::Short)
         {
-            return drop(thing);
+            return closing_here(|| drop(thing));
         }
         self.have_closed(generation, move || drop(thing));
     }
@@ -175,7 +196,7 @@ impl Branch {
                 fsstack_sync::thread::Builder::new().name("branch-close".into()).stack_size(128 << 10);
             let started = thread::start(closer, move || {
                 while let Some(close) = health.closers.next(generation) {
-                    close();
+                    closing_here(close);
                 }
             });
             let Err(error) = started else { continue };

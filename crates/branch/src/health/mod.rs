@@ -12,7 +12,7 @@
 //! - **down**: the probe failed. Only probes call the branch.
 
 mod clock;
-mod closers;
+pub(crate) mod closers;
 pub mod free;
 pub mod holder;
 pub mod inflight_limit;

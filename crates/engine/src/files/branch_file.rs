@@ -5,7 +5,7 @@
 //! that is about to be moved can be read, and not changed (`departure.rs`).
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use fsstack_branch::admin_state::OpenFileRef;
@@ -243,13 +243,13 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`Self::placed`]; no descriptor is left.
-    pub(crate) fn source(&self) -> Result<(FdOrigin, Arc<Branch>, OwnedFd)> {
+    pub(crate) fn source(&self) -> Result<(FdOrigin, Arc<Branch>, MountedFd)> {
         let placed = self.placed()?;
         let source = placed.fd.as_fd().try_clone_to_owned().map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
             OpError::Sys(SysError::new(Call::Open, errno))
         })?;
-        Ok((placed.was(), placed.branch.branch().clone(), source))
+        Ok((placed.was(), placed.branch.branch().clone(), placed.fd.opened(source)))
     }
 
     /// The file is to leave the branch `full`: from now on it is not changed until the move is over.

@@ -196,7 +196,10 @@ impl OpenFile {
         (settings, backings): (&Settings, Arc<dyn Backings>),
         take: &mut Take<'_>,
     ) -> Result<Self, Unusable> {
-        let fd = MountedFd::root(take(row.fd.fd)?, row.fd.mount_generation());
+        let on = branch.branch().clone();
+        let mut taken =
+            |row: FdRow| take(row.fd).map(|fd| MountedFd::handed_over(fd, row.mount_generation(), &on));
+        let fd = taken(row.fd)?;
         let file = Self::opened(branch, fd, row.access, backings);
         {
             let mut io_mode = file.io_mode.lock();
@@ -216,7 +219,7 @@ impl OpenFile {
         {
             let mut owners = file.lock_owners.lock();
             for owner in &row.lock_owners {
-                let lock = LockOwner::of(take(owner.fd.fd)?, owner.fd.mount_generation(), &owner.by);
+                let lock = LockOwner::of(taken(owner.fd)?, &owner.by);
                 owners.insert(owner.owner, lock);
             }
         }

@@ -1,9 +1,10 @@
 //! Owners of locks on the branch's file, and their descriptors there.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, OFlags};
 use smallvec::SmallVec;
@@ -13,9 +14,7 @@ use super::OpenFile;
 /// Owners of locks on the branch's file.
 #[derive(Debug)]
 pub(crate) struct LockOwner {
-    fd: Arc<OwnedFd>,
-    /// Mount of the branch that it was opened on.
-    mount_generation: u32,
+    fd: Arc<MountedFd>,
     /// The handles that it asked by.
     by: SmallVec<[Handle; 1]>,
 }
@@ -25,7 +24,7 @@ impl OpenFile {
     pub(crate) fn unlock_owner(&self, owner: u64) {
         let gone = self.lock_owners.lock().remove(&owner);
         if let Some(gone) = gone {
-            self.branch().dispose_now(gone.mount_generation, gone.fd);
+            self.branch().dispose_now(gone.fd.mount_generation, gone.fd);
         }
     }
 
@@ -39,17 +38,17 @@ impl OpenFile {
             .map(|(_, owner)| owner)
             .collect();
         for owner in gone {
-            self.branch().dispose_now(owner.mount_generation, owner.fd);
+            self.branch().dispose_now(owner.fd.mount_generation, owner.fd);
         }
     }
 
     /// Whether `fd` still is the descriptor of the locks of `owner`. If not, a lock that was taken by it is not the owner's.
-    pub(crate) fn is_lock_fd(&self, owner: u64, fd: &Arc<OwnedFd>) -> bool {
+    pub(crate) fn is_lock_fd(&self, owner: u64, fd: &Arc<MountedFd>) -> bool {
         self.lock_owners.lock().get(&owner).is_some_and(|known| Arc::ptr_eq(&known.fd, fd))
     }
 
     /// Descriptor for locks of `owner`. None: only to query others' locks.
-    pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<OwnedFd>> {
+    pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<MountedFd>> {
         if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
             known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
             return Ok(known.fd.clone());
@@ -66,11 +65,10 @@ impl OpenFile {
             Errno::AGAIN => Err(error),
             _ => reopen(OFlags::RDONLY),
         };
-        let fd = Arc::new(reopen(OFlags::RDWR).or_else(read_only)?);
+        let fd = Arc::new(placed.fd.opened(reopen(OFlags::RDWR).or_else(read_only)?));
         let Some(handle) = handle else { return Ok(fd) };
-        let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);
-        let owner =
-            owners.entry(owner).or_insert_with(|| LockOwner { fd, mount_generation, by: SmallVec::new() });
+        let mut owners = self.lock_owners.lock();
+        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new() });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);
         }
@@ -81,12 +79,12 @@ impl OpenFile {
 impl LockOwner {
     /// Its descriptor, the mount that it was opened on, and the handles that it asked by.
     pub(crate) fn parts(&self) -> (BorrowedFd<'_>, u32, Vec<u64>) {
-        (self.fd.as_fd(), self.mount_generation, self.by.iter().map(|handle| handle.0).collect())
+        (self.fd.as_fd(), self.fd.mount_generation, self.by.iter().map(|handle| handle.0).collect())
     }
 
     /// The owner of the locks of `fd`, handed over by another program.
-    pub(crate) fn of(fd: OwnedFd, mount_generation: u32, by: &[u64]) -> Self {
-        Self { fd: Arc::new(fd), mount_generation, by: by.iter().copied().map(Handle).collect() }
+    pub(crate) fn of(fd: MountedFd, by: &[u64]) -> Self {
+        Self { fd: Arc::new(fd), by: by.iter().copied().map(Handle).collect() }
     }
 
     /// `handle` is closed: whether it was the last one.

@@ -7,12 +7,13 @@
 //!
 //! Reads by passthrough do not come here: the kernel heeds O_NOATIME there, and of `noatime` the branch's own.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_branch::metrics::BranchCounter;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
 use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use fsstack_sync::ranked::{NOATIME, Ranked};
@@ -50,7 +51,7 @@ struct NoatimeDescriptors {
 struct NoatimeDescriptor {
     /// Place of the first descriptor when this was opened.
     on: (BranchIx, u32),
-    fd: Arc<OwnedFd>,
+    fd: Arc<MountedFd>,
 }
 
 impl NoatimeState {
@@ -143,7 +144,7 @@ impl OpenFile {
         placed.branch.ask(|| call(noatime_fd.as_ref().map_or(placed.fd.as_fd(), |fd| fd.as_fd())))
     }
 
-    fn noatime_fd(&self, placed: &BranchFile) -> Option<Arc<OwnedFd>> {
+    fn noatime_fd(&self, placed: &BranchFile) -> Option<Arc<MountedFd>> {
         let on = (placed.branch.ix, placed.fd.mount_generation);
         let known = |state: &NoatimeDescriptors| {
             state
@@ -155,7 +156,8 @@ impl OpenFile {
         let found = known(&self.noatime.state.lock());
         found.or_else(|| {
             let how = Access::Read.flags() | OFlags::NOATIME;
-            let fd = Arc::new(placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how)).ok()?);
+            let fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how)).ok()?;
+            let fd = Arc::new(placed.fd.opened(fd));
             let old = self.noatime.state.lock().noatime_fd.replace(NoatimeDescriptor { on, fd: fd.clone() });
             if let Some(old) = old {
                 placed.branch.dispose(old.on.1, old); // (not under the lock)

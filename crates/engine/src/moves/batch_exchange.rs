@@ -3,7 +3,7 @@
 //! Files with one name and files with several share one record. Once all new names are on disk, one replacement of the record on
 //! each branch says of all files with several names that the new copies are the files (`naming.rs`), and only then old names go.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -35,7 +35,7 @@ pub(super) struct Source<'a> {
     pub(super) order: &'a OrderedMove,
     pub(super) was: FdOrigin,
     pub(super) from: Arc<Branch>,
-    pub(super) fd: OwnedFd,
+    pub(super) fd: MountedFd,
 }
 
 /// A file of a batch that was copied.
