@@ -180,6 +180,54 @@ fn stuck_requests_are_answered_though_no_thread_can_start_by_the_ring() {
     stuck_requests_are_answered_though_no_thread_can_start("transport=ring");
 }
 
+/// More requests are stuck in a branch than were once answered where no thread can be started.
+fn many_stuck_requests_are_answered_though_no_thread_can_start(transport: &str) {
+    const READERS: usize = 16;
+    let builder = lab::pool().tmp_branch("b").served_branch("a").option(transport);
+    let builder = builder.option("create=ff").option("write-path=stacked").option("branch-timeout=10");
+    let group = lab::PidsGroup::new(&format!("many-{}", transport.replace('=', "-"))).unwrap();
+    let pool = filled(builder);
+    let files: Vec<_> = (0..READERS).map(|n| File::open(pool.at(format!("on-a/{n}"))).unwrap()).collect();
+    let daemon = pool.daemon();
+    group.enter(daemon.pid).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let (tell, answers) = std::sync::mpsc::channel();
+    for file in files {
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            let read = file.read_at(&mut [0; 8], 0).map_err(|error| error.raw_os_error());
+            // The test may have ended.
+            let _heard = tell.send(read);
+        });
+    }
+    let stuck = || waiting(daemon).iter().filter(|at| at.contains("request_wait_answer")).count();
+    until("all requests are inside", || READERS <= stuck());
+    group.bound(0).unwrap();
+    let answered: Vec<_> = (0..READERS)
+        .map(|_| answers.recv_timeout(Duration::from_secs(60)))
+        .take_while(Result::is_ok)
+        .collect();
+    let waiting = waiting(daemon);
+    group.unbound().unwrap();
+    drop(frozen);
+    assert_eq!(answered.len(), READERS, "the others wait: {waiting:#?}");
+    assert!(answered.iter().all(|read| *read == Ok(Err(Some(5)))), "{answered:?}");
+    until("the branch answers again", || fs::read(pool.at("on-a/20")).is_ok());
+    assert_eq!(pool.read("on-b/2"), b"on-b/2");
+}
+
+#[test]
+fn many_stuck_requests_are_answered_though_no_thread_can_start_by_the_device() {
+    needs!(mounting(), pids_groups(), program("mergerfs"));
+    many_stuck_requests_are_answered_though_no_thread_can_start("transport=dev");
+}
+
+#[test]
+fn many_stuck_requests_are_answered_though_no_thread_can_start_by_the_ring() {
+    needs!(mounting(), pids_groups(), program("mergerfs"), rings());
+    many_stuck_requests_are_answered_though_no_thread_can_start("transport=ring");
+}
+
 /// Queued closes do not keep the daemon from ending.
 #[test]
 fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {

@@ -210,6 +210,12 @@ impl Pool {
         self.branches.iter().all(|branch| branch.kind.is_local())
     }
 
+    /// Number of calls that may be inside branches at once and not return.
+    pub fn most_hanging(&self) -> usize {
+        let remote = self.branches.iter().filter(|branch| branch.is_remote()).count();
+        remote.saturating_mul(self.settings.branch_inflight)
+    }
+
     /// Directories have one copy, and no NFS client knows one by the number of a copy on another branch.
     pub(crate) fn is_one_plain_branch(&self) -> bool {
         self.branches.len() == 1 && !self.settings.nfs_export

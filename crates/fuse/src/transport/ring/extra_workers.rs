@@ -63,6 +63,7 @@ impl RingShared {
             self.ordered.1.wait_while(&mut ordered, |ordered| !*ordered);
             *ordered = false;
             drop(ordered);
+            self.start_spares();
             let (mut supply, mut pause) = (Supply::Waits, LOOK_PAUSE);
             while supply != Supply::Enough {
                 if self.ending.is_gone() {

@@ -1,7 +1,8 @@
 //! Spare threads for entries of threads that are stuck.
 //!
 //! An entry belongs to a thread and its ring, so to answer the request of a stuck thread takes another thread. Where none
-//! can be started (`TasksMax=`, `pids.max`), one that was started in time does it: a few wait here from the start.
+//! can be started (`TasksMax=`, `pids.max`), one that was started in time does it: as many wait here as requests may be stuck at
+//! once, which is the number of calls that remote branches admit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use parking_lot::{Condvar, Mutex};
 use super::{FirstEntry, RingShared};
 use crate::transport::workers::WorkerGuard;
 
-/// Spare threads that a transport has whose requests may hang.
-const SPARES: usize = 4;
+/// Most spare threads that a transport has.
+const MOST_SPARES: usize = 64;
 
 /// The spare threads of a transport.
 #[derive(Debug, Default)]
@@ -55,12 +56,13 @@ impl RingShared {
         }
     }
 
-    /// Starts the spare threads that are missing, as far as threads can be started.
+    /// Starts the spare threads that are missing, as far as threads can be started: for a branch that was added, too.
     pub(super) fn start_spares(self: &Arc<Self>) {
-        while self.adapter.may_hang() && !self.ending.is_gone() {
+        let wanted = self.adapter.most_hanging().min(MOST_SPARES);
+        while !self.ending.is_gone() {
             {
                 let mut state = self.spares.state.lock();
-                if SPARES <= state.waiting {
+                if wanted <= state.waiting {
                     return;
                 }
                 state.waiting += 1;
