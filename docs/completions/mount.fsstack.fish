@@ -24,7 +24,7 @@ transport=\t'How requests come from the kernel: over io_uring ("ring" sets the k
 door-scheduling=\t'How the worker threads are scheduled: "idle" keeps callers on their CPU if the daemon has its own scheduling group; "auto" detects one (cpu cgroup or session).'
 max-threads=\t'Maximum worker threads. One or two a CPU start with the daemon, more while all are inside a branch. The io_uring transport always needs one for each possible CPU.'
 max-write=\t'Largest request, from 4K to 64M; the kernel may lower it.'
-statfs=\t'Whether free space counts every branch, or only branches that take new files; mergerfs\'s "base" is "all", its "full" (only branches that hold the path) is refused.'
+statfs=\t'Whether free space counts every branch, those that are not NC, those that are neither NC nor RO, or these above their floors; mergerfs\'s "base" is "all", its "full" (only branches that hold the path) is refused.'
 locks=\t'Whether flock and POSIX locks hold within this mount only, or are also taken on the branch, visible to other users of it.'
 xattr=\t'Whether files have extended attributes; "off" saves a request at each first write and two a file in ls -l, and shows an object with an ACL with a mode that grants no more.'
 nfs-export\t'Let an NFS server export the pool: file handles stay valid over restarts of server and pool.'

@@ -31,13 +31,24 @@ fn two_file_systems_add_up() {
     assert_eq!(bytes(&pool).0 >> 20, sizes.iter().sum::<u64>() >> 20);
 }
 
+/// The same as in mergerfs, with its `statfs_ignore` as none, nc and ro.
 #[test]
-fn space_of_read_only_branches_is_not_available() {
-    assert_eq!(bytes(&TestBed::with(&[ReadOnly], settings())).1, 0);
-    assert!(bytes(&TestBed::with(&[NoCreate], settings())).1 > 0);
-    // One file system, through a writable and a read-only branch, in either order.
+fn modes_whose_space_is_available() {
+    let available = |statfs, mode| {
+        bytes(&TestBed::with(&[mode], Settings { statfs, floor: Floor::Bytes(u64::MAX), ..settings() })).1
+    };
+    for (statfs, counted) in [
+        (StatfsMode::All, [true, true, true]),
+        (StatfsMode::IgnoreNc, [true, false, true]),
+        (StatfsMode::IgnoreRo, [true, false, false]),
+    ] {
+        let found = [ReadWrite, NoCreate, ReadOnly].map(|mode| 0 < available(statfs, mode));
+        assert_eq!(found, counted, "{statfs}");
+    }
+    // One file system, through two branches, in either order.
     for modes in [[ReadOnly, ReadWrite], [ReadWrite, ReadOnly]] {
-        assert!(bytes(&TestBed::with(&modes, settings())).1 > 0, "{modes:?}");
+        let pool = TestBed::with(&modes, Settings { statfs: StatfsMode::IgnoreRo, ..settings() });
+        assert!(bytes(&pool).1 > 0, "{modes:?}");
     }
 }
 

@@ -90,7 +90,7 @@ fn bad_values_say_what_would_be_right() {
             mount.fsstack: require: needs a value: require=same|directory|mountpoint
             mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
             mount.fsstack: passthrough.io=ro: not one of off, rw
-            mount.fsstack: statfs=full: not one of all, as-placed, base
+            mount.fsstack: statfs=full: not one of all, ignore-nc, ignore-ro, as-placed, base
             mount.fsstack: config=rel.toml: not an absolute path
             mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
             mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P

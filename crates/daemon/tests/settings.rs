@@ -317,7 +317,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
     check(
         &test_bed,
         "statfs=base,statfs-ignore=nc,threads=0,read-thread-count=-2",
-        expect!["statfs: AsPlaced,"],
+        expect!["statfs: IgnoreNc,"],
     );
 }
 

@@ -36,10 +36,14 @@ pub enum PageCache {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum StatfsMode {
-    /// All free space on writable branches.
+    /// All free space.
     #[default]
     #[strum(to_string = "all", serialize = "base")]
     All,
+    /// Free space of branches that are not NC.
+    IgnoreNc,
+    /// Free space of branches that are neither NC nor RO.
+    IgnoreRo,
     /// Only free space above the floors of branches that take new files.
     AsPlaced,
 }
@@ -189,7 +193,7 @@ mod tests {
     fn each_word_is_read_and_printed() {
         check::<WritePath>(&["auto", "passthrough", "stacked"]);
         check::<PageCache>(&["off", "on", "writeback"]);
-        check::<StatfsMode>(&["all", "as-placed"]);
+        check::<StatfsMode>(&["all", "ignore-nc", "ignore-ro", "as-placed"]);
         check::<Locks>(&["local", "branch"]);
         check::<Verify>(&["size", "checksum"]);
         check::<Degraded>(&["strict", "read", "catalogue"]);

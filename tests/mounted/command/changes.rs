@@ -136,7 +136,7 @@ fn mount_with_remount_changes_options_and_flags() {
     let key = |key: &str| output_of(&["get", &at(&pool), key]);
     assert_eq!(
         ["statfs", "page-cache", "write-path"].map(key),
-        ["as-placed\n", "on\n", "stacked\n"].map(str::to_owned)
+        ["ignore-nc\n", "on\n", "stacked\n"].map(str::to_owned)
     );
     assert!(by_words.stderr.contains("fuse-msg-size=128K: max-write stays"), "{}", by_words.stderr);
     assert_eq!(remount("cache.files=off,passthrough.io=rw").code, 0);

@@ -211,8 +211,12 @@ impl Served {
             "moveonenospc" if !engine.relocate => "false".to_owned(),
             "moveonenospc" => engine.relocation.policy.to_string(),
             "statfs" => "base".to_owned(),
-            "statfs_ignore" if engine.statfs == StatfsMode::All => "none".to_owned(),
-            "statfs_ignore" => "nc".to_owned(),
+            "statfs_ignore" => match engine.statfs {
+                StatfsMode::All => "none",
+                StatfsMode::IgnoreNc => "nc",
+                StatfsMode::IgnoreRo | StatfsMode::AsPlaced => "ro",
+            }
+            .to_owned(),
             _ => {
                 let row = options::find(key)?;
                 match row.effect {
@@ -263,7 +267,8 @@ impl Served {
             }
             ("statfs", "base") => return Ok(()),
             ("statfs_ignore", "none") => ("statfs", "all"),
-            ("statfs_ignore", "ro" | "nc") => ("statfs", "as-placed"),
+            ("statfs_ignore", "nc") => ("statfs", "ignore-nc"),
+            ("statfs_ignore", "ro") => ("statfs", "ignore-ro"),
             ("statfs" | "statfs_ignore" | "cache.files", _) => {
                 return Err(Refused::new(Errno::INVAL, "no such value here"));
             }

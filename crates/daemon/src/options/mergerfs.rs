@@ -82,9 +82,10 @@ pub(super) const MEANT: &[Row] = &[
         &["statfs-ignore"],
         Takes::Choice(&["none", "ro", "nc"]),
         "none",
-        "\"ro\" and \"nc\" are statfs=as-placed.",
-        |raw, typed| {
-            if typed.raw() == "none" { Ok(()) } else { raw.take_as("statfs", "as-placed", typed) }
+        "\"ro\" is statfs=ignore-ro, \"nc\" is statfs=ignore-nc.",
+        |raw, typed| match typed.text()? {
+            "none" => Ok(()),
+            ignored => raw.take_as("statfs", &format!("ignore-{ignored}"), typed),
         },
     ),
     option(&["debug"], Takes::Switch, "false", "log-level=debug.", |raw, typed| {

@@ -278,9 +278,9 @@ pub(super) const DATA: &[Row] = &[
 pub(super) const VIEW: &[Row] = &[
     option(
         &["statfs"],
-        Takes::Choice(&["all", "as-placed", "base"]),
+        Takes::Choice(&["all", "ignore-nc", "ignore-ro", "as-placed", "base"]),
         "all",
-        "Whether free space counts every branch, or only branches that take new files; mergerfs's \"base\" is \"all\", its \"full\" (only branches that hold the path) is refused.",
+        "Whether free space counts every branch, those that are not NC, those that are neither NC nor RO, or these above their floors; mergerfs's \"base\" is \"all\", its \"full\" (only branches that hold the path) is refused.",
         |raw, typed| typed.read(&mut raw.options.engine.statfs),
     )
     .live(|now| now.engine.statfs.to_string()),

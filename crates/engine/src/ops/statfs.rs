@@ -28,12 +28,16 @@ impl Union {
             };
             sum.block_size = sum.block_size.max(u32::try_from(fs.frag_size).unwrap_or(4096));
             sum.name_max = sum.name_max.min(u32::try_from(fs.name_max).unwrap_or(255));
-            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
-            let usable = match pool.settings.statfs {
-                StatfsMode::All if branch.mode() == BranchMode::ReadOnly || fs.read_only => 0,
-                StatfsMode::All => space.available,
-                StatfsMode::AsPlaced if branch.mode() != BranchMode::ReadWrite || fs.read_only => 0,
-                StatfsMode::AsPlaced => space.available.saturating_sub(floor),
+            let reserve = match pool.settings.statfs {
+                StatfsMode::AsPlaced => branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total),
+                StatfsMode::All | StatfsMode::IgnoreNc | StatfsMode::IgnoreRo => 0,
+            };
+            let usable = match (pool.settings.statfs, branch.mode()) {
+                // Nobody can use it, whatever the branch's mode.
+                _ if fs.read_only => 0,
+                (StatfsMode::All, _) | (_, BranchMode::ReadWrite) => space.available.saturating_sub(reserve),
+                (StatfsMode::IgnoreNc, BranchMode::ReadOnly) => space.available,
+                (StatfsMode::IgnoreNc | StatfsMode::IgnoreRo | StatfsMode::AsPlaced, _) => 0,
             };
             match seen.iter().position(|dev| *dev == branch.dev()) {
                 None => {
