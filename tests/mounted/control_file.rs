@@ -102,6 +102,18 @@ print(no(os.setxattr, F, K + 'minfreespace', b'1G', os.XATTR_CREATE), get('minfr
     assert!(super::command::output_of(&["get", &at, "create"]).contains("mfs"));
 }
 
+/// A list that a script writes back has to keep floors.
+#[test]
+fn branches_are_told_with_their_floors() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mode("RW,1G").tmp_branch("b").mode("NC").mount();
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path().display().to_string());
+    let told = python(pool.path(), &client("print(get('branches')); print(get('srcmounts'))"));
+    assert_eq!(told, format!("{a}=RW,1G:{b}=NC\n{a}:{b}"));
+    let told = "put('statfs_ignore', 'nc'); print(get('statfs_ignore')); put('statfs_ignore', 'ro'); print(get('statfs_ignore'))";
+    assert_eq!(python(pool.path(), &client(told)), "nc\nro");
+}
+
 #[test]
 fn branches_are_added_and_removed() {
     needs!(mounting());

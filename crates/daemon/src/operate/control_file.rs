@@ -233,6 +233,9 @@ impl Served {
             let mut shown = branch.path.as_os_str().as_bytes().to_vec();
             if with_modes {
                 shown.extend(format!("={}", branch.given_mode().name()).into_bytes());
+                if let Some(floor) = branch.floor() {
+                    shown.extend(format!(",{floor}").into_bytes());
+                }
             }
             shown
         };
