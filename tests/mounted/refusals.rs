@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, Pool, daemon, mounts, needs};
 
@@ -163,6 +164,23 @@ fn a_branch_that_is_no_mount_where_one_is_required() {
     let (code, said) = refused(&a, pool.path(), "require=mountpoint");
     assert_eq!(code, 32);
     assert!(said.contains("mount point"), "{said}");
+}
+
+/// A directory of a mounted disk, as mergerfs's users have them, is no mount point.
+#[test]
+fn mergerfss_test_for_mounted_branches() {
+    needs!(mounting(), loops(), not_on_gluster("its branches are mounts"));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").unmounted();
+    let below = pool.branch("a").path().join("pool");
+    fs::create_dir(&below).unwrap();
+    let both = "branches-mount-timeout=600,branches-mount-timeout-fail=true";
+    let _mount = Entry::mount(pool.path()).unwrap();
+    command(daemon::helper().unwrap()).arg(&below).arg(pool.path()).args(["-o", both]).run().unwrap();
+    sh("/", &format!("umount {}", pool.path().display()));
+    let (_, b) = paths(&pool);
+    let (code, said) = refused(&b, pool.path(), "branches-mount-timeout-fail=true");
+    assert_eq!(code, 32);
+    assert!(said.contains("on the file system of the mount point"), "{said}");
 }
 
 /// Checks what docs/limits.md says; a branch by itself can be an upper directory.

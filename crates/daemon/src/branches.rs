@@ -11,6 +11,7 @@ use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys as sys;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Demand {
     pub(crate) require: Require,
     pub(crate) remembered: Remembered,
-    pub(crate) wait_for_mounts: bool,
+    pub(crate) elsewhere: Elsewhere,
     pub(crate) timeout: Duration,
+}
+
+/// Test of mergerfs whether a branch is mounted: it is on another file system than the mount point. Subdirectories of mounts pass it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Elsewhere {
+    /// Device of the mount point, with branches-mount-timeout.
+    pub(crate) waits: Option<u64>,
+    /// Device of the mount point, with branches-mount-timeout-fail.
+    pub(crate) refuses: Option<u64>,
+}
+
+/// Returns the device of the file system at `path`, if it answers.
+pub(crate) fn device_at(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|found| found.dev())
 }
 
 impl Demand {
@@ -62,6 +77,12 @@ pub(crate) fn find(
                 {
                     problems.mount(format!("branch {}: not a mount point, {why}", Printable::path(&path)));
                 }
+                if demand.elsewhere.refuses == Some(id.device) {
+                    problems.mount(format!(
+                        "branch {}: on the file system of the mount point, which branches-mount-timeout-fail refuses; mount its disk first",
+                        Printable::path(&path)
+                    ));
+                }
                 let branch = Branch { spec: spec.at(path), id };
                 branches.push((spec.path, branch));
             }
@@ -75,9 +96,12 @@ pub(crate) fn find(
 /// Returns when all branches meet the requirements, or after the timeout.
 fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
     let started = Instant::now();
-    let must_be_mounted = |path: &Path| demand.wait_for_mounts || demand.mount_point(path).is_some();
+    let is_mounted = |path: &Path| demand.mount_point(path).is_none() || world.is_mount_point(path);
     let is_ready = |path: &Path| {
-        look(path).is_ok_and(|(path, _)| !must_be_mounted(&path) || world.is_mount_point(&path))
+        look(path).is_ok_and(|(path, id)| {
+            let device = Some(id.device);
+            device != demand.elsewhere.waits && device != demand.elsewhere.refuses && is_mounted(&path)
+        })
     };
     let all_ready = || {
         specs.iter().all(|spec| {

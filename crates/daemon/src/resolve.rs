@@ -1,6 +1,6 @@
 //! Resolves typed options into settings; reports every conflict, not only the first.
 
-use crate::branches::{self, Demand};
+use crate::branches::{self, Demand, Elsewhere};
 use crate::cli::Invocation;
 use crate::gather::{gather, gather_config};
 use crate::log::LogTarget;
@@ -459,7 +459,12 @@ fn branches(
     let timeout = if problems.is_empty() { raw.options.branches_timeout } else { Duration::ZERO };
     let remembered = Remembered::in_dir(raw.options.engine.state_dir.as_deref());
     let require = raw.options.require;
-    let demand = Demand { require, remembered, wait_for_mounts: raw.wait_for_mounts, timeout };
+    let device = mount_point.and_then(branches::device_at);
+    let elsewhere = Elsewhere {
+        waits: device.filter(|_| raw.waits_elsewhere),
+        refuses: device.filter(|_| raw.must_be_elsewhere),
+    };
+    let demand = Demand { require, remembered, elsewhere, timeout };
     let branches = branches::find(&specs, &demand, world, problems);
     if let Some(mount_point) = mount_point {
         branches::refuse_around(mount_point, &branches, problems);

@@ -6,7 +6,7 @@
 
 use super::Served;
 use super::rules::left_without;
-use crate::branches::{self, Demand};
+use crate::branches::{self, Demand, Elsewhere};
 use crate::keeper;
 use crate::pattern;
 use crate::problem::Problems;
@@ -90,7 +90,8 @@ impl Served {
             (options.require, Remembered::in_dir(options.engine.state_dir.as_deref()))
         };
         let timeout = Duration::ZERO;
-        let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, timeout };
+        let demand =
+            Demand { require, remembered: remembered.clone(), elsewhere: Elsewhere::default(), timeout };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
         // The settings are not locked during a request to a file system, which may hang.

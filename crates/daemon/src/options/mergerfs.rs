@@ -61,10 +61,10 @@ pub(super) const MEANT: &[Row] = &[
         &["branches-mount-timeout"],
         Takes::Value("SECONDS"),
         "0",
-        "branches-timeout that also waits for branches to be mount points. After it, missing branches are refused; for branches that are no mount points require= decides.",
+        "branches-timeout that also waits for branches to be on another file system than the mount point. After it, missing branches are refused.",
         |raw, typed| {
             raw.take_as("branches-timeout", typed.text()?, typed)?;
-            raw.wait_for_mounts = true;
+            raw.waits_elsewhere = true;
             Ok(())
         },
     ),
@@ -72,11 +72,8 @@ pub(super) const MEANT: &[Row] = &[
         &["branches-mount-timeout-fail"],
         BOOLEAN,
         "false",
-        "\"true\" is require=mountpoint.",
-        |raw, typed| {
-            let require = if typed.switch()? { "mountpoint" } else { "same" };
-            raw.take_as("require", require, typed)
-        },
+        "\"true\" refuses branches that are on the mount point's file system after that time.",
+        |raw, typed| typed.by_switch(&mut raw.must_be_elsewhere),
     ),
     option(
         &["statfs-ignore"],
