@@ -23,9 +23,6 @@ use std::path::Path;
 /// Options in the mount table that kernel and daemon negotiate.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
 
-/// Flags of the mount that the daemon acts on.
-const OF_THE_DAEMON_TOO: [&str; 3] = ["sync", "async", "dirsync"];
-
 /// True if a remount is requested.
 pub(crate) fn is_asked_for(typed: &Invocation) -> bool {
     let mut problems = Problems::default();
@@ -55,23 +52,36 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, 
     if !problems.is_empty() {
         return Err(problems);
     }
-    let request = SettingsRequest { changes: assignments, remount: true, ..SettingsRequest::default() };
-    if !typed.fake {
-        match Client::new(registry::socket_of(registry, &id)).change(&request) {
-            Ok(changed) => notices = changed.notes,
-            Err(error) => problems.mount(error.to_string()),
+    if typed.fake {
+        return Ok(notices);
+    }
+    let client = Client::new(registry::socket_of(registry, &id));
+    let mut request =
+        SettingsRequest { changes: assignments, remount: true, dry_run: true, ..SettingsRequest::default() };
+    // The daemon checks first and changes last: the kernel may refuse the flags, `ro` while a file is open for writing.
+    let mut change = |dry_run| {
+        request.dry_run = dry_run;
+        client.change(&request).map_err(|error| error.to_string())
+    };
+    let changed = change(true).and_then(|_| {
+        // Read now: the daemon has listed its branches anew.
+        let pool = registry::read(registry).into_iter().find(|pool| pool.id == id);
+        let branches = pool.map(|pool| pool.branches).unwrap_or_default();
+        let kept = set_flags(&target, &raw, &branches, world)
+            .map_err(|why| format!("remount of {shown}: {why}; nothing is changed"))?;
+        Ok((change(false)?.notes, kept))
+    });
+    match changed {
+        Ok((notes, kept)) => {
+            notices.extend(notes);
+            notices.extend(kept);
+            Ok(notices)
         }
-        if problems.is_empty() {
-            // Read now: the daemon has listed its branches anew.
-            let pool = registry::read(registry).into_iter().find(|pool| pool.id == id);
-            let branches = pool.map(|pool| pool.branches).unwrap_or_default();
-            match set_flags(&target, &raw, &branches, world) {
-                Ok(kept) => notices.extend(kept),
-                Err(why) => problems.mount(format!("remount of {shown}: {why}")),
-            }
+        Err(why) => {
+            problems.mount(why);
+            Err(problems)
         }
     }
-    if problems.is_empty() { Ok(notices) } else { Err(problems) }
 }
 
 /// Parses the options: those for the daemon, and all of them for the flags.
@@ -80,7 +90,13 @@ fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignm
     words.retain(|(name, _)| !OF_THE_KERNEL.contains(&name.as_str()));
     let raw = gather_words(&words, typed.sloppy, problems);
     check_together(raw.clone(), problems);
-    words.retain(|(name, _)| options::is_of_the_pool(name) || OF_THE_DAEMON_TOO.contains(&name.as_str()));
+    words.retain(|(name, _)| options::is_of_the_pool(name));
+    // Flags that the daemon acts on, from the config file too.
+    let mut flag = |name: &str| words.push((name.to_owned(), None));
+    flag(if raw.flags.synchronous { "sync" } else { "async" });
+    if raw.flags.synchronous_directories {
+        flag("dirsync");
+    }
     let assignments = words.into_iter().map(|(key, value)| Assignment {
         key,
         value: value.map(|value| value.to_string_lossy().into_owned()),

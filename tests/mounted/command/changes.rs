@@ -181,6 +181,55 @@ fn a_remount_is_synchronous_and_refuses_contradictions_as_a_mount() {
     }
 }
 
+/// The kernel is the one that refuses.
+#[test]
+fn a_remount_that_the_kernel_refuses_changes_no_option() {
+    needs!(mounting());
+    let pool = pool();
+    let written = fs::File::create(pool.at("file")).unwrap();
+    let refused = remount(&pool, "ro,create=mfs");
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.contains("nothing is changed"), "{}", refused.stderr);
+    assert_eq!(output_of(&["get", &at(&pool), "create"]), "ff\n");
+    drop(written);
+}
+
+#[test]
+fn a_remount_keeps_the_sync_of_the_config_file() {
+    needs!(mounting());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pool.toml");
+    fs::write(&file, "sync = true\n").unwrap();
+    let config = format!("config={}", file.display());
+    let pool = lab::pool().tmp_branch("a").option(&config).mount();
+    let done = remount(&pool, &format!("{config},attr-timeout=3"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    pool.write("file", b"x");
+    let _open = fs::File::options().append(true).open(pool.at("file")).unwrap();
+    let why = crate::script::sh(pool.path(), "getfattr --only-values -n user.fsstack.why file");
+    assert!(why.contains("synchronous"), "{why}");
+}
+
+/// In whatever order a line of fstab has them.
+#[test]
+fn mergerfss_two_options_of_the_cache_count_together_at_a_remount() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("page-cache=on").mount();
+    let page_cache = || output_of(&["get", &at(&pool), "page-cache"]);
+    for options in ["cache.files=off,cache.writeback=false", "cache.writeback=false,cache.files=off"] {
+        assert_eq!(remount(&pool, "cache.writeback=false,cache.files=full").code, 0);
+        assert_eq!(page_cache(), "on\n");
+        assert_eq!(remount(&pool, options).code, 0);
+        assert_eq!(page_cache(), "off\n", "{options}");
+    }
+    let pool = lab::pool().tmp_branch("a").option("page-cache=writeback").mount();
+    for options in ["cache.files=full,cache.writeback=false", "cache.writeback=false,cache.files=full"] {
+        let refused = remount(&pool, options);
+        assert_ne!(refused.code, 0, "{options}");
+        assert!(refused.stderr.contains("negotiated at the mount"), "{options}: {}", refused.stderr);
+    }
+}
+
 /// By mergerfs's words for what is settled at the mount.
 #[test]
 fn a_remount_does_not_pass_over_a_cache_that_cannot_change() {
