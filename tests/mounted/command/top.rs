@@ -49,6 +49,24 @@ fn the_figures_of_a_second_as_json() {
     assert_eq!(processes[0]["pid"], pool.daemon().pid);
 }
 
+/// The number of the daemon is that of another process there, or of none.
+#[test]
+fn another_pid_namespace_shows_no_stranger_as_the_daemon() {
+    needs!(mounting(), root(), program("unshare"));
+    let pool = pool();
+    // A process of the new namespace has the daemon's number.
+    let script = format!(
+        "echo {} > /proc/sys/kernel/ns_last_pid; sleep 20 & {} top {} --json; kill $!",
+        pool.daemon().pid - 1,
+        binary().display(),
+        at(&pool)
+    );
+    let unshare = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c"];
+    let ended = command("unshare").args(unshare).arg(&script).output().unwrap();
+    let moment = checked("top", &ended.stdout);
+    assert_eq!(moment["processes"], Value::Array(Vec::new()), "{moment:#}");
+}
+
 #[test]
 fn the_pools_daemon_is_listed_first_then_those_of_its_branches() {
     needs!(mounting());

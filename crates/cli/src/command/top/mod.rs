@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(word: &str, style: Style) -> Result<(), Failed> {
     let pool = pool::find(word)?;
-    let mut watch = Watch::new(pool.client(), pool.entry.pid);
+    let mut watch = Watch::new(pool.client(), pool.entry.is_visible().then_some(pool.entry.pid));
     match style {
         Style::Json => {
             watch.look()?;
@@ -74,7 +74,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(client: Client, daemon: u32) -> Self {
+    fn new(client: Client, daemon: Option<u32>) -> Self {
         Self { client, disks: Disks::default(), processes: Processes::of(daemon) }
     }
 

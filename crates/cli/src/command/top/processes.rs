@@ -25,7 +25,8 @@ const SEARCH_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Processes {
-    daemon: u32,
+    /// `None` in another PID namespace, where its number is that of another process.
+    daemon: Option<u32>,
     /// Each with its role.
     known: Vec<(u32, &'static str)>,
     searched: Option<Instant>,
@@ -34,7 +35,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn of(daemon: u32) -> Self {
+    pub(super) fn of(daemon: Option<u32>) -> Self {
         Self { daemon, known: Vec::new(), searched: None, before: HashMap::new() }
     }
 
@@ -47,7 +48,7 @@ impl Processes {
         let known = self.known.clone();
         let mut loads: Vec<ProcessLoad> =
             known.into_iter().filter_map(|(pid, role)| self.load(pid, role)).collect();
-        let others = |load: &ProcessLoad| load.pid != self.daemon;
+        let others = |load: &ProcessLoad| Some(load.pid) != self.daemon;
         loads.sort_by(|a, b| {
             others(a).cmp(&others(b)).then(b.cpus.total_cmp(&a.cpus)).then(a.pid.cmp(&b.pid))
         });
@@ -85,14 +86,14 @@ fn mounts_of(branches: &[BranchStatus]) -> Vec<MountInfo> {
     branches.iter().filter_map(of).collect()
 }
 
-fn search(daemon: u32, below: &[MountInfo]) -> Vec<(u32, &'static str)> {
+fn search(daemon: Option<u32>, below: &[MountInfo]) -> Vec<(u32, &'static str)> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let served = |kind: &str| below.iter().any(|mount| mount.fs_type == kind);
     let servers: Vec<&str> =
         SERVERS.iter().filter(|(kind, _)| served(kind)).flat_map(|(_, names)| *names).copied().collect();
     let role = |pid: u32| {
-        if pid == daemon {
+        if Some(pid) == daemon {
             Some("daemon")
         } else if below.iter().any(|mount| mount.is_fuse() && is_started_for(pid, &mount.mount_point))
             && serves_fuse(pid)
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn this_process_is_found_as_the_daemon() {
         let me = std::process::id();
-        let loads = Processes::of(me).look(&[]);
+        let loads = Processes::of(Some(me)).look(&[]);
         let [load] = loads.as_slice() else { panic!("nobody serves a pool without branches: {loads:?}") };
         assert!(load.pid == me && load.role == "daemon" && load.resident_bytes > 0);
     }
