@@ -34,6 +34,7 @@ impl Operator for Parrot {
             uptime_seconds: 0,
             transport: "dev".into(),
             passthrough: false,
+            read_only: false,
             create: "ff".into(),
             write_path: "auto".into(),
             write_rules: Vec::new(),

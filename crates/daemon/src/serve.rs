@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ use crate::identity::Device;
 use crate::keeper;
 use crate::launch::LaunchError;
 use crate::log::{LogHandle, LogLevel};
-use crate::operate::{Leaving, Served, control_file};
+use crate::operate::{Drains, Leaving, Served, control_file};
 use crate::outside;
 use crate::remembered::Remembered;
 use crate::restrictions;
@@ -78,8 +79,7 @@ pub(crate) fn serve(
     let ended = opened.and_then(|attended| {
         let served = attended.served.clone();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
-            served.union.resume_drains();
-            served.union.watch_tiers();
+            served.begin_moves(Drains::BegunAgain);
             answers(settings)?;
             served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);
@@ -382,6 +382,7 @@ pub(crate) fn open_transport(
         changing: Mutex::default(),
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
+        moves_wait: AtomicBool::new(false),
     });
     if let Some(keys) = control_file {
         keys.answer_for(&served);

@@ -94,6 +94,36 @@ fn a_drain_that_the_next_mount_refuses_to_resume_is_in_the_log() {
     assert!(said.contains("lack room"), "{said}");
 }
 
+/// It goes on once the pool may be written. Commands tell of it meanwhile.
+#[test]
+fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    (0..20).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    let (at, drained) = (at(&pool), branch(&pool, "a"));
+    let drains = std::thread::spawn({
+        let (at, drained) = (at.clone(), drained.clone());
+        move || run(&["branch", "drain", &at, &drained, "--rate", "1M"])
+    });
+    until("it moves", || job_of(&at)["state"] == "moving");
+    pool.kill_daemon();
+    drains.join().unwrap();
+    pool.remount_with(&["create=ff", "ro"]);
+    assert_eq!(job_of(&at), Value::Null);
+    let told = output_of(&["status", &at]);
+    assert!(told.contains("mounted read-only"), "{told}");
+    let explained = json("explain", &["explain", pool.at("19").to_str().unwrap()]);
+    assert!(explained["notes"].to_string().contains("mounted read-only"), "{explained}");
+    let placed = output_of(&["explain", &at, "create", pool.at("new").to_str().unwrap()]);
+    assert!(placed.contains("mounted read-only"), "{placed}");
+    let checked = run(&["doctor", &at]);
+    assert!(checked.stdout.contains("mounted read-only"), "{}", checked.stdout);
+    assert_eq!(remount(&pool, "rw").code, 0);
+    let job = job_of(&at);
+    assert_eq!(job["branch"], drained);
+    output_of(&["job", "cancel", &at, &job["id"].to_string()]);
+}
+
 fn job_of(at: &str) -> Value {
     serde_json::from_str(&run(&["job", "status", at, "--json"]).stdout).unwrap_or_default()
 }

@@ -64,6 +64,9 @@ fn human(status: &Status) -> String {
     let _ =
         writeln!(text, "create={create} write-path={write_path}{granted} transport={transport}{outlives}");
     for rule in &status.write_rules {
+    if status.read_only {
+        text.push_str("mounted read-only: mount -o remount,rw lets programs change it\n");
+    }
         let _ = writeln!(text, "write-path={} below {}", rule.write_path, rule.subtree);
     }
     for rule in &status.placement_rules {

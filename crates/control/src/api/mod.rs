@@ -54,6 +54,9 @@ pub struct Status {
     /// Directories with a write path of their own.
     pub write_rules: Vec<WriteRule>,
     /// Directories with a placement of their own.
+    /// The pool's mount is read-only: programs can change nothing.
+    #[serde(default)]
+    pub read_only: bool,
     #[serde(default)]
     pub placement_rules: Vec<PlacementRule>,
     /// Objects that came to lie against the placement rules since the mount, or since a balance by rules counted them.

@@ -31,6 +31,7 @@ use crate::background::take_limits;
 use crate::confine::{give_up_rights, keep_to_known_calls};
 use crate::keeper;
 use crate::log::{self, LogHandle};
+use crate::operate::Drains;
 use crate::serve::{Attended, Beginning, attend, engine_settings, open_transport};
 use crate::settings::{Branch, Settings};
 use crate::signals::hold_signals;
@@ -344,10 +345,8 @@ impl TakenOver {
         let mount_point = Printable::path(&settings.mount_point).to_string();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.start_keeping();
-            if served.union.kept().is_some() {
-                served.union.resume_drains();
-            }
-            served.union.watch_tiers();
+            let is_revived = served.union.kept().is_some();
+            served.begin_moves(if is_revived { Drains::BegunAgain } else { Drains::AtWork });
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 *served.handover.calls.lock() = keep_to_known_calls(&settings);

@@ -188,7 +188,7 @@ impl Served {
         // Fixed at the mount. The limit that it came from may be lower now: `restart=keep` leaves descriptors to the keeper.
         let change = |now: &mut EngineSettings| *now = EngineSettings { dir_fds: now.dir_fds, ..engine };
         self.union.change(change).map_err(|error| Refusal::usage(error.to_string()))?;
-        self.union.watch_tiers();
+        self.tiers_changed();
         self.adapter.set_timeouts(timeouts(&settings.options));
         if self.level.get() != settings.options.log.level {
             self.level.set(settings.options.log.level);

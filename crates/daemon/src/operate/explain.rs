@@ -12,6 +12,9 @@ use fsstack_pool::Printable;
 use fsstack_sys::{Errno, Kind};
 use std::path::Path;
 
+/// Reason for which the kernel refuses all changes of programs.
+const READ_ONLY: &str = "the pool is mounted read-only (EROFS): mount -o remount,rw lets programs change it";
+
 impl Served {
     pub(super) fn explain_path(&self, path: &[u8]) -> Result<Explained, Refusal> {
         let told = self.union.explain(path).map_err(|error| self.refused(path, error, "this"))?;
@@ -20,6 +23,9 @@ impl Served {
         let first =
             told.at.copies.first().map(|copy| shown(&pool.branch(copy.branch).path)).unwrap_or_default();
         let mut notes: Vec<String> = Vec::new();
+        if self.is_read_only() {
+            notes.push(READ_ONLY.to_owned());
+        }
         let hidden = told.at.copies.iter().filter(|copy| !copy.served);
         notes.extend(hidden.map(|copy| format!("hidden by the first: {}", shown(&copy.path))));
         notes.extend(told.at.unknown.iter().map(|branch| format!("could not be asked: {}", shown(branch))));
@@ -61,7 +67,11 @@ impl Served {
             parent: format!("/{}", Printable(&told.parent)),
             ranking: told.ranking.iter().map(ranked).collect(),
             chosen: chosen.map(|branch| Printable::path(&branch.path).to_string()),
-            verdict: verdict(&told, chosen, size),
+            verdict: if self.is_read_only() {
+                format!("nothing, as {READ_ONLY}; else {}", verdict(&told, chosen, size))
+            } else {
+                verdict(&told, chosen, size)
+            },
         })
     }
 }

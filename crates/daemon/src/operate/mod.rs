@@ -14,6 +14,7 @@ mod handles;
 mod jobs;
 mod metrics;
 mod persist;
+mod read_only;
 mod rules;
 mod status;
 mod tiers;
@@ -34,7 +35,9 @@ use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
 use fsstack_fuse::Adapter;
 use parking_lot::Mutex;
+pub(crate) use read_only::Drains;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -61,6 +64,8 @@ pub(crate) struct Served {
     pub(crate) settings: Mutex<Settings>,
     /// Branches that go when their files are closed, each with what calls that off.
     pub(crate) leaving: Leaving,
+    /// Interrupted drains and tiers wait, as the pool was read-only at its mount.
+    pub(crate) moves_wait: AtomicBool,
 }
 
 impl Operator for Served {
@@ -88,6 +93,7 @@ impl Operator for Served {
         if request.remount && changed.is_ok() {
             // The mount's flags depend on where the branches are now: a disk may be back with another device number.
             self.relist();
+            self.begin_waiting_moves();
         }
         changed
     }

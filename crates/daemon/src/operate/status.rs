@@ -32,6 +32,7 @@ impl Served {
             transport: self.transport.to_owned(),
             restart: self.restart().to_owned(),
             passthrough: self.passthrough,
+            read_only: self.is_read_only(),
             create: settings.options.engine.create.to_string(),
             write_path: settings.options.engine.write_path.to_string(),
             write_rules: settings.options.engine.rules.iter().map(rule).collect(),

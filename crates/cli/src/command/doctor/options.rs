@@ -19,6 +19,12 @@ pub(super) fn advise(status: &Status, keys: &Keys, report: &mut DoctorReport) {
             "no passthrough for this mount (kernel before 6.9, a user's mount, or page-cache=writeback): data goes through the daemon",
         ),
     }
+    if status.read_only {
+        report.warn(
+            shown,
+            "mounted read-only: programs can change nothing, and interrupted drains and tiers wait: mount -o remount,rw",
+        );
+    }
     if value("page-cache") != "off" && local {
         let text = format!(
             "page-cache={}: the branches are local disks with a cache of their own: what is read is kept in memory twice: page-cache=off",

@@ -182,6 +182,7 @@ mod tests {
         };
         Moment {
             status: Status {
+                read_only: false,
                 pool_id: None,
                 index: String::new(),
                 id: "mnt".into(),

@@ -1,0 +1,56 @@
+//! A pool that is mounted read-only: what moves files by itself waits until programs may change it.
+
+use super::Served;
+use crate::remount::held_flags;
+use std::sync::atomic::Ordering;
+
+/// Whether the drains of an earlier daemon are begun again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drains {
+    BegunAgain,
+    /// None is left: an upgrade waits for their end.
+    AtWork,
+}
+
+impl Served {
+    /// True if the pool's mount is read-only. The mount table tells: `mount -o remount` changes the flag in the kernel.
+    pub(crate) fn is_read_only(&self) -> bool {
+        let (mount_point, flags) = {
+            let settings = self.settings.lock();
+            (settings.mount_point.clone(), settings.flags)
+        };
+        let table = fsstack_sys::mounts::list().unwrap_or_default();
+        let own = table.iter().rfind(|mount| mount.mount_point == mount_point && mount.is_fuse());
+        own.map_or(flags, held_flags).read_only
+    }
+
+    /// Begins what moves files by itself, or notes that it waits.
+    pub(crate) fn begin_moves(&self, drains: Drains) {
+        if self.is_read_only() {
+            self.moves_wait.store(true, Ordering::Relaxed);
+            tracing::info!("read-only: drains that were interrupted and tiers wait until it is remounted rw");
+            return;
+        }
+        if drains == Drains::BegunAgain {
+            self.union.resume_drains();
+        }
+        self.union.watch_tiers();
+    }
+
+    /// Begins what waited, after a remount.
+    pub(super) fn begin_waiting_moves(&self) {
+        if self.moves_wait.load(Ordering::Relaxed)
+            && !self.is_read_only()
+            && self.moves_wait.swap(false, Ordering::Relaxed)
+        {
+            self.begin_moves(Drains::BegunAgain);
+        }
+    }
+
+    /// Follows changes of the tiers.
+    pub(super) fn tiers_changed(&self) {
+        if !self.moves_wait.load(Ordering::Relaxed) {
+            self.union.watch_tiers();
+        }
+    }
+}
