@@ -220,6 +220,10 @@ fn a_tier_outlives_the_mount_and_the_daemon_and_makes_way() {
     let plan = json("job", &["balance", &at, "--dry-run"]);
     assert_eq!(plan["state"], "planned", "{plan}");
     until("the tier moves again", || is_moving(&pool));
+    let plan =
+        json("job", &["tier", "set", &at, "fast", "slow", "--start", "60%", "--stop", "45%", "--dry-run"]);
+    assert_eq!(plan["state"], "planned", "{plan}");
+    until("the tier moves after its plan", || is_moving(&pool));
     let upgraded = output_of(&["upgrade", &at]);
     assert!(upgraded.contains(" -> "), "{upgraded}");
     assert_eq!(output_of(&["get", &at, "tiers"]), format!("{text}\n"));

@@ -331,7 +331,7 @@ impl Jobs {
         stay: Vec<OpenFileRef>,
         run: impl FnOnce(&Self, &Job) -> JobState + Send + 'static,
     ) -> Result<JobView, BadJob> {
-        if !matches!(work, Work::Tier(_)) {
+        if !work.yields() {
             self.list.end_yielding();
         }
         let job = self.list.state.lock().add(work, subject, self.day_clock())?;
