@@ -55,7 +55,7 @@ pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problem
 /// Options that the config file would give with this text, without those of a command line.
 pub(crate) fn gather_config(file: &Path, text: &str, problems: &mut Problems) -> RawOptions {
     let mut raw = RawOptions::default();
-    read_config_text(&mut raw, file, text, Unknown::Noticed, problems);
+    read_config_text(&mut raw, file, text, Unknown::Refused, problems);
     raw
 }
 

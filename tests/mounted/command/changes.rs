@@ -255,10 +255,12 @@ fn what_would_not_mount_is_not_persisted() {
         ("relocate = true\n", "write-path=passthrough", "relocate"),
         ("cache = { attr = 5 }\n", "attr-timeout=2", "leaves attr-timeout=5"),
     ] {
-        fs::write(&file, text).unwrap();
+        fs::write(&file, "").unwrap();
         let pool = lab::pool().tmp_branch("a").option(&format!("config={}", file.display())).mount();
         let (code, refused) = super::refused(&["set", &at(&pool), assignment, "--persist"]);
         assert!(code == 2 && refused.contains(why) && refused.lines().count() == 1, "{code}: {refused}");
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
 }
+        ("create = \"ff\"\nno-such-option = 1\n", "attr-timeout=2", "no-such-option"),
+        fs::write(&file, text).unwrap();
