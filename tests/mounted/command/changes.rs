@@ -210,6 +210,48 @@ fn a_remount_keeps_the_sync_of_the_config_file() {
     assert!(why.contains("synchronous"), "{why}");
 }
 
+/// mhddfs's limit is a floor of its own.
+#[test]
+fn a_policy_after_mlimit_has_a_floor_again() {
+    needs!(mounting());
+    let pool = pool();
+    output_of(&["set", &at(&pool), "mlimit=1G"]);
+    let set = json("set", &["set", &at(&pool), "create=mfs"]);
+    assert!(set["notes"].to_string().contains("minfreespace: 4G"), "{set}");
+    assert_eq!(output_of(&["get", &at(&pool), "minfreespace"]), "4G\n");
+    output_of(&["set", &at(&pool), "minfreespace=0"]);
+    let set = json("set", &["set", &at(&pool), "create=ff"]);
+    assert_eq!(output_of(&["get", &at(&pool), "minfreespace"]), "0\n", "{set}");
+}
+
+/// The mount tells of it too.
+#[test]
+fn a_rules_target_that_no_branch_is_has_a_note() {
+    needs!(mounting());
+    let pool = pool();
+    let set = json("set", &["set", &at(&pool), "place-rules=/films=@nosuch"]);
+    assert!(set["notes"].to_string().contains("nosuch"), "{set}");
+}
+
+/// A line that was added to fstab does nothing by itself.
+#[test]
+fn a_remount_names_branches_of_source_that_the_pool_lacks() {
+    needs!(mounting());
+    let pool = pool();
+    let more = pool.path().parent().unwrap().join("more");
+    fs::create_dir(&more).unwrap();
+    let (more, helper) = (more.display().to_string(), lab::daemon::helper().unwrap());
+    let remount = |source: String| {
+        let helper = command(&helper).arg(source).arg(pool.path()).args(["-o", "remount,rw"]);
+        helper.output().unwrap()
+    };
+    let both = format!("{}:{}", branch(&pool, "a"), branch(&pool, "b"));
+    let told = remount(format!("{both}:{more}"));
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert!(told.stderr.contains(&format!("branch {more}: SOURCE names it")), "{}", told.stderr);
+    assert_eq!(remount(both).stderr, "");
+}
+
 /// In whatever order a line of fstab has them.
 #[test]
 fn mergerfss_two_options_of_the_cache_count_together_at_a_remount() {
@@ -254,13 +296,13 @@ fn what_would_not_mount_is_not_persisted() {
         ("mlimit = \"40M\"\n", "create=ff", "two placement policies"),
         ("relocate = true\n", "write-path=passthrough", "relocate"),
         ("cache = { attr = 5 }\n", "attr-timeout=2", "leaves attr-timeout=5"),
+        ("create = \"ff\"\nno-such-option = 1\n", "attr-timeout=2", "no-such-option"),
     ] {
         fs::write(&file, "").unwrap();
         let pool = lab::pool().tmp_branch("a").option(&format!("config={}", file.display())).mount();
+        fs::write(&file, text).unwrap();
         let (code, refused) = super::refused(&["set", &at(&pool), assignment, "--persist"]);
         assert!(code == 2 && refused.contains(why) && refused.lines().count() == 1, "{code}: {refused}");
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
 }
-        ("create = \"ff\"\nno-such-option = 1\n", "attr-timeout=2", "no-such-option"),
-        fs::write(&file, text).unwrap();

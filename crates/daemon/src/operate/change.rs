@@ -3,6 +3,7 @@
 //! Changes come one after the other. The settings are locked only to read and to replace them: requests of programs and status
 //! requests read them too, and the config file of a change may be on a disk that hangs. Trials on branches come before the change.
 
+use super::rules::{check_target, rule_dir};
 use super::{Served, persist};
 use crate::options::{self, Key, Origin, Row, Typed};
 use crate::outside::timeouts;
@@ -17,9 +18,10 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
 };
+use fsstack_engine::Pool;
 use fsstack_engine::settings::Settings as EngineSettings;
 use fsstack_pool::settings::{Degraded, PageCache, Words as _, WritePath};
-use fsstack_pool::{Printable, RuleDir, suggestion};
+use fsstack_pool::{Chain, Floor, Printable, RuleDir, suggestion};
 use fsstack_sys::whole_file;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -44,7 +46,8 @@ impl Served {
         held.options.log.level = self.level.get();
         let mut notes =
             if request.remount { held_from_the_mount(&held, &request.changes) } else { Vec::new() };
-        let (wanted, mut named) = assigned(&held)?;
+        let (mut wanted, mut named) = assigned(&held)?;
+        notes.extend(floor_after_mlimit(&held.options, &mut wanted.options, &request.changes));
         self.check(&held, &wanted, tried)?;
         let changes = difference(&held, &wanted);
         let mut persisted = None;
@@ -56,6 +59,9 @@ impl Served {
             named.retain(|row| row.is_live());
             notes.extend(shadowed(&wanted, &named));
             persisted = self.persist(&wanted, &named, request.dry_run)?;
+        }
+        if changes.iter().any(|change| change.key == options::PLACE_RULES) {
+            notes.extend(unknown_targets(&self.union.pool(), &wanted.options));
         }
         let flags = wanted.flags != held.flags;
         if !request.dry_run && (flags || !changes.is_empty()) {
@@ -87,7 +93,7 @@ impl Served {
                     }
                     let rules = &mut wanted.options.engine.rules;
                     *rules = rules
-                        .with(directory.as_bytes(), path)
+                        .with(rule_dir(directory)?.path(), path)
                         .map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
                 }
                 None => {
@@ -102,7 +108,7 @@ impl Served {
         let wanted = switched(&held)?;
         self.check(&held, &wanted, tried)?;
         let (from, key) = match &request.subtree {
-            Some(directory) => (rule_of(&held, directory), options::WRITE_RULES),
+            Some(directory) => (rule_of(&held, &rule_dir(directory)?), options::WRITE_RULES),
             None => (held.options.engine.write_path.to_string(), options::WRITE_PATH),
         };
         let mut persisted = None;
@@ -365,6 +371,33 @@ fn held_from_the_mount(held: &Settings, changes: &[Assignment]) -> Vec<String> {
     changes.iter().filter_map(note).collect()
 }
 
+/// Restores the floor that `mlimit=` had removed, where another policy is chosen without one. Returns a notice of it.
+fn floor_after_mlimit(held: &Options, wanted: &mut Options, changes: &[Assignment]) -> Option<String> {
+    let is_mlimit = |options: &Options| options.engine.create == Chain::mlimit(options.engine.create.limit());
+    let is_named = |assignment: &Assignment| {
+        options::find(&assignment.key).is_some_and(|row| row.name() == options::FLOOR)
+    };
+    let had_none = held.engine.floor == Floor::NONE && wanted.engine.floor == Floor::NONE;
+    if !had_none || !is_mlimit(held) || is_mlimit(wanted) || changes.iter().any(is_named) {
+        return None;
+    }
+    wanted.engine.floor = RawOptions::default().options.engine.floor;
+    let floor = wanted.engine.floor;
+    Some(format!("{name}: {floor} now, the default: mlimit= had set it to 0", name = options::FLOOR))
+}
+
+/// Notices targets of placement rules that no branch is.
+fn unknown_targets(pool: &Pool, options: &Options) -> Vec<String> {
+    let rules = options.engine.placement.iter();
+    let named =
+        rules.flat_map(|rule| rule.targets.iter().chain(&rule.then).map(move |target| (rule, target)));
+    let note = |(rule, target)| {
+        let refusal = check_target(pool, target).err()?;
+        Some(format!("{}: {rule}: {}", options::PLACE_RULES, refusal.error))
+    };
+    named.filter_map(note).collect()
+}
+
 fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
     let change = |row: &Row| {
         let (from, to) = (row.get(&held.options)?, row.get(&wanted.options)?);
@@ -394,8 +427,7 @@ fn no_path(text: &str) -> Refusal {
 }
 
 /// Returns a directory's own rule.
-fn rule_of(settings: &Settings, directory: &str) -> String {
-    let dir = RuleDir::new(directory.as_bytes()).ok();
-    let own = settings.options.engine.rules.iter().find(|rule| Some(&rule.dir) == dir.as_ref());
+fn rule_of(settings: &Settings, dir: &RuleDir) -> String {
+    let own = settings.options.engine.rules.iter().find(|rule| rule.dir == *dir);
     own.map_or_else(|| "inherit".to_owned(), |rule| rule.how.to_string())
 }

@@ -17,7 +17,7 @@ impl Served {
         let persisted = match request {
             RuleRequest::List => None,
             RuleRequest::Set { dir, rule, persist } => {
-                let dir = dir_of(dir)?;
+                let dir = rule_dir(dir)?;
                 let rule = PlacementRule::parse(dir.clone(), rule)
                     .map_err(|error| Refusal::usage(format!("{dir}: {error}")))?;
                 for target in rule.targets.iter().chain(&rule.then) {
@@ -26,7 +26,7 @@ impl Served {
                 self.change_rules(*persist, |rules| Ok(rules.with(rule.clone())))?
             }
             RuleRequest::Remove { dir, persist } => {
-                let dir = dir_of(dir)?;
+                let dir = rule_dir(dir)?;
                 self.change_rules(*persist, |rules| match rules.of(&dir) {
                     Some(_) => Ok(rules.without(&dir)),
                     None => Err(Refusal::missing(format!("{dir}: no placement rule for this directory"))),
@@ -55,7 +55,12 @@ impl Served {
     }
 }
 
-fn dir_of(text: &str) -> Result<RuleDir, Refusal> {
+/// The path of a directory from the pool's root, as requests have it: with the escapes of a rule, or empty for the root.
+pub(super) fn dir_of(text: &str) -> Result<Vec<u8>, Refusal> {
+    if text.is_empty() { Ok(Vec::new()) } else { rule_dir(text).map(|dir| dir.path().to_vec()) }
+}
+
+pub(super) fn rule_dir(text: &str) -> Result<RuleDir, Refusal> {
     let symbols = escape::unescape(text.as_bytes()).map_err(|error| Refusal::usage(error.to_string()))?;
     RuleDir::new(&escape::bytes_of(&symbols)).map_err(|error| Refusal::usage(error.to_string()))
 }

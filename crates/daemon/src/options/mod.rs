@@ -5,7 +5,7 @@ mod mount8;
 mod pool;
 mod typed;
 
-pub(crate) use pool::{CREATE, PAGE_CACHE, PLACE_RULES, TIERS, WRITE_PATH, WRITE_RULES};
+pub(crate) use pool::{CREATE, FLOOR, PAGE_CACHE, PLACE_RULES, TIERS, WRITE_PATH, WRITE_RULES};
 pub use typed::{Origin, Typed};
 
 use crate::raw::RawOptions;

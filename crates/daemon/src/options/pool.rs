@@ -22,6 +22,7 @@ pub(crate) const PAGE_CACHE: &str = "page-cache";
 pub(crate) const WRITE_RULES: &str = "write-rules";
 pub(crate) const PLACE_RULES: &str = "place-rules";
 pub(crate) const TIERS: &str = "tiers";
+pub(crate) const FLOOR: &str = "minfreespace";
 
 /// Options whose values may be no text.
 pub(super) const PATHS: [&str; 4] = ["config", "state-dir", "fsname", "log"];
@@ -57,7 +58,7 @@ pub(super) const PLACEMENT: &[Row] = &[
     )
     .live(|now| now.engine.tiers.to_string()),
     option(
-        &["minfreespace"],
+        &[FLOOR],
         Takes::Value("SIZE"),
         values::DEFAULT_FLOOR,
         "Free space (4G, 5%) that new files leave on a branch, except with a last \"any\" in create=; a branch's floor in SOURCE overrides it.",
