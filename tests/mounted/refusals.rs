@@ -166,6 +166,28 @@ fn a_branch_that_is_no_mount_where_one_is_required() {
     assert!(said.contains("mount point"), "{said}");
 }
 
+/// Mount points of udisks go with their disks.
+#[test]
+fn a_pattern_tells_of_a_remembered_disk_whose_directory_is_gone() {
+    needs!(mounting(), loops(), not_on_gluster("its branches are mounts"));
+    let mut pool = lab::pool().xfs_branch("disk1", MiB(300)).tmp_branch("disk2").mount();
+    let disk = pool.branch("disk1").path().to_owned();
+    pool.unmount();
+    pool.branch_mut("disk1").unmount();
+    fs::remove_dir(&disk).unwrap();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let pattern = disk.with_file_name("disk*");
+    let state = format!("state-dir={}", pool.state_dir().display());
+    let mounted =
+        command(daemon::helper().unwrap()).arg(pattern).arg(pool.path()).args(["-o", &state]).output();
+    let told = mounted.unwrap();
+    sh("/", &format!("umount {}", pool.path().display()));
+    fs::create_dir(&disk).unwrap();
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert!(told.stderr.contains(&format!("branch {}", disk.display())), "{}", told.stderr);
+    assert!(told.stderr.contains("left out"), "{}", told.stderr);
+}
+
 /// A directory of a mounted disk, as mergerfs's users have them, is no mount point.
 #[test]
 fn mergerfss_test_for_mounted_branches() {

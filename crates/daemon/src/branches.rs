@@ -93,6 +93,24 @@ pub(crate) fn find(
     branches.into_iter().map(|(_, branch)| branch).collect()
 }
 
+/// Notices former mount points that a pattern of SOURCE matches, and that are not among `branches`: their directories may have gone with
+/// their disks.
+pub(crate) fn passed_over(specs: &[BranchSpec], branches: &[Branch], remembered: &Remembered) -> Vec<String> {
+    let is_one = |path: &PathBuf| branches.iter().any(|branch| branch.spec.path == *path);
+    let by_pattern = |path: &PathBuf| {
+        specs.iter().filter_map(BranchSpec::pattern).find(|pattern| pattern::is_matched(pattern, path))
+    };
+    let known = remembered.list();
+    let missing = known.iter().filter(|path| !is_one(path));
+    let notice = |path: &PathBuf| {
+        let (path, pattern) = (Printable::path(path), Printable(by_pattern(path)?.as_bytes()));
+        Some(format!(
+            "branch {path}: {pattern} matches it, it was a mount point when it was last used, and is not there: left out; mount its disk, then fsstack branch add"
+        ))
+    };
+    missing.filter_map(notice).collect()
+}
+
 /// Returns when all branches meet the requirements, or after the timeout.
 fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
     let started = Instant::now();

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Reason why a pattern has no answer: one line without the branch.
 pub(crate) enum PatternError {
@@ -39,6 +39,21 @@ pub(crate) fn directories(pattern: &str) -> Result<Vec<PathBuf>, PatternError> {
     found.retain(|path| may_be_directory(path));
     found.sort();
     Ok(found)
+}
+
+/// True if `path` is one that the absolute `pattern` matches, whatever is there.
+pub(crate) fn is_matched(pattern: &str, path: &Path) -> bool {
+    let parts = || pattern.split('/').filter(|part| !part.is_empty());
+    let names = || path.components().skip(1).map(Component::as_os_str);
+    pattern.starts_with('/')
+        && parts().count() == names().count()
+        && parts().zip(names()).all(|(part, name)| {
+            if part.contains(['*', '?', '[']) {
+                Names::parse(part).is_ok_and(|names| names.matches(name))
+            } else {
+                name == part
+            }
+        })
 }
 
 fn may_be_directory(path: &Path) -> bool {

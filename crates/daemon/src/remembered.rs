@@ -37,6 +37,11 @@ impl Remembered {
         self.folder.as_deref().is_some_and(|folder| read(folder).is_ok_and(|list| list.contains(path)))
     }
 
+    /// Former mount points.
+    pub(crate) fn list(&self) -> BTreeSet<PathBuf> {
+        self.folder.as_deref().and_then(|folder| read(folder).ok()).unwrap_or_default()
+    }
+
     /// Returns why the list cannot be read, with the remedy, on one line; `None` if it can.
     pub(crate) fn cannot_tell(&self) -> Option<String> {
         let folder = self.folder.as_deref()?;

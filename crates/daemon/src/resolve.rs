@@ -49,7 +49,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     if world.privilege == Privilege::User {
         raw.options.engine.state_dir = None;
     }
-    let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
+    let branches = branches(&typed.source, &mut raw, world, mount_point.as_deref(), &mut problems);
     own_files(&mut raw, &branches, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, None, world, &mut problems);
     export(&raw, world, &mut problems);
@@ -443,7 +443,7 @@ fn mount_point(target: &OsStr, nonempty: bool, world: &World, problems: &mut Pro
 
 fn branches(
     source: &OsStr,
-    raw: &RawOptions,
+    raw: &mut RawOptions,
     world: &World,
     mount_point: Option<&Path>,
     problems: &mut Problems,
@@ -466,6 +466,8 @@ fn branches(
     };
     let demand = Demand { require, remembered, elsewhere, timeout };
     let branches = branches::find(&specs, &demand, world, problems);
+    let passed_over = branches::passed_over(&specs, &branches, &demand.remembered);
+    passed_over.into_iter().for_each(|text| raw.notice(text));
     if let Some(mount_point) = mount_point {
         branches::refuse_around(mount_point, &branches, problems);
     }
