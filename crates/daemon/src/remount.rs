@@ -16,8 +16,9 @@ use crate::world::World;
 use fsstack_control::Client;
 use fsstack_control::api::{Assignment, SettingsRequest};
 use fsstack_control::registry::{self, RegistryBranch};
-use fsstack_pool::Printable;
+use fsstack_pool::{BranchSpec, Printable, parse_source};
 use fsstack_sys::mounts::{self, MountInfo};
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// Options in the mount table that kernel and daemon negotiate.
@@ -69,7 +70,8 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, 
         let branches = pool.map(|pool| pool.branches).unwrap_or_default();
         let kept = set_flags(&target, &raw, &branches, world)
             .map_err(|why| format!("remount of {shown}: {why}; nothing is changed"))?;
-        Ok((change(false)?.notes, kept))
+        let left_out = branches_left_out(&typed.source, &branches, &shown);
+        Ok((change(false)?.notes, [kept, left_out].concat()))
     });
     match changed {
         Ok((notes, kept)) => {
@@ -138,6 +140,25 @@ fn set_flags(
         mounts::remount(target, kernel_flags(&wanted)).map_err(|error| error.to_string())?;
     }
     Ok(notices)
+}
+
+/// Notices branches of SOURCE that the pool does not have: a remount adds none.
+fn branches_left_out(source: &OsStr, branches: &[RegistryBranch], pool: &str) -> Vec<String> {
+    let is_one = |path: &Path| branches.iter().any(|branch| branch.path() == path);
+    let lacks = |spec: &BranchSpec| {
+        // Another source than a list of branches is in the mount table, with `fsname=`. A branch that is known is not asked.
+        spec.pattern().is_none()
+            && spec.path.is_absolute()
+            && !is_one(&spec.path)
+            && !std::fs::canonicalize(&spec.path).is_ok_and(|path| is_one(&path))
+    };
+    let notice = |spec: BranchSpec| {
+        let branch = Printable::path(&spec.path);
+        format!(
+            "branch {branch}: SOURCE names it, and the pool does not have it: fsstack branch add {pool} {branch} adds it"
+        )
+    };
+    parse_source(source).unwrap_or_default().into_iter().filter(lacks).map(notice).collect()
 }
 
 pub(crate) fn held_flags(mount: &MountInfo) -> MountFlags {
