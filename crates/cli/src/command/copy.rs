@@ -40,10 +40,10 @@ pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
     let copied = copy::copy(&plan, &pool.client())?;
     let failed = copied.failed.len();
     show::answer(style, &copied, human)?;
-    if failed > 0 {
+    if failed > 0 || copied.not_synced.is_some() {
         // Each failure was printed when it occurred.
         let none = String::new();
-        return Err(if is_all_missing(sources, &copied) {
+        return Err(if failed > 0 && is_all_missing(sources, &copied) {
             Failed::Missing(none)
         } else {
             Failed::Refused(none)
@@ -82,6 +82,9 @@ fn human(copied: &Copied) -> String {
         if count > 0 {
             text.push_str(&format!("  {count} {what}\n"));
         }
+    }
+    if let Some(why) = &copied.not_synced {
+        text.push_str(&format!("  {why}\n"));
     }
     text
 }

@@ -121,10 +121,7 @@ fn sync_all(daemon: &mut CopyClient, report: &CopyReport) -> Result<(), Failed> 
     match daemon.ask(&CopyRequest::Sync)? {
         CopyAnswer::Synced { error: None } => {}
         CopyAnswer::Synced { error: Some(error) } => {
-            report.fail(
-                b".",
-                format_args!("not all of the pool could be synced, so the copy may not be on disk: {error}"),
-            );
+            report.not_synced(error);
         }
         CopyAnswer::Refused { error } => return Err(Failed::Refused(format!("the daemon refuses: {error}"))),
         _ => return Err(batch::strange()),

@@ -31,12 +31,14 @@ pub(super) enum Count {
 #[derive(Debug)]
 pub(super) struct CopyReport {
     into: String,
+    pool: String,
     began: Instant,
     verified: bool,
     counts: [AtomicU64; 6],
     bytes: AtomicU64,
     branches: Mutex<BTreeMap<String, (u64, u64)>>,
     failed: Mutex<Vec<NotCopied>>,
+    not_synced: Mutex<Option<String>>,
     fatal: Mutex<Option<Failed>>,
     stopped: AtomicBool,
     bar: ProgressBar,
@@ -53,12 +55,14 @@ impl CopyReport {
         bar.set_style(ProgressStyle::with_template(line).unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self {
             into: Printable::path(&plan.into).to_string(),
+            pool: Printable::path(&plan.mount_point).to_string(),
             began: Instant::now(),
             verified: plan.verify,
             counts: Default::default(),
             bytes: AtomicU64::new(0),
             branches: Mutex::default(),
             failed: Mutex::default(),
+            not_synced: Mutex::default(),
             fatal: Mutex::default(),
             stopped: AtomicBool::new(false),
             bar,
@@ -98,6 +102,13 @@ impl CopyReport {
         lock(&self.failed).push(one);
     }
 
+    /// Reports that what was copied may not be on disk, as the pool could not be synced.
+    pub(super) fn not_synced(&self, why: impl Display) {
+        let text = format!("not all of the pool could be synced, so the copy may not be on disk: {why}");
+        self.bar.suspend(|| eprintln!("fsstack: {}: {text}", self.pool));
+        *lock(&self.not_synced) = Some(text);
+    }
+
     /// Stops the copy.
     pub(super) fn stop(&self, why: impl Into<Failed>) {
         lock(&self.fatal).get_or_insert(why.into());
@@ -133,6 +144,7 @@ impl CopyReport {
             seconds: self.began.elapsed().as_secs_f64(),
             branches: lock(&self.branches).iter().map(to).collect(),
             failed: lock(&self.failed).clone(),
+            not_synced: lock(&self.not_synced).clone(),
         })
     }
 }

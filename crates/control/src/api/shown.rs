@@ -308,6 +308,9 @@ pub struct Copied {
 }
 
 /// Files put on a branch.
+    /// Why what was copied may not be on disk; null: it is.
+    #[serde(default)]
+    pub not_synced: Option<String>,
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CopiedTo {
