@@ -383,6 +383,8 @@ fn names_are_found_by_pattern_directory_and_branch() {
     assert_eq!(all["names"][0]["branches"].as_array().unwrap().len(), 2, "{all}");
     let (code, _) = refused(&["find", &at(&pool), "--name", "[a"]);
     assert_eq!(code, 2);
+    let (code, line) = refused(&["find", &at(&pool), "/nosuchdir"]);
+    assert!(code == 3 && line.contains("/nosuchdir"), "{code}: {line}");
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub struct Page {
     pub names: Vec<FoundName>,
     /// Where the next page begins; None: this is the last one.
     pub next: Option<Vec<u8>>,
+    /// No branch has the directory below which names were asked for.
+    pub has_no_dir: bool,
 }
 
 type Names = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -104,7 +106,10 @@ impl Catalogue {
             }
         }
         let (mut stack, mut path) = begin(&names, dirs, asked)?;
-        let mut page = Page::default();
+        let has_no_dir = asked.after.is_none()
+            && parts(asked.below).next().is_some()
+            && stack.last().is_none_or(|top| top.dirs.is_empty());
+        let mut page = Page { has_no_dir, ..Page::default() };
         let (mut looked_at, mut bytes) = (0, 0);
         while let Some(top) = stack.last_mut() {
             path.truncate(top.len);

@@ -19,6 +19,7 @@ mod life;
 mod make_way;
 mod nfs;
 pub(crate) mod nfs_identity;
+mod no_text;
 mod numbers;
 mod rearrange;
 mod rules;

@@ -8,10 +8,11 @@ use super::{Failed, pool};
 use fsstack_control::api::BranchChanged;
 use fsstack_pool::Printable;
 use fsstack_sys::{fusectl, mounts};
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 
-pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(word: &OsStr, branch: &Path, style: Style) -> Result<(), Failed> {
     let pool = pool::find(word)?;
     // Made absolute without a request to the branch, which hangs.
     let branch = &std::path::absolute(branch).unwrap_or_else(|_| branch.to_owned());

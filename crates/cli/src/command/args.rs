@@ -12,6 +12,7 @@ pub(super) use tier::{Tier, TierAction};
 use super::show::Style;
 use crate::nfs::Clients;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Shows, switches and explains the pools of this machine.
@@ -47,13 +48,13 @@ pub enum Command {
     Status {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: Option<String>,
+        pool: Option<OsString>,
     },
     /// Show the pool's keys, or one.
     Get {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The key: an option of the mount.
         key: Option<String>,
     },
@@ -95,13 +96,13 @@ pub enum Command {
     Doctor {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: Option<String>,
+        pool: Option<OsString>,
     },
     /// Show live figures: branches, open files, and the CPU of each process in the stack.
     Top {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
     /// Show calls that took long: operation, path, branch, program; sets from when a call is slow.
     Log(Log),
@@ -113,7 +114,7 @@ pub enum Command {
     Metrics {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
     /// Print a generated page: man page, completions, command reference.
     #[command(hide = true)]
@@ -128,7 +129,7 @@ pub enum Command {
 pub struct Set {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// KEY=VALUE: options of the mount.
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub changes: Vec<String>,
@@ -145,7 +146,7 @@ pub struct Set {
 pub struct WritePathArguments {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// auto, passthrough or stacked; with --subtree also inherit, which removes the directory's rule.
     #[arg(value_name = "WAY")]
     pub path: String,
@@ -176,7 +177,7 @@ pub enum BranchAction {
     Add {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch, as in SOURCE: /disk=RW,50G.
         branch: String,
     },
@@ -184,7 +185,7 @@ pub enum BranchAction {
     Remove {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -198,7 +199,7 @@ pub enum BranchAction {
     Mode {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -209,7 +210,7 @@ pub enum BranchAction {
     Floor {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -220,7 +221,7 @@ pub enum BranchAction {
     Forget {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Its former path, or its id; `fsstack nfs check` lists both.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -229,7 +230,7 @@ pub enum BranchAction {
     Lost {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch's path, which may have left the pool.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -238,7 +239,7 @@ pub enum BranchAction {
     Abort {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
@@ -256,7 +257,7 @@ cancelled. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW ta
 pub struct Drain {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// The branch's path.
     #[arg(value_hint = ValueHint::DirPath)]
     pub branch: PathBuf,
@@ -303,7 +304,7 @@ not the job: see fsstack job. It ends with the mount."
 pub struct Balance {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// Only files below this directory move.
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
@@ -326,7 +327,7 @@ pub struct Balance {
 pub struct Consolidate {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// The directory; with all below it.
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
@@ -353,13 +354,13 @@ pub enum JobAction {
     List {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
     /// Show a job.
     Status {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Its number; default: the last one.
         job: Option<u64>,
         /// Name what stays, and why.
@@ -370,7 +371,7 @@ pub enum JobAction {
     Pause {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Its number.
         job: u64,
     },
@@ -378,7 +379,7 @@ pub enum JobAction {
     Resume {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Its number.
         job: u64,
     },
@@ -386,7 +387,7 @@ pub enum JobAction {
     Cancel {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Its number.
         job: u64,
     },
@@ -401,7 +402,7 @@ one that refuses, crashes or hangs changes nothing. Only over /dev/fuse (transpo
 pub struct Upgrade {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// The program, owned by root and writable by nobody else; default: the path that the running one was started from.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     pub program: Option<PathBuf>,
@@ -443,7 +444,7 @@ pub enum NfsAction {
     Show {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// Clients as in exports(5), separated by blanks: hosts, networks, or "*" for all. Without this option the line
         /// has the word CLIENTS in their place.
         #[arg(long)]
@@ -459,7 +460,7 @@ pub enum NfsAction {
     Check {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
 }
 

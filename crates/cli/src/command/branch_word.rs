@@ -1,6 +1,6 @@
 //! A branch, as it is typed: the daemon has another working directory, so a relative path is made absolute here.
 
-use fsstack_pool::{BranchSpec, escape};
+use fsstack_pool::{BranchSpec, Printable, escape};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 pub(super) fn path(typed: &Path) -> String {
     let full = std::path::absolute(typed).unwrap_or_else(|_| typed.to_owned());
     let path = if typed.is_relative() { &full } else { typed };
-    path.to_string_lossy().into_owned()
+    // The daemon knows its branches as they are shown, too.
+    Printable::path(path).to_string()
 }
 
 /// Like [`path`], for a branch that may have an id in place of a path: a number.

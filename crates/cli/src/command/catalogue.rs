@@ -6,6 +6,8 @@ use super::table::size;
 use super::{Failed, branch_word, pool, typed_dir};
 use fsstack_control::Client;
 use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest};
+use serde::Serialize;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use std::path::Path;
 pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| typed_dir::inside(&pool, dir)).transpose()?;
-    let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
+    let dir = dir.map(|dir| dir.to_string()).unwrap_or_default();
     let branch = wish.branch.as_deref().map(branch_word::path_or_id);
     let name = wish.name.clone();
     let request = |after| CatalogueRequest::Find {
@@ -32,7 +34,7 @@ pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
 }
 
 /// `fsstack branch lost`.
-pub(crate) fn lost(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
+pub(crate) fn lost(word: &OsStr, branch: &Path, style: Style) -> Result<(), Failed> {
     let client = pool::find(word)?.client();
     let branch = branch_word::path_or_id(branch);
     let request = |after| CatalogueRequest::Lost { branch: branch.clone(), after };
@@ -47,34 +49,59 @@ pub(crate) fn lost(word: &str, branch: &Path, style: Style) -> Result<(), Failed
     Ok(())
 }
 
-/// Prints the names of all pages: text page by page, JSON as one document. Returns the state of the branches.
+/// Prints the names of all pages, page by page; JSON as one document. Returns the state of the branches.
 fn all_pages(
     client: &Client,
     request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
     style: Style,
     mut line: impl FnMut(&CatalogueName) -> String,
 ) -> Result<Vec<CatalogueBranch>, Failed> {
-    let mut all = client.catalogue(&request(None))?;
-    let mut names = std::mem::take(&mut all.names);
+    let CataloguePage { mut branches, mut names, mut next } = client.catalogue(&request(None))?;
+    let mut document = PageWriter::default();
     loop {
-        if style == Style::Human {
-            show::live(&names.iter().map(&mut line).collect::<String>())?;
-            names.clear();
-        }
-        let Some(after) = all.next.take() else { break };
-        let CataloguePage { branches, names: further, next } = client.catalogue(&request(Some(after)))?;
-        all.next = next;
+        show::live(&match style {
+            Style::Human => names.iter().map(&mut line).collect::<String>(),
+            Style::Json => document.names(&names)?,
+        })?;
+        let Some(after) = next else { break };
+        let page = client.catalogue(&request(Some(after)))?;
         // It may have changed meanwhile, and the first page is from before.
-        for (before, now) in all.branches.iter_mut().zip(branches) {
+        for (before, now) in branches.iter_mut().zip(page.branches) {
             before.complete &= now.complete;
         }
-        names.extend(further);
+        (names, next) = (page.names, page.next);
     }
     if style == Style::Json {
-        all.names = names;
-        show::answer(style, &all, |_| String::new())?;
+        show::text(&document.end(&branches)?)?;
     }
-    Ok(all.branches)
+    Ok(branches)
+}
+
+/// Text of a [`CataloguePage`] with all names, which does not hold them: the states of the branches follow on the names.
+#[derive(Default)]
+struct PageWriter {
+    has_begun: bool,
+}
+
+impl PageWriter {
+    fn names(&mut self, names: &[CatalogueName]) -> Result<String, Failed> {
+        let mut text = String::new();
+        for name in names {
+            text.push_str(if self.has_begun { ",\n    " } else { "{\n  \"names\": [\n    " });
+            text.push_str(&json(name)?);
+            self.has_begun = true;
+        }
+        Ok(text)
+    }
+
+    fn end(&self, branches: &[CatalogueBranch]) -> Result<String, Failed> {
+        let begun = if self.has_begun { "\n  " } else { "{\n  \"names\": [" };
+        Ok(format!("{begun}],\n  \"branches\": {},\n  \"next\": null\n}}\n", json(&branches)?))
+    }
+}
+
+fn json(part: &impl Serialize) -> Result<String, Failed> {
+    serde_json::to_string(part).map_err(|error| Failed::Refused(error.to_string()))
 }
 
 fn line(name: &CatalogueName) -> String {
@@ -138,9 +165,35 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_names_are_one_document() {
+        let name = |path: &str| CatalogueName {
+            path: path.into(),
+            path_base64: None,
+            kind: "file".into(),
+            mode: "0644".into(),
+            uid: 0,
+            gid: 5,
+            size: 3,
+            modified: "2026-11-24T12:00:00Z".into(),
+            modified_ns: 0,
+            branches: vec!["/b".into()],
+        };
+        let branches = [branch("/a", 7, true, None)];
+        for pages in [vec![], vec![vec![]], vec![vec![name("a")], vec![], vec![name("b"), name("c")]]] {
+            let mut document = PageWriter::default();
+            let mut text: String = pages.iter().map(|page| document.names(page).unwrap()).collect();
+            text.push_str(&document.end(&branches).unwrap());
+            let read: CataloguePage = serde_json::from_str(&text).unwrap();
+            let all = pages.into_iter().flatten().collect();
+            assert_eq!(read, CataloguePage { branches: branches.to_vec(), names: all, next: None }, "{text}");
+        }
+    }
+
+    #[test]
     fn a_line_has_kind_mode_owner_size_time_and_path() {
         let name = CatalogueName {
             path: "a/film".into(),
+            path_base64: None,
             kind: "file".into(),
             mode: "0644".into(),
             uid: 0,

@@ -17,7 +17,7 @@ pub(crate) fn run(wish: &Explain, style: Style) -> Result<(), Failed> {
         [pool, verb, path] if verb == Path::new("create") => {
             let Size(bytes) =
                 wish.size.parse().map_err(|error| Failed::Usage(format!("--size {}: {error}", wish.size)))?;
-            let pool = pool::find(&pool.to_string_lossy())?;
+            let pool = pool::find(pool)?;
             let inside = typed_dir::or_from_root(&pool, path)?;
             show::answer(style, &pool.client().explain_create(inside.path(), bytes)?, placement)
         }

@@ -82,7 +82,7 @@ pub(super) fn plan_tier(client: &Client, tier: String, style: Style) -> Result<(
 }
 
 fn dir_of(pool: &pool::Pool, typed: &Path) -> Result<String, Failed> {
-    typed_dir::text(&typed_dir::or_from_root(pool, typed)?)
+    Ok(typed_dir::or_from_root(pool, typed)?.to_string())
 }
 
 fn rate(manner: &Manner) -> Result<Option<u64>, Failed> {

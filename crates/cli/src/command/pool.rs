@@ -6,6 +6,7 @@ use super::dead::{self, DeadMount};
 use fsstack_control::Client;
 use fsstack_control::registry::{self, RegistryEntry};
 use fsstack_pool::Printable;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// A live pool.
@@ -66,9 +67,11 @@ pub(crate) fn all() -> Pools {
 }
 
 /// Finds the pool that `word` names.
-pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
+pub(crate) fn find(word: impl AsRef<OsStr>) -> Result<Pool, Failed> {
+    let word = word.as_ref();
     let Pools { live, swept } = all();
-    let is_named = |pool: &&Pool| pool.entry.id == word || pool.entry.mount_point() == Path::new(word);
+    let is_named =
+        |pool: &&Pool| word == pool.entry.id.as_str() || pool.entry.mount_point() == Path::new(word);
     // If two daemons have one mount point, the later one is visible to programs.
     if let Some(pool) = live.iter().rfind(is_named) {
         return Ok(pool.clone());
@@ -84,14 +87,14 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     // Before the beginnings of names: a dead pool's whole name may begin that of a live one.
     let typed = std::path::absolute(word).unwrap_or_else(|_| PathBuf::from(word));
     let place = place.unwrap_or(typed);
-    let is_word = |at: &Path| at == place || registry::pool_id(at) == word;
+    let is_word = |at: &Path| at == place || word == registry::pool_id(at).as_str();
     if let Some(mount) = dead::mounts(&live, is_word).pop() {
         return Err(is_dead(word, &mount));
     }
-    if swept.iter().any(|id| id == word || *id == registry::pool_id(&place)) {
+    if swept.iter().any(|id| word == id.as_str() || *id == registry::pool_id(&place)) {
         return Err(Failed::Dead(format!(
             "{}: its daemon is dead; what it left in /run was cleaned up; mount it again",
-            Printable(word.as_bytes())
+            Printable::os(word)
         )));
     }
     begun_by(word, &live)
@@ -99,12 +102,13 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
 
 /// Finds the only pool whose name begins with `word`. A path is matched as a whole only, and an empty word, as of an unset variable in
 /// a script, names no pool.
-fn begun_by(word: &str, live: &[Pool]) -> Result<Pool, Failed> {
-    if word.is_empty() || word.contains('/') {
+fn begun_by(word: &OsStr, live: &[Pool]) -> Result<Pool, Failed> {
+    // A name is text.
+    let Some(begins) = word.to_str().filter(|begins| !begins.is_empty() && !begins.contains('/')) else {
         return Err(unknown(word, live));
-    }
-    let begun: Vec<&Pool> = live.iter().filter(|pool| pool.entry.id.starts_with(word)).collect();
-    let dead = dead::mounts(live, |at| registry::pool_id(at).starts_with(word));
+    };
+    let begun: Vec<&Pool> = live.iter().filter(|pool| pool.entry.id.starts_with(begins)).collect();
+    let dead = dead::mounts(live, |at| registry::pool_id(at).starts_with(begins));
     match (begun.as_slice(), dead.as_slice()) {
         ([pool], []) => Ok((*pool).clone()),
         ([], [mount]) => Err(is_dead(word, mount)),
@@ -112,18 +116,18 @@ fn begun_by(word: &str, live: &[Pool]) -> Result<Pool, Failed> {
         _ => {
             let names = begun.iter().map(|pool| pool.entry.id.clone()).chain(dead.iter().map(DeadMount::id));
             let names: Vec<String> = names.collect();
-            let shown = Printable(word.as_bytes());
+            let shown = Printable::os(word);
             Err(Failed::Usage(format!("{shown}: begins the names of {}", names.join(", "))))
         }
     }
 }
 
-fn is_dead(word: &str, mount: &DeadMount) -> Failed {
-    Failed::Dead(format!("{}: {}", Printable(word.as_bytes()), mount.reason()))
+fn is_dead(word: &OsStr, mount: &DeadMount) -> Failed {
+    Failed::Dead(format!("{}: {}", Printable::os(word), mount.reason()))
 }
 
-fn unknown(word: &str, live: &[Pool]) -> Failed {
-    let shown = Printable(word.as_bytes());
+fn unknown(word: &OsStr, live: &[Pool]) -> Failed {
+    let shown = Printable::os(word);
     if live.is_empty() {
         return Failed::Missing(format!("{shown}: no such pool; none is mounted"));
     }

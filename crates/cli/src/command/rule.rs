@@ -6,7 +6,7 @@ use super::table::{Side, Table};
 use super::{Failed, pool, typed_dir};
 use fsstack_control::api::{RuleRequest, Rules};
 use fsstack_pool::escape;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) fn run(wish: &Rule, style: Style) -> Result<(), Failed> {
 }
 
 /// The directory that `typed` is in the pool `word`, as rules are written.
-fn dir_of(word: &str, typed: &Path) -> Result<String, Failed> {
+fn dir_of(word: &OsStr, typed: &Path) -> Result<String, Failed> {
     let symbols =
         escape::unescape(typed.as_os_str().as_bytes()).map_err(|error| Failed::Usage(error.to_string()))?;
     let dir = PathBuf::from(OsString::from_vec(escape::bytes_of(&symbols)));

@@ -7,8 +7,9 @@ use super::{Failed, pool};
 use fsstack_control::api::{Assignment, Changed, Key, Keys, SettingsRequest, When};
 use fsstack_pool::Printable;
 use fsstack_pool::suggestion;
+use std::ffi::OsStr;
 
-pub(crate) fn get(word: &str, key: Option<&str>, style: Style) -> Result<(), Failed> {
+pub(crate) fn get(word: &OsStr, key: Option<&str>, style: Style) -> Result<(), Failed> {
     let mut keys = pool::find(word)?.client().keys()?;
     if let Some(key) = key {
         let found = keys.keys.iter().find(|known| known.is_called(key)).cloned();

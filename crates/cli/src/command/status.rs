@@ -6,9 +6,10 @@ use super::table::{Side, Table, age, latency, size};
 use super::tier::percent;
 use super::{Failed, dead, pool};
 use fsstack_control::api::{Descriptors, SilentPool, Status, StatusList};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
-pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(word: Option<&OsStr>, style: Style) -> Result<(), Failed> {
     let (list, first) = match word {
         Some(word) => {
             let status = pool::find(word)?.client().status()?;
@@ -63,10 +64,10 @@ fn human(status: &Status) -> String {
     };
     let _ =
         writeln!(text, "create={create} write-path={write_path}{granted} transport={transport}{outlives}");
-    for rule in &status.write_rules {
     if status.read_only {
         text.push_str("mounted read-only: mount -o remount,rw lets programs change it\n");
     }
+    for rule in &status.write_rules {
         let _ = writeln!(text, "write-path={} below {}", rule.write_path, rule.subtree);
     }
     for rule in &status.placement_rules {

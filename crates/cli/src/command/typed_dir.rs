@@ -44,19 +44,6 @@ pub(super) fn or_from_root(pool: &pool::Pool, dir: &Path) -> Result<RuleDir, Fai
     })
 }
 
-/// The path from the pool's root, as a text.
-///
-/// # Errors
-/// It is not UTF-8.
-pub(super) fn text(dir: &RuleDir) -> Result<String, Failed> {
-    match std::str::from_utf8(dir.path()) {
-        Ok(path) => Ok(format!("/{path}")),
-        Err(_) => {
-            Err(Failed::Usage(format!("/{}: not valid UTF-8, as it must be here", Printable(dir.path()))))
-        }
-    }
-}
-
 /// The absolute path with all of it resolved that exists; none if `..` follows on that.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let (mut at, mut rest) = (path, Vec::new());

@@ -2,7 +2,7 @@
 
 use super::show::{self, Style};
 use super::{Failed, pool};
-use fsstack_control::api::{FileLocation, FileLocations};
+use fsstack_control::api::{FileLocation, FileLocations, exact};
 use fsstack_pool::Printable;
 use rustix::fs::lgetxattr;
 use rustix::io::Errno;
@@ -31,22 +31,33 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
     let shown = Printable::path(path).to_string();
     let failed = |errno: Errno| Failed::system(&shown, &io::Error::from(errno));
     match attribute(path, "user.fsstack.branch") {
-        Ok(branch) => Ok(FileLocation {
-            branch: Printable(&branch).to_string(),
-            at: Printable(&attribute(path, "user.fsstack.path").map_err(failed)?).to_string(),
-            copies: attribute(path, "user.fsstack.copies")
-                .map_err(failed)?
-                .split(|byte| *byte == 0)
-                .map(|copy| Printable(copy).to_string())
-                .collect(),
-            path: shown,
-        }),
+        Ok(branch) => {
+            let at = attribute(path, "user.fsstack.path").map_err(failed)?;
+            Ok(FileLocation {
+                branch: Printable(&branch).to_string(),
+                at: Printable(&at).to_string(),
+                at_base64: exact(&at),
+                copies: attribute(path, "user.fsstack.copies")
+                    .map_err(failed)?
+                    .split(|byte| *byte == 0)
+                    .map(|copy| Printable(copy).to_string())
+                    .collect(),
+                path: shown,
+            })
+        }
         // No such attribute: the path is outside any pool, or of a type that cannot have attributes. Or its pool's daemon is dead.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::NOTCONN) => {
             let (pool, inside) = pool::holding(path)?;
             let explained = pool.client().explain(&inside)?;
             let at = explained.copies.first().cloned().unwrap_or_default();
-            Ok(FileLocation { path: shown, branch: explained.branch, at, copies: explained.copies })
+            // A dead daemon's paths are those that it shows.
+            Ok(FileLocation {
+                path: shown,
+                branch: explained.branch,
+                at,
+                at_base64: None,
+                copies: explained.copies,
+            })
         }
         Err(errno) => Err(failed(errno)),
     }

@@ -12,8 +12,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let subtree = wish.subtree.as_deref().map(|dir| {
-        let dir = typed_dir::inside(&pool, dir).and_then(|dir| typed_dir::text(&dir));
-        dir.map_err(|why| Failed::Usage(format!("--subtree: {why}")))
+        let dir = typed_dir::inside(&pool, dir);
+        dir.map(|dir| dir.to_string()).map_err(|why| Failed::Usage(format!("--subtree: {why}")))
     });
     let subtree = subtree.transpose()?;
     let client = pool.client();

@@ -66,8 +66,11 @@ pub struct CatalogueBranch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CatalogueName {
-    /// The path from the pool's root.
+    /// The path from the pool's root, for display: a byte that is no printable text is `\\` and three octal digits.
     pub path: String,
+    /// The bytes of the path in base64, where `path` is not the same bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// `file`, `directory`, `symlink`, `fifo`, `socket` or `device`.
     pub kind: String,
     /// Permissions, in octal.

@@ -2,6 +2,7 @@
 //!
 //! Paths in replies are printable text: other bytes are escaped, as everywhere in fsstack.
 
+use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
 mod calls;
@@ -53,10 +54,10 @@ pub struct Status {
     pub write_path: String,
     /// Directories with a write path of their own.
     pub write_rules: Vec<WriteRule>,
-    /// Directories with a placement of their own.
     /// The pool's mount is read-only: programs can change nothing.
     #[serde(default)]
     pub read_only: bool,
+    /// Directories with a placement of their own.
     #[serde(default)]
     pub placement_rules: Vec<PlacementRule>,
     /// Objects that came to lie against the placement rules since the mount, or since a balance by rules counted them.
@@ -93,6 +94,25 @@ pub struct WriteRule {
     pub subtree: String,
     /// `auto`, `passthrough` or `stacked`.
     pub write_path: String,
+}
+
+/// Returns `path` in base64, if it is shown as other bytes than its own.
+pub fn exact(path: &[u8]) -> Option<String> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    if Printable(path).to_string().as_bytes() == path {
+        return None;
+    }
+    let mut text = String::new();
+    for chunk in path.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let value = (bits >> (18 - 6 * digit)) & 63;
+            let is_there = digit <= chunk.len();
+            text.push(if is_there { char::from(DIGITS[value as usize]) } else { '=' });
+        }
+    }
+    Some(text)
 }
 
 /// One branch.
@@ -353,6 +373,15 @@ mod tests {
         let schema = serde_json::to_string_pretty(&schema_for!(T)).unwrap() + "\n";
         let file = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
         expect_test::expect_file![file].assert_eq(&schema);
+    }
+
+    #[test]
+    fn paths_that_are_shown_otherwise_have_their_bytes() {
+        let of = |path: &str| exact(path.as_bytes());
+        assert_eq!([of("film"), of(r"n\012x"), of("")], [None, None, None]);
+        assert_eq!(of("n\nx").as_deref(), Some("bgp4"));
+        assert_eq!(of("a\nbc").as_deref(), Some("YQpiYw=="));
+        assert_eq!(exact(b"ab\xff\xfe!").as_deref(), Some("YWL//iE="));
     }
 
     #[test]

@@ -107,6 +107,9 @@ pub struct FileLocation {
     pub branch: String,
     /// Its path there.
     pub at: String,
+    /// The bytes of `at` in base64, where `at` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_base64: Option<String>,
     /// Every copy of it, hidden ones too.
     pub copies: Vec<String>,
 }
@@ -305,12 +308,12 @@ pub struct Copied {
     pub branches: Vec<CopiedTo>,
     /// Files that could not be copied.
     pub failed: Vec<NotCopied>,
-}
-
-/// Files put on a branch.
     /// Why what was copied may not be on disk; null: it is.
     #[serde(default)]
     pub not_synced: Option<String>,
+}
+
+/// Files put on a branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CopiedTo {

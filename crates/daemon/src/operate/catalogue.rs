@@ -1,9 +1,10 @@
 //! Names from the catalogue.
 
 use super::Served;
+use super::rules::dir_of;
 use crate::log::utc;
 use fsstack_control::Refusal;
-use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest};
+use fsstack_control::api::{CatalogueBranch, CatalogueName, CataloguePage, CatalogueRequest, exact};
 use fsstack_engine::catalogue::{Asked, CataloguedBranch, FoundName, Subject};
 use fsstack_pool::{BranchId, Printable};
 use fsstack_sys::Kind;
@@ -24,13 +25,8 @@ impl Served {
         let (branches, subject, dir, name, after) = match request {
             CatalogueRequest::Find { dir, name, branch, after } => {
                 let only = branch.as_deref().map(|branch| named(&all, branch)).transpose()?;
-                (
-                    only.map_or_else(in_pool, |only| vec![only]),
-                    Subject::All,
-                    dir.as_str(),
-                    name.as_deref(),
-                    after,
-                )
+                let branches = only.map_or_else(in_pool, |only| vec![only]);
+                (branches, Subject::All, dir_of(dir)?, name.as_deref(), after)
             }
             CatalogueRequest::Lost { branch, after } => {
                 let lost = named(&all, branch)?;
@@ -38,7 +34,7 @@ impl Served {
                 if !lost.in_pool {
                     branches.push(lost);
                 }
-                (branches, Subject::OnlyOn(lost.id), "", None, after)
+                (branches, Subject::OnlyOn(lost.id), Vec::new(), None, after)
             }
         };
         let pattern = name.map(Pattern::new).transpose();
@@ -50,12 +46,16 @@ impl Served {
         let asked = Asked {
             branches: &ids,
             subject,
-            below: dir.as_bytes(),
+            below: &dir,
             wanted: &wanted,
             after: after.as_deref(),
             most: PAGE,
         };
         let page = self.union.catalogue_page(&asked).ok_or_else(none)?.map_err(failed)?;
+        // Where names are missing it may be there all the same.
+        if page.has_no_dir && branches.iter().all(|branch| branch.known.complete) {
+            return Err(Refusal::missing(format!("/{}: no directory in the catalogue", shown(&dir))));
+        }
         let paths = branches.iter().map(|branch| (branch.id, shown(&branch.path))).collect();
         Ok(CataloguePage {
             branches: branches.into_iter().map(state).collect(),
@@ -130,6 +130,7 @@ fn told(name: &FoundName, paths: &HashMap<BranchId, String>) -> CatalogueName {
     };
     CatalogueName {
         path: shown(&name.path),
+        path_base64: exact(&name.path),
         kind: kind.to_owned(),
         mode: format!("{:04o}", row.mode & 0o7777),
         uid: row.uid,

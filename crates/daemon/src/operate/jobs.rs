@@ -1,6 +1,7 @@
 //! Jobs, as the operator asks for them and sees them.
 
 use super::Served;
+use super::rules::dir_of;
 use fsstack_control::Refusal;
 use fsstack_control::api::{
     BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs,
@@ -40,14 +41,14 @@ impl Served {
                 let manner =
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
-                let order = BalanceOrder { dir: dir_of(dir), by, tolerance: *until, manner, window };
+                let order = BalanceOrder { dir: dir_of(dir)?, by, tolerance: *until, manner, window };
                 answer(self.union.start_balance(order))
             }
             JobRequest::Rules { dir, rate, verify, window, make_way, dry_run } => {
                 let manner =
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
-                let order = RulesOrder { dir: dir_of(dir), manner, window };
+                let order = RulesOrder { dir: dir_of(dir)?, manner, window };
                 answer(self.union.start_rules(order))
             }
             JobRequest::Consolidate { dir, to, rate, verify, window, make_way, dry_run } => {
@@ -55,7 +56,7 @@ impl Served {
                 let manner =
                     Manner { rate: rate_of(*rate)?, verify: *verify, make_way: *make_way, dry_run: *dry_run };
                 let window = window_of(window.as_deref())?;
-                let order = ConsolidateOrder { dir: dir_of(dir), to, manner, window };
+                let order = ConsolidateOrder { dir: dir_of(dir)?, to, manner, window };
                 answer(self.union.start_consolidate(order))
             }
             JobRequest::PlanTier { tier } => answer(self.union.plan_tier(self.tier_of(tier)?)),
@@ -142,11 +143,6 @@ fn rate_of(asked: Option<u64>) -> Result<Option<NonZeroU64>, Refusal> {
 fn window_of(typed: Option<&str>) -> Result<Option<Window>, Refusal> {
     let window = typed.map(str::parse::<Window>).transpose();
     window.map_err(|error| Refusal::usage(format!("window: {error}")))
-}
-
-/// The path of a directory, as typed: without the slashes around it.
-fn dir_of(typed: &str) -> Vec<u8> {
-    typed.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/").into_bytes()
 }
 
 fn refused(branch: &str, error: &BadJob) -> Refusal {

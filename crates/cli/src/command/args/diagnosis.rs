@@ -1,6 +1,7 @@
 //! Arguments of the commands that look for what is wrong.
 
 use clap::{Args, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Arguments of `fsstack check`.
@@ -18,7 +19,7 @@ status 1 says that something was found and not fixed, or that it was interrupted
 pub struct Check {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// Only this directory and all below it.
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
@@ -46,7 +47,7 @@ whose names are not all known is named at the end."
 pub struct Find {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// Only names below this directory.
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
@@ -68,7 +69,7 @@ that waits for a lock is slow too. Without a threshold nothing is measured."
 pub struct Log {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// From when a call is slow (500us, 100ms, 2s), or off; without it what was set before stays.
     #[arg(long, value_name = "TIME")]
     pub slow: Option<String>,
@@ -86,7 +87,7 @@ on, that of the pool is <pool>; of the last 200 log lines only level, place in t
 pub struct Support {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// Leave names in.
     #[arg(long)]
     pub with_names: bool,
@@ -104,7 +105,7 @@ are counted only while somebody looks. What passthrough reads and writes does no
 pub struct Profile {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
-    pub pool: String,
+    pub pool: OsString,
     /// By process; the default.
     #[arg(long, conflicts_with_all = ["uid", "dir"])]
     pub pid: bool,

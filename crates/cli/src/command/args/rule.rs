@@ -1,6 +1,7 @@
 //! Arguments of `fsstack rule`.
 
 use clap::{Args, Subcommand, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Arguments of `fsstack rule`.
@@ -18,7 +19,7 @@ pub enum RuleAction {
     List {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
     /// Make a rule for a directory and all below it, in place of the one that it has.
     #[command(
@@ -32,7 +33,7 @@ Example: fsstack rule set /mnt/pool /media 'mspmfs@slow;floor=50G'"
     Set {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The directory, which need not exist: a path below the mount point, one from the working directory in the pool, or an
         /// absolute one from the pool's root; with the escapes of place-rules, as `\:`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -47,7 +48,7 @@ Example: fsstack rule set /mnt/pool /media 'mspmfs@slow;floor=50G'"
     Remove {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The directory, as in `rule set` or as `rule list` prints it.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,

@@ -1,6 +1,7 @@
 //! Arguments of `fsstack tier`.
 
 use clap::{Args, Subcommand, ValueHint};
+use std::ffi::OsString;
 
 /// Arguments of `fsstack tier`.
 #[derive(Debug, Args)]
@@ -17,7 +18,7 @@ pub enum TierAction {
     Status {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
     },
     /// Have files of a class move to another class when it is full, in place of the tier that the class has.
     #[command(
@@ -30,7 +31,7 @@ Example: fsstack tier set /mnt/pool fast slow --start 90% --stop 70% --min-age 7
     Set {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The class that files leave; or both classes as one word, such as 'fast>slow'.
         fast: String,
         /// The class that takes them.
@@ -67,7 +68,7 @@ Example: fsstack tier set /mnt/pool fast slow --start 90% --stop 70% --min-age 7
     Remove {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
-        pool: String,
+        pool: OsString,
         /// The class that files leave.
         fast: String,
         /// Also remove it from the pool's config file.

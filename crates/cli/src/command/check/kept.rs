@@ -228,7 +228,7 @@ pub(super) fn count(branches: &[Arc<OpenBranch>]) -> u64 {
 pub(super) fn prune(
     daemon: &Arc<BesideDaemon>,
     branches: &[Arc<OpenBranch>],
-    below: &str,
+    below: &[u8],
     style: Style,
 ) -> std::result::Result<(), Failed> {
     let mut all = Pruned { kept: Vec::new() };
@@ -236,7 +236,7 @@ pub(super) fn prune(
         let pruning = Pruning {
             branch: branch.clone(),
             all: branches.to_vec(),
-            below: below.trim_end_matches('/').as_bytes().to_vec(),
+            below: below.strip_suffix(b"/").unwrap_or(below).to_vec(),
             daemon: daemon.clone(),
         };
         match unless_it_hangs(HANGS_AFTER, move || pruning.run()) {

@@ -27,7 +27,7 @@ use fsstack_sys::process::{Signal, SignalFd, block_signals};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{SysError, thread};
 use output::CheckOutput;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -59,9 +59,9 @@ struct OpenBranch {
 pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| typed_dir::or_from_root(&pool, dir)).transpose()?;
-    let dir = dir.as_ref().map(typed_dir::text).transpose()?.unwrap_or_default();
+    let dir = dir.map(|dir| [b"/", dir.path()].concat()).unwrap_or_default();
     let from = wish.from.as_deref().map(components).transpose()?.unwrap_or_default();
-    let start = components(Path::new(&dir))?;
+    let start = components(Path::new(OsStr::from_bytes(&dir)))?;
     let stale_after = places::age(&wish.older_than)?;
     // A deep tree takes a descriptor for each level and branch.
     thread::raise_nofile_limit();

@@ -9,6 +9,7 @@ pub(crate) use branches::path_of;
 use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{Finding, Findings, Level};
+use std::ffi::OsStr;
 
 /// Findings so far.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ pub(crate) fn findings(pool: &pool::Pool) -> Findings {
     Findings { findings: report.0 }
 }
 
-pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(word: Option<&OsStr>, style: Style) -> Result<(), Failed> {
     let mut report = DoctorReport::default();
     let named = word.map(pool::find).transpose()?;
     let pool::Pools { live, swept } = pool::all();

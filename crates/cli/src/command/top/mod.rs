@@ -11,13 +11,14 @@ use fsstack_control::Client;
 use fsstack_control::api::Moment;
 use processes::Processes;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 /// Interval of samples.
 const EVERY: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(word: &str, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(word: &OsStr, style: Style) -> Result<(), Failed> {
     let pool = pool::find(word)?;
     let mut watch = Watch::new(pool.client(), pool.entry.is_visible().then_some(pool.entry.pid));
     match style {
