@@ -124,6 +124,30 @@ fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
     output_of(&["job", "cancel", &at, &job["id"].to_string()]);
 }
 
+/// The order of a tier, and programs, see who has used it.
+#[test]
+fn a_move_that_is_called_off_leaves_the_access_time() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    pool.write("film", &mib(7).repeat(20));
+    sh(pool.path(), "touch -a -d '2001-02-03 04:05:06' film");
+    let (at, drained) = (at(&pool), branch(&pool, "a"));
+    let drains = std::thread::spawn({
+        let (at, drained) = (at.clone(), drained.clone());
+        move || run(&["branch", "drain", &at, &drained, "--rate", "1M"])
+    });
+    let free = || {
+        let fs = rustix::fs::statvfs(pool.branch("b").path()).unwrap();
+        fs.f_bfree * fs.f_frsize
+    };
+    let before = free();
+    until("it is being copied", || free() + (1 << 20) < before);
+    output_of(&["job", "cancel", &at, &job_of(&at)["id"].to_string()]);
+    drains.join().unwrap();
+    assert_eq!(pool.holders("film"), ["a"]);
+    assert_eq!(sh(pool.branch("a").path(), "stat -c %x film").get(..19), Some("2001-02-03 04:05:06"));
+}
+
 fn job_of(at: &str) -> Value {
     serde_json::from_str(&run(&["job", "status", at, "--json"]).stdout).unwrap_or_default()
 }

@@ -151,6 +151,8 @@ impl Moves {
         let mut held = HeldFile { inode: inode.clone(), file, departure: None };
         if is_content {
             held.file.make_readable()?;
+            // A copy that is called off leaves the old file, whose access time may be its turn in a tier.
+            held.file.has_reader(true);
         } else if let MoveRequest::Ordered(departure) = held.file.leave(from)? {
             held.departure = Some(departure);
         }
