@@ -15,7 +15,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
@@ -261,9 +261,11 @@ impl Union {
     fn leave_listings(&self, ix: BranchIx) {
         let open: Vec<_> = self.files.dirs.iter().map(|dir| dir.clone()).collect();
         let pool = self.tree.pool.load();
+        let until = Instant::now() + CHANGE_TIMEOUT;
         for dir in open {
-            // One that hangs on the branch has no next entry.
-            if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
+            // One that hangs on the branch has no next entry. All of them together are waited for once.
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(mut listing) = dir.listing.try_lock_for(left) {
                 listing.leave(&self.tree, &pool, &dir.inode, ix);
             }
         }
