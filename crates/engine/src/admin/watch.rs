@@ -148,7 +148,8 @@ impl Union {
         self.set_invalidator(invalidator.clone());
         let watch = Arc::new(BranchWatch::new(group, invalidator, self.tree.is_watched.clone()));
         let pool = self.tree.pool.load();
-        let unwatched = pool.branches.iter().filter(|branch| !watch.add(branch)).count();
+        // One that is away is watched from its return on; nothing of it is cached until then.
+        let unwatched = pool.branches.iter().filter(|branch| branch.is_open() && !watch.add(branch)).count();
         // Before it is known to those who add branches: one that cannot be watched takes it back.
         self.tree.is_watched.store(unwatched == 0, Relaxed);
         Ok(self.branch_watch.get_or_init(|| watch).clone())
