@@ -1,13 +1,20 @@
 //! Time of day in the local time zone.
-#![allow(unsafe_code, reason = "localtime_r has no safe wrapper")]
+#![allow(unsafe_code, reason = "localtime_r and tzset have no safe wrappers")]
 
 use std::mem::MaybeUninit;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Minutes since midnight at `time`, by the zone that the process found at its first call. None: there is no such local time.
+unsafe extern "C" {
+    /// Reads /etc/localtime again if it is another file than before, which localtime_r leaves out.
+    fn tzset();
+}
+
+/// Minutes since midnight at `time`, by the zone that the machine has now, unless TZ is set. None: there is no such local time.
 pub fn minute_of_day(time: SystemTime) -> Option<u16> {
     let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
     let seconds = seconds.try_into().ok()?;
+    // SAFETY: it takes no argument, has a lock of its own, and no thread of this process changes the environment.
+    unsafe { tzset() };
     let mut parts = MaybeUninit::<libc::tm>::uninit();
     // SAFETY: both point to values that live during the call, and the second one may be written.
     let done = unsafe { libc::localtime_r(&raw const seconds, parts.as_mut_ptr()) };
