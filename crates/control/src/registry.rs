@@ -15,8 +15,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Directory of the registry for root's daemons.
 pub const REGISTRY: &str = "/run/fsstack";
@@ -86,7 +87,13 @@ pub struct RegistryEntry {
     mount_point: Vec<u8>,
     /// Branches of the pool.
     pub branches: Vec<RegistryBranch>,
+    /// The daemon's PID namespace; 0 in entries of versions that do not know it.
+    #[serde(default)]
+    pid_namespace: u64,
 }
+
+/// How long a daemon of another PID namespace may take from its claim of a name to its socket. Nothing else tells that it lives.
+const BEGINS_WITHIN: Duration = Duration::from_secs(600);
 
 impl RegistryEntry {
     /// The entry of the calling process.
@@ -104,6 +111,7 @@ impl RegistryEntry {
             started,
             mount_point: mount_point.as_os_str().as_bytes().to_vec(),
             branches,
+            pid_namespace: own_pid_namespace(),
         })
     }
 
@@ -120,7 +128,18 @@ impl RegistryEntry {
     /// True if its daemon runs: a visible process, or one of another PID namespace that listens (a container that
     /// shares this registry).
     fn is_live(&self, registry: &Path) -> bool {
-        self.is_visible() || Client::new(socket_of(registry, &self.id)).is_answered()
+        self.is_visible()
+            || Client::new(socket_of(registry, &self.id)).is_answered()
+            || self.may_be_beginning(registry)
+    }
+
+    /// True if it may be of a daemon in another PID namespace that has no socket yet.
+    fn may_be_beginning(&self, registry: &Path) -> bool {
+        if [0, own_pid_namespace()].contains(&self.pid_namespace) || socket_of(registry, &self.id).exists() {
+            return false;
+        }
+        let written = fs::metadata(file_of(registry, &self.id)).and_then(|file| file.modified());
+        written.is_ok_and(|then| then.elapsed().is_ok_and(|age| age < BEGINS_WITHIN))
     }
 }
 
@@ -322,6 +341,11 @@ pub fn pool_id(mount_point: &Path) -> String {
     }
 }
 
+/// Number of this process's PID namespace; 0 if /proc does not tell.
+fn own_pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
 fn start_of(pid: u32) -> Option<u64> {
     start_time(i32::try_from(pid).ok()?)
 }
@@ -404,6 +428,19 @@ mod tests {
         assert_eq!(read(dir.path()).len(), 1);
         assert!(sweep(dir.path()).unwrap().is_empty() && listed.socket().exists());
         drop(listening);
+        assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (0, 1));
+    }
+
+    /// A host and its containers may share /run/fsstack.
+    #[test]
+    fn a_daemon_of_another_pid_namespace_that_begins_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut foreign = entry("/mnt/pool");
+        (foreign.started, foreign.pid_namespace) = (foreign.started + 1, foreign.pid_namespace + 1);
+        let listed = claim(dir.path(), &foreign);
+        assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (1, 0));
+        let file = fs::File::open(file_of(dir.path(), listed.id())).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * BEGINS_WITHIN).unwrap();
         assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (0, 1));
     }
 
