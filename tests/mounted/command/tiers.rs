@@ -155,6 +155,30 @@ fn a_dry_run_names_the_files_that_go_down_and_sets_no_tier() {
     assert_eq!(down, [false, true, true, false, false, false]);
 }
 
+/// The next plan would name it again.
+#[test]
+fn a_plan_has_no_file_that_would_stay() {
+    needs!(mounting(), loops());
+    if let Err(skip) = crate::script::passthrough() {
+        return skip.announce();
+    }
+    let pool = builder()
+        .option("passthrough-headroom=0")
+        .option("write-path=passthrough")
+        .option("relocate=off")
+        .mount();
+    fill(&pool);
+    let (at, start, stop) = (at(&pool), below(&pool, MiB(20)), below(&pool, MiB(45)));
+    let _held = fs::File::open(pool.at("0")).unwrap();
+    let plan = |more: &[&str]| {
+        let set = ["tier", "set", &at, "fast", "slow", "--start", &start, "--stop", &stop, "--dry-run"];
+        let plan = json("job", &[&set[..], more].concat());
+        plan["plan"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(plan(&[]), ["1", "2"]);
+    assert_eq!(plan(&["--make-way"]), ["0", "1"]);
+}
+
 #[test]
 fn what_is_younger_stays_and_the_tier_rests() {
     needs!(mounting(), loops());

@@ -20,6 +20,7 @@ use super::walk::{MetFile, Visitor};
 use super::{BadJob, Job, JobState, JobView, TierRun, Work};
 use crate::inode::Inode;
 use crate::member::Member;
+use crate::moves::reasons::is_in_use;
 use crate::pool::Pool;
 use crate::tree::placement::placement_of;
 
@@ -128,6 +129,11 @@ impl<'a> Visitor<'a> for GoingDown<'_> {
         for file in files {
             let hides = |name| self.jobs.tree.why_not_from(&pool, name, from).is_some();
             if file.is_frozen || !file.used.is_old(self.tier, self.now) || file.names.iter().any(hides) {
+                continue;
+            }
+            // It would stay, and be named again by the next plan.
+            let open = file.met.inode.open_file();
+            if open.is_some_and(|open| is_in_use(&open, self.tier.make_way)) {
                 continue;
             }
             let to = placement_of(&pool, &file.names).home().and(self.slow);

@@ -51,6 +51,11 @@ pub(crate) fn why_past_us(file: &OpenFile) -> Option<&'static str> {
     file.is_past_us().then_some(if beside { MAPPED } else { WRITTEN_PAST })
 }
 
+/// True if the open file would stay while programs use it so; with `make_way` the kernel's use of it does not count.
+pub(crate) fn is_in_use(file: &OpenFile, make_way: bool) -> bool {
+    (!make_way && why_past_us(file).is_some()) || !file.lock_owners.lock().is_empty()
+}
+
 /// Reason that the open file, of which `names` names are known, may not be moved at all.
 pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32, names: usize) -> Option<&'static str> {
     let past = why_past_us(file);
