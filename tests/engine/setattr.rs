@@ -125,7 +125,7 @@ fn an_unlinked_open_file_takes_every_change() {
 }
 
 /// A write by a user who may not keep the file's set-id bits.
-const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None, appends: false };
+const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None, appends: false, direct: false };
 
 #[test]
 fn a_write_by_others_strips_the_set_id_bits() {

@@ -80,6 +80,33 @@ else:
     }
 }
 
+/// A direct write has space for a part. With a page cache the kernel sends it as asynchronous requests.
+#[test]
+fn a_direct_write_without_space_for_all_of_it_tells_so() {
+    needs!(mounting(), program("python3"));
+    for way in ways().filter(|way| way.contains(&"write-path=stacked")) {
+        let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).option("minfreespace=0").unmounted();
+        let branch = pool.branch("a");
+        let ballast = vec![1; usize::try_from(branch.free()).unwrap() - (600 << 10)];
+        fs::write(branch.path().join("ballast"), ballast).unwrap();
+        pool.remount_with(way);
+        let work = "
+import errno, mmap, os
+SIZE = 1 << 20
+f = os.open('film', os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+data = mmap.mmap(-1, SIZE)
+try:
+    written = os.write(f, data)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+else:
+    print('a part' if 0 < written < SIZE else written)
+";
+        let cached = way.iter().any(|option| option.starts_with("page-cache="));
+        assert_eq!(python(pool.path(), work), if cached { "ENOSPC" } else { "a part" }, "{way:?}");
+    }
+}
+
 /// The rest of a page has room for a part of it.
 #[test]
 fn a_copy_between_full_branches_says_how_much_it_has_copied() {

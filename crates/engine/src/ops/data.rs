@@ -42,6 +42,8 @@ pub struct WriteTerms {
     pub sync: Option<Sync>,
     /// It goes to the file's end as the branch knows it, whatever the offset: the handle has O_APPEND now.
     pub appends: bool,
+    /// The handle has O_DIRECT now.
+    pub direct: bool,
 }
 
 impl Union {
@@ -84,7 +86,8 @@ impl Union {
     }
 
     /// Writes `data` at `offset`, under `terms`, those of this one write: the number of bytes, fewer only if the branch took no
-    /// more.
+    /// more. Direct I/O beside the page cache is written whole or fails: the kernel sends it as asynchronous requests, and
+    /// makes EIO of a short count.
     ///
     /// # Errors
     /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
@@ -98,7 +101,11 @@ impl Union {
             // What others opened to append appends.
             open.file.check_stored()?;
         }
-        match self.write_until(&open, offset, data, terms)? {
+        let written = self.write_until(&open, offset, data, terms)?;
+        if terms.direct && open.route == Route::Cached {
+            return all_of(data, written);
+        }
+        match written {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -130,11 +137,7 @@ impl Union {
     pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
         open.file.check_stored()?;
-        match self.write_until(&open, offset, data, terms)? {
-            (_, Some(error)) => Err(error),
-            (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
-            (done, None) => Ok(done),
-        }
+        all_of(data, self.write_until(&open, offset, data, terms)?)
     }
 
     /// The number of bytes, and the error that came behind them.
@@ -285,6 +288,15 @@ impl Union {
             }
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
+    }
+}
+
+/// The number of bytes that were written if they are all of `data`, else the error that came behind them.
+fn all_of(data: &[u8], written: (usize, Option<OpError>)) -> Result<usize> {
+    match written {
+        (_, Some(error)) => Err(error),
+        (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
+        (done, None) => Ok(done),
     }
 }
 

@@ -77,6 +77,7 @@ impl Adapter {
             strips: (write_flags & abi::WRITE_KILL_SUIDGID != 0).then(|| self.caller(request, 0)),
             sync: Sync::of(flags),
             appends: flags.contains(OFlags::APPEND) && !by_cache,
+            direct: flags.contains(OFlags::DIRECT),
         };
         // The page cache ignores the count in the reply to a write-back, so all of it must be written.
         let written = if by_cache {
