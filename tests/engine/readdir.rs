@@ -9,6 +9,7 @@ use fsstack_engine::ops::{Sink, WriteTerms};
 use fsstack_engine::settings::Settings;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::BranchMode::ReadWrite;
+use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, Kind, OFlags};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -450,5 +451,27 @@ fn a_name_that_gets_a_file_of_another_branch_meanwhile_is_listed_once() {
         rows.retain(|row| row.name != "." && row.name != "..");
         let films = rows.iter().filter(|row| row.name == "film").count();
         assert_eq!((films, rows.len()), (1, 21), "on {old}, after {before} rows");
+    }
+}
+
+/// Two names of one directory, each on a branch of its own.
+#[test]
+fn names_that_are_exchanged_between_branches_meanwhile_are_listed_once() {
+    for (old, before) in [0, 1].into_iter().flat_map(|old| (0..=24).map(move |before| (old, before))) {
+        let pool = TestBed::new(2);
+        for (at, n) in [0, 1].into_iter().flat_map(|at| (0..10).map(move |n| (at, n))) {
+            pool.put(at, &format!("d/{at}-{n}"), "");
+        }
+        pool.put(old, "d/one", "one");
+        pool.put(1 - old, "d/two", "two");
+        let dir = pool.opendir(pool.ino("d"));
+        let mut rows = if before > 0 { pool.readdir(dir, 0, false, before).unwrap() } else { Vec::new() };
+        pool.rename_with("d/one", "d/two", RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(pool.holders("d/one"), [1 - old]);
+        let at = rows.last().map_or(0, |row| row.cookie);
+        rows.extend(pool.rest(dir, at, 7));
+        rows.retain(|row| row.name != "." && row.name != "..");
+        let times = |name: &str| rows.iter().filter(|row| row.name == name).count();
+        assert_eq!((times("one"), times("two"), rows.len()), (1, 1, 22), "on {old}, after {before} rows");
     }
 }

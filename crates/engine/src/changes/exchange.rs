@@ -5,21 +5,35 @@ use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
-use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{self as sys, Stat};
 
 use crate::changes::names::{End, Half, begin, check_exchangeable, finish, has_no_links, note};
 use crate::files::check_not_given_up;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeName};
+use crate::opened::tables::Files;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 
+/// Returns the two names, each with the only branch that has it, if they mean files on different branches.
+fn two_files<'a>(
+    (a, in_a): (End<'a>, &DirStats),
+    (b, in_b): (End<'a>, &DirStats),
+) -> Option<[(End<'a>, BranchIx, Stat); 2]> {
+    match (&**in_a, &**in_b) {
+        ([(at_a, of_a)], [(at_b, of_b)]) if at_a != at_b && !of_a.is_dir() && !of_b.is_dir() => {
+            Some([(a, *at_a, *of_a), (b, *at_b, *of_b)])
+        }
+        _ => None,
+    }
+}
+
 impl Tree {
-    /// Each of the two names gets what the other had, branch by branch.
-    pub(crate) fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
+    /// Each of the two names gets what the other had, branch by branch. Listings among `files` show both once.
+    pub(crate) fn exchange(&self, pool: &Pool, files: &Files, a: End<'_>, b: End<'_>) -> Result<()> {
         let _tree_lock = self.tree_lock.write(pool)?;
         let (in_a, in_b) =
             (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
@@ -54,6 +68,12 @@ impl Tree {
         let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(a.dir, a.name), (b.dir, b.name)]));
+        let followed = two_files((a, &in_a), (b, &in_b)).map(|pair| {
+            // Each name is one of the other branch from now on, for listings as if its file had moved there.
+            pair.map(|(end, at, stat)| {
+                files.listings_follow(self, pool, &InodeName::new(end.dir, end.name), (at, stat.ino))
+            })
+        });
         let done =
             self.exchange_step_by_step(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
                 Some(_) => self
@@ -63,6 +83,7 @@ impl Tree {
                     .map_err(Half::done),
                 None => Ok(()),
             });
+        drop(followed);
         finish(pool, record, &done);
         match done {
             Err(half) if !half.done => {
@@ -87,12 +108,8 @@ impl Tree {
         (b, in_b): (End<'_>, &DirStats),
         parts: &[(BranchIx, Object, Act)],
     ) -> Result<(), Half> {
-        if let ([(at_a, of_a)], [(at_b, of_b)]) = (&**in_a, &**in_b)
-            && at_a != at_b
-            && !of_a.is_dir()
-            && !of_b.is_dir()
-        {
-            let mut pair = [(a, *at_a), (b, *at_b)];
+        if let Some(pair) = two_files((a, in_a), (b, in_b)) {
+            let mut pair = pair.map(|(end, at, _)| (end, at));
             pair.sort_by_key(|(_, at)| pool.turn(*at));
             return self.exchange_files(pool, pair[0], pair[1]);
         }

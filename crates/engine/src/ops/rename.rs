@@ -63,7 +63,7 @@ impl Union {
             let _create_guard_too =
                 if too { Some(self.tree.create_guard(&pool, to.dir, to.name)?) } else { None };
             slots::acts(0);
-            let exchanged = self.tree.exchange(&pool, from, to);
+            let exchanged = self.tree.exchange(&pool, &self.files, from, to);
             // A lookup in the middle of it may have found neither.
             [from, to].iter().for_each(|end| end.dir.has_new(end.name));
             exchanged?;
