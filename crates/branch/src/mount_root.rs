@@ -195,7 +195,7 @@ impl Branch {
         }
     }
 
-    /// True if it consists of subvolumes of which some may be missing while it answers: a GlusterFS volume.
+    /// True for a GlusterFS volume: it may consist of subvolumes of which some are missing while it answers.
     pub fn has_subvolumes(&self) -> bool {
         self.subvolumes().is_some()
     }

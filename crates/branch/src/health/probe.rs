@@ -8,9 +8,11 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use fsstack_sys::dirents::Dirents;
+use fsstack_sys::mounts::MountInfo;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use super::subvolumes::Subvolumes;
@@ -85,16 +87,27 @@ impl Branch {
         Ok(Some(MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes }))
     }
 
-    /// True if a mount other than the one in use is at the path. Makes no request to either.
+    /// True if the mount table shows another mount at the path than the one in use. Walks no path: one that leads through the
+    /// mount in use would wait for a server that hangs.
     pub(super) fn has_another_mount(&self) -> bool {
-        let here = sys::at::open_root(&self.path).and_then(|root| sys::at::stat_kept(root.as_fd()));
-        here.is_ok_and(|here| (here.dev, here.mnt_id) != (self.dev(), self.mnt_id()))
+        let mounts = sys::mounts::list().unwrap_or_default();
+        self.mount_root.was_listed && is_elsewhere(&self.path, self.mnt_id(), &mounts)
     }
 
     /// True if the mount in use was once in the mount table and is not any more.
     pub(super) fn is_unmounted(&self) -> bool {
         self.mount_root.was_listed && is_unlisted(self.mnt_id())
     }
+}
+
+/// Whether `path`, which led into the mount `mnt_id`, leads elsewhere by now: that is not among `mounts`, or another one is
+/// mounted on it on the way.
+fn is_elsewhere(path: &Path, mnt_id: u64, mounts: &[MountInfo]) -> bool {
+    let Some(used) = mounts.iter().find(|mount| mount.id == mnt_id) else { return true };
+    mounts.iter().filter(|mount| mount.parent == mnt_id && mount.id != mnt_id).any(|above| {
+        // The path may lead there by a symbolic link.
+        above.mount_point == used.mount_point || path.starts_with(&above.mount_point)
+    })
 }
 
 fn bad(error: SysError) -> ProbeResult {
@@ -115,5 +128,43 @@ pub(crate) fn answers(root: BorrowedFd<'_>) -> Result<Stat, SysError> {
         // The daemon may lack read permission, which says nothing about the branch.
         Err(error) if !matches!(error.errno, Errno::ACCESS | Errno::PERM) => Err(error),
         _ => Ok(stat),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    fn mount(id: u64, parent: u64, at: &str) -> MountInfo {
+        MountInfo {
+            id,
+            parent,
+            dev: (0, 0),
+            root: "/".into(),
+            mount_point: at.into(),
+            fs_type: OsString::new(),
+            source: OsString::new(),
+            options: String::new(),
+            super_options: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_mount_table_tells_whether_a_path_leads_to_another_mount() {
+        let root = || mount(1, 1, "/");
+        let leads = |mounts: &[MountInfo]| is_elsewhere(Path::new("/srv/volume/sub"), 7, mounts);
+        let used = || mount(7, 1, "/srv/volume");
+        assert!(!leads(&[root(), used()]));
+        assert!(!leads(&[root(), used(), mount(8, 1, "/srv/volume2"), mount(9, 7, "/srv/volume/su")]));
+        // It was detached; another one covers it, or the branch in it.
+        assert!(leads(&[root()]));
+        assert!(leads(&[root(), used(), mount(8, 7, "/srv/volume")]));
+        assert!(leads(&[root(), used(), mount(8, 7, "/srv/volume/sub")]));
+        // By a symbolic link.
+        let linked = |mounts: &[MountInfo]| is_elsewhere(Path::new("/link/sub"), 7, mounts);
+        assert!(!linked(&[root(), used()]));
+        assert!(linked(&[root(), used(), mount(8, 7, "/srv/volume")]));
     }
 }

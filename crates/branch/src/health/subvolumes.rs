@@ -42,7 +42,8 @@ pub(crate) struct Subvolumes {
 }
 
 impl Subvolumes {
-    /// Finds the subvolumes of the mount `mnt_id`. `None` if the file system cannot lose a part and still answer.
+    /// Finds the subvolumes of the mount `mnt_id`. `None` if the file system cannot lose a part and still answer. A volume whose
+    /// client shows no brick states seems to lack none.
     pub(crate) fn of(mnt_id: u64, mounts: &[MountInfo]) -> Option<Arc<Self>> {
         let mount = mounts.iter().find(|mount| mount.id == mnt_id && mount.fs_type == CLIENT)?;
         let root = sys::at::open_root(&mount.mount_point).ok()?;
@@ -55,7 +56,6 @@ impl Subvolumes {
                 at = %mount.mount_point.display(),
                 "GlusterFS client shows no brick states; a dead brick will not be noticed"
             );
-            return None;
         }
         let root = Arc::new(root);
         let sources = sources.into_iter().map(|path| PreopenedFile::new(root.clone(), path)).collect();
@@ -155,7 +155,33 @@ impl Branch {
 
 #[cfg(test)]
 mod tests {
-    use super::unreached;
+    use std::ffi::OsString;
+
+    use fsstack_sys::mounts::MountInfo;
+
+    use super::{Subvolumes, unreached};
+
+    /// Its calls may have been done where it answers ENOTCONN, and it may acknowledge writes before they are stored.
+    #[test]
+    fn a_volume_that_shows_no_brick_states_is_a_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fsstack_sys::at::open_root(dir.path()).unwrap();
+        let id = fsstack_sys::at::stat_kept(std::os::fd::AsFd::as_fd(&root)).unwrap().mnt_id;
+        let mount = |fs_type: &str| MountInfo {
+            id,
+            parent: 0,
+            dev: (0, 0),
+            root: "/".into(),
+            mount_point: dir.path().to_owned(),
+            fs_type: fs_type.into(),
+            source: OsString::new(),
+            options: String::new(),
+            super_options: String::new(),
+        };
+        let volume = Subvolumes::of(id, &[mount("fuse.glusterfs")]).unwrap();
+        assert_eq!(volume.missing().unwrap(), Vec::<String>::new());
+        assert!(Subvolumes::of(id, &[mount("fuse.sshfs")]).is_none());
+    }
 
     #[test]
     fn parts_that_are_not_up_are_named() {
