@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, sleep};
@@ -10,10 +11,12 @@ use std::time::Duration;
 
 use fsstack_lab::pool::Builder;
 use fsstack_lab::{self as lab, needs};
-use rustix::fs::copy_file_range;
+use rustix::fs::{OFlags, copy_file_range};
 use rustix::io::Errno;
 
-use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, lasting_a_second, until};
+use crate::hung_branches::{
+    FrozenDaemon, callers_waiting, described, filled, lasting_a_second, until, waiting,
+};
 
 /// The parent directories are on the frozen branch too. A stuck caller waits, and then gets the other branch's data:
 /// names and attributes that were known, and names that were not.
@@ -102,6 +105,43 @@ fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_
     assert!(caught.iter().all(|caller| !caller.is_finished()), "answered before any call was given up");
     drop(frozen);
     assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
+}
+
+/// More than 64 requests in the background. With a page cache direct reads are such; of cached ones the kernel sends fewer.
+fn background_requests_to_the_frozen_branch_hold_nobody_up(builder: Builder) {
+    const READERS: usize = 100;
+    let pool = filled(builder.option("page-cache=on,branch-timeout=3600,attr-timeout=60"));
+    let opened = |branch: &str, at: &str| {
+        File::create(pool.branch(branch).path().join(at)).unwrap().set_len(1 << 20).unwrap();
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::DIRECT.bits().cast_signed())
+            .open(pool.at(at))
+            .unwrap()
+    };
+    let large: Vec<_> = (0..READERS).map(|n| opened("a", &format!("on-a/large-{n}"))).collect();
+    let other = opened("b", "on-b/large");
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
+    let read = |file: File| thread::spawn(move || file.read_exact_at(&mut vec![0; 1 << 20], 0));
+    let readers: Vec<_> = large.into_iter().map(read).collect();
+    until("all readers wait", || waiting(pool.path()) >= READERS);
+    let other = read(other);
+    until("the file of the other branch is read", || other.is_finished());
+    other.join().unwrap().unwrap();
+    drop(frozen);
+    readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+}
+
+#[test]
+fn background_requests_to_the_frozen_branch_hold_nobody_up_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    background_requests_to_the_frozen_branch_hold_nobody_up(described().option("transport=dev"));
+}
+
+#[test]
+fn background_requests_to_the_frozen_branch_hold_nobody_up_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    background_requests_to_the_frozen_branch_hold_nobody_up(described().option("transport=ring"));
 }
 
 /// New objects go to a working branch without knowing the frozen one's space.

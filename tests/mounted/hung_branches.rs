@@ -234,7 +234,7 @@ fn asks(daemon: i32) -> bool {
 }
 
 /// Number of requests that the branch's daemon has not answered.
-fn waiting(branch: &Path) -> usize {
+pub(crate) fn waiting(branch: &Path) -> usize {
     let connection = lab::mounts::at(branch).unwrap().unwrap().connection();
     let reply = fs::read_to_string(format!("/sys/fs/fuse/connections/{connection}/waiting")).unwrap();
     reply.trim().parse().unwrap()

@@ -40,6 +40,7 @@ use crate::remembered::Remembered;
 use crate::restrictions;
 use crate::settings::{AccessTimes, MountFlags, Options, Privilege, Settings};
 use crate::signals::{End, Taker, listen};
+use crate::values;
 use crate::world::World;
 
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
@@ -239,6 +240,7 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
         default_permissions: settings.options.default_permissions,
         privileged: settings.privilege == Privilege::Root,
         max_write: settings.options.max_write,
+        max_background: values::background_requests(settings.options.max_threads),
         // Also where nothing goes by it now: the write path may change while the pool is mounted.
         passthrough: settings.options.engine.page_cache != PageCache::WriteBack
             && settings.privilege == Privilege::Root,

@@ -75,6 +75,16 @@ pub(crate) fn most_inflight(max_threads: Option<NonZeroUsize>) -> usize {
     max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get).saturating_sub(1).max(1)
 }
 
+/// Number of background requests that the kernel sends at once, for all branches together.
+///
+/// Those of one program (direct I/O beside the page cache, write-back, reading ahead) may all wait for a branch that hangs. So
+/// there are more than a program usually has. Eight times `max-threads` requests may wait beside the threads at work; half of
+/// them are left to other requests.
+pub(crate) fn background_requests(max_threads: Option<NonZeroUsize>) -> u16 {
+    let threads = max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get);
+    u16::try_from(4 * threads).unwrap_or(u16::MAX).clamp(64, 1024)
+}
+
 /// Reason for refusing `calls` inside one branch.
 pub(crate) fn too_many_inflight(calls: usize, max_threads: Option<NonZeroUsize>) -> Option<String> {
     let threads = max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get);

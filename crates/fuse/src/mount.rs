@@ -36,6 +36,8 @@ pub struct Plan {
     pub privileged: bool,
     /// Largest write request in bytes.
     pub max_write: u32,
+    /// Most background requests (cached reads, write-back, asynchronous direct I/O) that the kernel sends at once.
+    pub max_background: u16,
     /// Request passthrough.
     pub passthrough: bool,
     /// Request the write-back page cache.

@@ -14,6 +14,7 @@ use crate::mount::{Granted, Plan};
 pub(crate) struct Negotiation {
     wanted: InitFlags,
     max_write: u32,
+    max_background: u16,
     granted: Arc<Mutex<Granted>>,
 }
 
@@ -84,7 +85,13 @@ impl Negotiation {
             wanted |= InitFlags::FUSE_ALLOW_IDMAP;
         }
         let granted: Arc<Mutex<Granted>> = Arc::default();
-        (Self { wanted, max_write: plan.max_write, granted: granted.clone() }, granted)
+        let negotiation = Self {
+            wanted,
+            max_write: plan.max_write,
+            max_background: plan.max_background,
+            granted: granted.clone(),
+        };
+        (negotiation, granted)
     }
 }
 
@@ -102,7 +109,7 @@ impl Filesystem for Negotiation {
         if wanted.contains(InitFlags::FUSE_PASSTHROUGH) && kernel.set_max_stack_depth(1).is_err() {
             return Err(io::Error::other("the kernel refuses a stack depth of 1"));
         }
-        let _taken = kernel.set_max_background(64);
+        let _taken = kernel.set_max_background(self.max_background);
         *self.granted.lock() = Granted {
             passthrough: wanted.contains(InitFlags::FUSE_PASSTHROUGH),
             setxattr_ext: wanted.contains(InitFlags::FUSE_SETXATTR_EXT),
