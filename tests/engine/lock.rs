@@ -112,3 +112,49 @@ fn locks_go_with_the_last_handle() {
     let again = pool.open(file.ino, fsstack_sys::OFlags::RDWR).unwrap();
     lock(&pool, again, range(2, LockType::Write, 0, 9)).unwrap();
 }
+
+/// Number of descriptors of the file on the branch.
+fn descriptors(pool: &TestBed) -> usize {
+    let stored = std::fs::canonicalize(pool.on(0, "film")).unwrap();
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter(|fd| std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|to| to == stored)).count()
+}
+
+/// As long as an owner counts, the file stays on its branch.
+#[test]
+fn an_owner_without_locks_is_none() {
+    let pool = TestBed::new(1);
+    let file = pool.create("film").unwrap();
+    let before = descriptors(&pool);
+    for kind in [LockKind::Range { start: 0, end: u64::MAX >> 1 }, LockKind::Whole] {
+        let request = |owner, how| LockRequest { owner, kind, how };
+        lock(&pool, file, request(1, LockType::Write)).unwrap();
+        assert_eq!(descriptors(&pool), before + 1, "{kind:?}");
+        assert_eq!(lock(&pool, file, request(2, LockType::Write)), Err(Errno::AGAIN));
+        let interrupted = pool.union.lock(file.handle, request(3, LockType::Write), Some(&|| false));
+        assert_eq!(interrupted.unwrap_err().errno(), Errno::INTR);
+        assert_eq!(descriptors(&pool), before + 1, "{kind:?}");
+        lock(&pool, file, request(1, LockType::Unlock)).unwrap();
+        assert_eq!(descriptors(&pool), before, "{kind:?}");
+    }
+    // A part of what was locked may be left.
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    lock(&pool, file, range(1, LockType::Unlock, 0, 5)).unwrap();
+    assert_eq!(lock(&pool, file, range(2, LockType::Write, 0, 9)), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_lock_that_comes_after_the_close_of_its_handle_is_given_up() {
+    let pool = TestBed::new(1);
+    let file = pool.create("film").unwrap();
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    let other = pool.open(file.ino, fsstack_sys::OFlags::RDWR).unwrap();
+    let closes = || {
+        pool.close(other);
+        pool.union.unlock_all(file.handle, 1);
+        true
+    };
+    let late = pool.union.lock(other.handle, range(2, LockType::Write, 0, 9), Some(&closes));
+    assert_eq!(late.unwrap_err().errno(), Errno::BADF);
+    lock(&pool, file, range(3, LockType::Write, 0, 9)).unwrap();
+}

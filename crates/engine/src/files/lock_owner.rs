@@ -1,7 +1,8 @@
 //! Owners of locks on the branch's file, and their descriptors there.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, Weak};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
@@ -17,6 +18,17 @@ pub(crate) struct LockOwner {
     fd: Arc<MountedFd>,
     /// The handles that it asked by.
     by: SmallVec<[Handle; 1]>,
+    /// It may have locks of these kinds.
+    has: LockKinds,
+}
+
+/// Kinds of locks that one descriptor may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LockKinds {
+    /// fcntl(2).
+    pub(crate) ranges: bool,
+    /// flock(2).
+    pub(crate) whole: bool,
 }
 
 impl OpenFile {
@@ -42,16 +54,43 @@ impl OpenFile {
         }
     }
 
-    /// Whether `fd` still is the descriptor of the locks of `owner`. If not, a lock that was taken by it is not the owner's.
-    pub(crate) fn is_lock_fd(&self, owner: u64, fd: &Arc<MountedFd>) -> bool {
-        self.lock_owners.lock().get(&owner).is_some_and(|known| Arc::ptr_eq(&known.fd, fd))
+    /// Notes that `owner` has or has not, by `change`, locks of a kind by its descriptor `fd`; without any it is no owner. False:
+    /// `fd` is not its descriptor any more, so a lock that was taken by it is not the owner's.
+    pub(crate) fn note_lock(
+        &self,
+        owner: u64,
+        fd: &Weak<MountedFd>,
+        change: impl FnOnce(&mut LockKinds),
+    ) -> bool {
+        let mut owners = self.lock_owners.lock();
+        let Some(known) = owners.get_mut(&owner).filter(|known| ptr::eq(Arc::as_ptr(&known.fd), fd.as_ptr()))
+        else {
+            return false;
+        };
+        change(&mut known.has);
+        let gone = if known.has == LockKinds::default() { owners.remove(&owner) } else { None };
+        drop(owners);
+        if let Some(gone) = gone {
+            self.branch().dispose_now(gone.fd.mount_generation, gone.fd);
+        }
+        true
     }
 
     /// Descriptor for locks of `owner`. None: only to query others' locks.
     pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<MountedFd>> {
-        if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
-            known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
-            return Ok(known.fd.clone());
+        let branch = self.branch();
+        let mut owners = self.lock_owners.lock();
+        // Locks on a mount that was replaced are gone, and keep nobody from anything.
+        let gone = match owners.get_mut(&owner) {
+            Some(known) if known.fd.is_of_present_mount(&branch) => {
+                known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
+                return Ok(known.fd.clone());
+            }
+            _ => owners.remove(&owner),
+        };
+        drop(owners);
+        if let Some(gone) = gone {
+            branch.dispose_now(gone.fd.mount_generation, gone.fd);
         }
         // The branch may hang: it is asked without the owners' lock. The file's place is held until the owner is
         // known: a move in between would leave the lock on a file without a name.
@@ -68,7 +107,8 @@ impl OpenFile {
         let fd = Arc::new(placed.fd.opened(reopen(OFlags::RDWR).or_else(read_only)?));
         let Some(handle) = handle else { return Ok(fd) };
         let mut owners = self.lock_owners.lock();
-        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new() });
+        let has = LockKinds::default();
+        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new(), has });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);
         }
@@ -84,7 +124,8 @@ impl LockOwner {
 
     /// The owner of the locks of `fd`, handed over by another program.
     pub(crate) fn of(fd: MountedFd, by: &[u64]) -> Self {
-        Self { fd: Arc::new(fd), by: by.iter().copied().map(Handle).collect() }
+        let by = by.iter().copied().map(Handle).collect();
+        Self { fd: Arc::new(fd), by, has: LockKinds { ranges: true, whole: true } }
     }
 
     /// `handle` is closed: whether it was the last one.

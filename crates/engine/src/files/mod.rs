@@ -43,6 +43,7 @@ use capability::has_capability;
 use decision::{PathDecision, StackedReason};
 use dirty::DirtyFlag;
 pub(crate) use dirty::check_not_given_up;
+pub(crate) use lock_owner::LockKinds;
 use lock_owner::LockOwner;
 use noatime::NoatimeState;
 use route::{Backings, IoMode, Known, Route, Unknown, Writer, register};

@@ -6,6 +6,7 @@
 //! interrupted: the branch's own wait could not be given up from outside.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::error::Result;
@@ -13,6 +14,7 @@ use fsstack_pool::Handle;
 use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{Errno, SysError};
 
+use crate::files::{LockKinds, check_not_given_up};
 use crate::union::Union;
 
 pub use fsstack_sys::locks::LockType;
@@ -46,7 +48,8 @@ impl Union {
     /// Sets or gives up a lock. `wait` tells whether to go on waiting for it; None: do not wait.
     ///
     /// # Errors
-    /// EAGAIN if another owner has it, EINTR if `wait` says that the caller was interrupted.
+    /// EAGAIN if another owner has it, EINTR if `wait` says that the caller was interrupted; EBADF if the handle was closed
+    /// meanwhile, EIO if the request was answered so meanwhile: the owner has no lock then that it did not have before.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
         let mut pause = Duration::from_millis(1);
@@ -55,24 +58,41 @@ impl Union {
             // Anew each time, and not kept while it waits: another thread of the owner may close the file meanwhile, which gives
             // up its locks, and with them the descriptor.
             let fd = open.file.lock_fd(request.owner, Some(handle))?;
-            let taken = branch.ask(|| set_lock(fd.as_fd(), request));
-            if taken.is_ok() && request.how != LockType::Unlock && !open.file.is_lock_fd(request.owner, &fd) {
+            let mut taken = branch.ask(|| set_lock(fd.as_fd(), request));
+            let is_lock = taken.is_ok() && request.how != LockType::Unlock;
+            let wanted = if is_lock { self.lock_is_wanted(handle) } else { Ok(()) };
+            let known = Arc::downgrade(&fd);
+            let note = |taken| open.file.note_lock(request.owner, &known, |has| note(has, request, taken));
+            if is_lock && !note(wanted) {
                 // Another thread of the owner may still hold the descriptor: closing it would not be enough.
                 branch.ask(|| set_lock(fd.as_fd(), LockRequest { how: LockType::Unlock, ..request }))?;
+                wanted?;
                 continue;
             }
             drop(fd);
-            match (taken, wait) {
-                (Err(error), Some(goes_on)) if error.errno() == Errno::AGAIN => {
-                    if !goes_on() {
-                        return Err(Errno::INTR.into());
-                    }
+            taken = taken.and(wanted);
+            if let (Err(error), Some(goes_on)) = (taken, wait)
+                && error.errno() == Errno::AGAIN
+            {
+                if goes_on() {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(50));
+                    continue;
                 }
-                (settled, _) => return settled,
+                taken = Err(Errno::INTR.into());
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+            if !is_lock {
+                note(taken);
+            }
+            return taken;
         }
+    }
+
+    /// Fails if nobody waits for the lock that was just taken: the request was answered by another thread, or its handle is
+    /// closed, whose release has looked for locks before.
+    fn lock_is_wanted(&self, handle: Handle) -> Result<()> {
+        check_not_given_up()?;
+        self.file(handle).map(drop)
     }
 
     /// The lock that would stand in the way, if there is one.
@@ -92,6 +112,20 @@ impl Union {
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
         let Some(open) = self.files.handles.get(&handle.0).map(|open| open.file.clone()) else { return };
         open.unlock_owner(owner);
+    }
+}
+
+/// Notes the outcome of `request` in what its owner `has`. A lock that was taken and is not wanted counts only as one more of those
+/// that the owner had before: giving it up could give these up, too.
+fn note(has: &mut LockKinds, request: LockRequest, taken: Result<()>) {
+    let (kind, is_all) = match request.kind {
+        LockKind::Range { start, end } => (&mut has.ranges, start == 0 && locks::TO_THE_END <= end),
+        LockKind::Whole => (&mut has.whole, true),
+    };
+    match (taken, request.how) {
+        (Ok(()), LockType::Unlock) => *kind &= !is_all,
+        (Ok(()), LockType::Read | LockType::Write) => *kind = true,
+        (Err(_), _) => {}
     }
 }
 
