@@ -160,6 +160,29 @@ fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
     }
 }
 
+/// The kernel tells each handle of an error of its write-back, and the daemon does not tell them again.
+#[test]
+fn an_error_of_the_page_caches_write_back_is_reported_once() {
+    needs!(mounting(), program("python3"));
+    let (volume, mut pool) = over_a_volume(true);
+    fs::write(volume.at("film"), "").unwrap();
+    pool.remount_with(&["write-path=stacked", "minfreespace=0", "page-cache=on"]);
+    let work = "
+import mmap, os
+SIZE = 12 << 20
+one, two = [os.open('film', os.O_RDWR) for _ in range(2)]
+os.ftruncate(one, SIZE)
+shared = mmap.mmap(one, SIZE)
+shared[:] = b'x' * SIZE
+def told(call, *about):
+    try: call(*about)
+    except OSError as error: return error.errno
+    return 0
+print(told(shared.flush), *[told(os.fsync, f) for f in (one, two, one, two)])
+";
+    assert_eq!(python(pool.path(), work), "28 0 28 0 0");
+}
+
 /// The daemon has had the branch's report, for all handles; an upgrade by the keeper is the same.
 #[test]
 fn errors_that_were_not_reported_yet_outlive_the_daemon() {

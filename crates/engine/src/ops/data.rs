@@ -46,6 +46,16 @@ pub struct WriteTerms {
     pub direct: bool,
 }
 
+/// Reporter of an error at one write to the other handles of the file, if it may be about earlier writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LateErrors {
+    /// Each handle's next fsync.
+    Recorded,
+    /// The kernel: of an error of its write-back it tells each handle that is open, at the next fsync and before that reaches
+    /// the daemon.
+    KernelReports,
+}
+
 impl Union {
     /// Reads at `offset` into `into`: the number of bytes, fewer at the end of the file, or before what cannot be read.
     ///
@@ -101,7 +111,7 @@ impl Union {
             // What others opened to append appends.
             open.file.check_stored()?;
         }
-        let written = self.write_until(&open, offset, data, terms)?;
+        let written = self.write_until(&open, offset, data, (terms, LateErrors::Recorded))?;
         if terms.direct && open.route == Route::Cached {
             return all_of(data, written);
         }
@@ -137,7 +147,7 @@ impl Union {
     pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
         open.file.check_stored()?;
-        all_of(data, self.write_until(&open, offset, data, terms)?)
+        all_of(data, self.write_until(&open, offset, data, (terms, LateErrors::KernelReports))?)
     }
 
     /// The number of bytes, and the error that came behind them.
@@ -146,7 +156,7 @@ impl Union {
         open: &FileHandle,
         offset: u64,
         data: &[u8],
-        terms: WriteTerms,
+        (terms, late_errors): (WriteTerms, LateErrors),
     ) -> Result<(usize, Option<OpError>)> {
         if let Some(stranger) = terms.strips
             && open.file.strips()
@@ -165,7 +175,7 @@ impl Union {
         let how = flags_of(sync, appends);
         let early = EarlyAppend::of(&open.file);
         let uid = open.writer.map_or(UNKNOWN, Writer::user);
-        let (mut done, mut moves) = (0, 0);
+        let (mut done, mut moves, mut is_here_again) = (0, 0, false);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
@@ -180,6 +190,7 @@ impl Union {
             };
             // The branch may tell of others' writes now, or of earlier ones. (What was not even asked has lost nothing.)
             let written = match sync {
+                _ if late_errors == LateErrors::KernelReports => write(),
                 None if !branch.is_remote() => write(),
                 None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
@@ -201,10 +212,12 @@ impl Union {
                         branch.ix,
                         rest.len() as u64,
                     );
-                    if let Err(why) = moved {
-                        return Ok((done, Some(unmoved(why, error))));
+                    match moved {
+                        Ok(()) => moves += usize::from(is_a_try(error, &open.file, &branch)),
+                        // Others filled the target meanwhile; files may have left this branch.
+                        Err(why) if is_full(why) && !std::mem::replace(&mut is_here_again, true) => {}
+                        Err(why) => return Ok((done, Some(unmoved(why, error)))),
                     }
-                    moves += usize::from(is_a_try(error, &open.file, &branch));
                 }
                 Err(error) => return Ok((done, Some(error))),
             }
