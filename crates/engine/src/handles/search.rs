@@ -27,12 +27,12 @@ use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sync::ranked::{HeldRank, LINKS, STILL};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
 
 use crate::inode::Inode;
 use crate::member::Member;
-use crate::member::searches::{CompleteSearch, alone};
+use crate::member::searches::{CompleteSearch, SearchLock, alone};
 use crate::pool::Pool;
 use crate::tree::Tree;
 
@@ -73,20 +73,22 @@ impl Member {
     }
 }
 
-/// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own.
-fn share<'a, const RANK: u8>(branch: &Member, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
+/// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own; or in an earlier mount of
+/// it, and then the branch answers.
+fn share<'a, const RANK: u8>(branch: &Member, lock: &'a SearchLock) -> Result<RwLockReadGuard<'a, ()>> {
     // The thread has this rank only while it waits for the lock: no thread waits without end for one that shares it.
     let _waits = HeldRank::<RANK>::in_order();
-    if let Some(held) = lock.try_read() {
+    if let Some(held) = lock.share(Duration::ZERO) {
         return Ok(held);
     }
     reply_takeover::aside(|| {
-        loop {
-            if let Some(held) = lock.try_read_for(HALF_DONE_AFTER) {
+        while !lock.is_stuck() {
+            if let Some(held) = lock.share(HALF_DONE_AFTER) {
                 return Ok(held);
             }
             branch.check_open()?;
         }
+        Err(OpError::UNSURE)
     })
 }
 

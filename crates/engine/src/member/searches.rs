@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_identity::index::{KeptBy, Name};
 use fsstack_pool::Ino;
 use fsstack_sync::ranked::{HeldRank, LINKS, Ranked, RankedGuard, WALK};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Member;
 
@@ -29,10 +30,10 @@ pub(crate) struct Searches {
     /// The last walk that saw everything.
     pub(crate) whole: Mutex<Option<CompleteSearch>>,
     /// Held shared by renames in directories that the branch has; exclusively where no rename may be half done.
-    pub(crate) still: RwLock<()>,
+    pub(crate) still: SearchLock,
     /// Held shared by threads that give a file another name; exclusively to count a file's links and remove one. Order:
     /// after `still`.
-    pub(crate) links: RwLock<()>,
+    pub(crate) links: SearchLock,
     /// Objects that were renamed and are not indexed by their new name.
     pub(crate) moved: AtomicU64,
     /// New names of files since the current walk began.
@@ -79,16 +80,43 @@ impl Searches {
     }
 }
 
+/// Lock that many threads share, or one has alone: that one may be stuck in a mount of the branch that was replaced.
+#[derive(Debug, Default)]
+pub(crate) struct SearchLock {
+    lock: RwLock<()>,
+    alone: Mutex<Option<ThreadInCalls>>,
+}
+
+impl SearchLock {
+    /// Shares it, for at most `timeout` later. None: a thread has it alone.
+    pub(crate) fn share(&self, timeout: Duration) -> Option<RwLockReadGuard<'_, ()>> {
+        self.lock.try_read_for(timeout)
+    }
+
+    /// True if the thread that has it alone may never return.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.alone.lock().as_ref().is_some_and(ThreadInCalls::is_stuck)
+    }
+}
+
 /// A lock of rank `RANK`, had alone. It was waited for briefly, so in any order; what is taken below it is of higher rank, as
-/// threads that want to share it wait for as long as the branch is open.
+/// threads that want to share it wait for as long as the branch is open and this thread is not stuck.
 #[derive(Debug)]
 pub(crate) struct LockedAlone<'a, const RANK: u8> {
+    lock: &'a SearchLock,
     _guard: RwLockWriteGuard<'a, ()>,
     _rank: HeldRank<RANK>,
 }
 
+impl<const RANK: u8> Drop for LockedAlone<'_, RANK> {
+    fn drop(&mut self) {
+        *self.lock.alone.lock() = None;
+    }
+}
+
 /// Takes `lock` alone. None: others share it for longer than `timeout`.
-pub(crate) fn alone<const RANK: u8>(lock: &RwLock<()>, timeout: Duration) -> Option<LockedAlone<'_, RANK>> {
-    let guard = lock.try_write_for(timeout)?;
-    Some(LockedAlone { _guard: guard, _rank: HeldRank::unordered() })
+pub(crate) fn alone<const RANK: u8>(lock: &SearchLock, timeout: Duration) -> Option<LockedAlone<'_, RANK>> {
+    let guard = lock.lock.try_write_for(timeout)?;
+    *lock.alone.lock() = Some(ThreadInCalls::here());
+    Some(LockedAlone { lock, _guard: guard, _rank: HeldRank::unordered() })
 }
