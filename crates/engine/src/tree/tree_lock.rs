@@ -119,15 +119,21 @@ impl TreeLock {
         self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
     }
 
-    /// Takes it exclusively, unless another thread keeps it for longer than `timeout`. Not for a thread that holds it.
+    /// Takes it exclusively, unless other threads keep it for longer than `timeout`, which is shorter than a claim counts. Not for
+    /// a thread that holds it.
     pub(crate) fn try_write(&self, timeout: Duration) -> Option<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
         let (came, rank) = (Instant::now(), HeldRank::in_order());
+        let mut claim = None;
         loop {
             match self.lock.try_write_for(LOCK_ATTEMPT) {
                 Some(guard) => return Some(self.guard(guard, rank)),
                 None if came.elapsed() > timeout => return None,
-                None => fsstack_sync::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
+                None if came.elapsed() > SHARED_FOR => {
+                    claim.get_or_insert_with(|| TreeLockClaim::on(&self.claims));
+                }
+                None => {}
             }
+            fsstack_sync::thread::sleep(Duration::from_millis(1)); // others may share it meanwhile
         }
     }
 
