@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use fsstack_engine::settings::Settings;
 use fsstack_lab::shell::command;
 use fsstack_sys::fault;
 use tempfile::TempDir;
@@ -16,6 +17,9 @@ use crate::scenario::{self, Scenario};
 /// Arguments of the child: the scenario's name, then the branches.
 const ORDER: &str = "FSSTACK_TEST_CHILD";
 
+/// State directory of the child's pool, which is then exported.
+const STATE: &str = "FSSTACK_TEST_STATE";
+
 /// Output of a child that was not killed: calls before the operation, and including it.
 const TOLD: &str = "calls:";
 
@@ -26,18 +30,41 @@ fn a_child() {
     let mut words = order.split('\n');
     let scenario = scenario::named(words.next().unwrap());
     let branches: Vec<&Path> = words.map(Path::new).collect();
-    let (engine, mounting) = fault::count(|| Engine::over(branches.into_iter(), settings("ff")));
+    let settings = match std::env::var_os(STATE) {
+        Some(state) => exported(Path::new(&state)),
+        None => settings("ff"),
+    };
+    let (engine, mounting) = fault::count(|| Engine::over(branches.into_iter(), settings));
     let (done, calls) = fault::count(|| (scenario.act)(&engine));
     println!("{TOLD} {mounting} {calls} {done:?}");
 }
 
+/// Settings of a pool for an NFS server, with its index in `state`.
+pub(crate) fn exported(state: &Path) -> Settings {
+    Settings { nfs_export: true, state_dir: Some(state.to_owned()), ..settings("ff") }
+}
+
 /// Runs the scenario in a child that is killed at `kill`. Returns its output if it was not.
 pub(crate) fn child(scenario: &Scenario, branches: &[&Path], kill: Option<u64>) -> Option<(u64, u64)> {
+    child_with(scenario, branches, None, kill)
+}
+
+/// Like [`child`], of a pool that is exported if it has a state directory.
+pub(crate) fn child_with(
+    scenario: &Scenario,
+    branches: &[&Path],
+    state: Option<&Path>,
+    kill: Option<u64>,
+) -> Option<(u64, u64)> {
     let mut order = scenario.name.to_owned();
     branches.iter().for_each(|branch| order = format!("{order}\n{}", branch.display()));
     let run = command(std::env::current_exe().unwrap())
         .args(["--exact", "kill::a_child", "--nocapture", "--test-threads=1"])
         .env(ORDER, order);
+    let run = match state {
+        Some(state) => run.env(STATE, state),
+        None => run,
+    };
     let run = match kill {
         Some(nth) => run.env("FSSTACK_FAULT", format!("kill:{nth}")),
         None => run,

@@ -5,6 +5,7 @@
 
 mod bad_file;
 mod beside;
+mod birthless;
 mod check;
 mod drained;
 #[path = "../model/engine.rs"]

@@ -113,6 +113,7 @@ pub(crate) fn named(name: &str) -> &'static Scenario {
             &MOVE,
             &MOVE_WITH_ROOM,
             &DRAIN,
+            &DRAIN_FILM,
             &DRAIN_LINKS,
             &DRAIN_LINKED_FILES,
             &DRAIN_FILES,
@@ -166,6 +167,14 @@ pub(crate) static DRAIN: Scenario = Scenario {
         symlink_on("target", branches[0].join("d/link")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, branches[0].join("d/fifo"), rustix::fs::Mode::RUSR).unwrap();
     },
+    act: drain,
+    leaves: Leaves::Nothing,
+};
+
+/// Empties the first branch of a file.
+pub(crate) static DRAIN_FILM: Scenario = Scenario {
+    name: "drain film",
+    prepare: |branches| put(branches[0], FILM, MOVED),
     act: drain,
     leaves: Leaves::Nothing,
 };

@@ -76,12 +76,12 @@ impl Union {
     /// The union of `pool`'s branches.
     /// What interrupted moves left on them is cleared first.
     pub fn new(pool: Pool, backings: Arc<dyn Backings>) -> Self {
-        crate::recovery::recover::clear(&pool);
-        let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
-        let root = Inode::root(roots);
         let ids = || PoolId::of(pool.marked().map(|branch| &**branch), pool.settings.pool_id);
         let id = pool.settings.privileged.then(ids).flatten();
         let index = Index::open(id, pool.settings.state_dir.as_deref(), pool.settings.nfs_export);
+        crate::recovery::recover::clear(&pool, &index);
+        let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
+        let root = Inode::root(roots);
         pool.branches.iter().for_each(|branch| index.join(branch.marked()));
         index.admit(pool.marked());
         let may_hang = !pool.is_local();

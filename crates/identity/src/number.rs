@@ -47,13 +47,23 @@ pub fn identity(branch: &Branch, stat: &Stat) -> Identity {
 
 /// The pool's number for inode `ino` of `branch`.
 pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
-    let id = u64::from(branch.id.get());
-    if ino >> INO_BITS == 0 && dev == branch.dev() {
-        return Ino(id << INO_BITS | ino);
+    if dev == branch.dev() {
+        return number_on_root(branch.id, ino);
+    }
+    hashed(branch.id, dev, ino)
+}
+
+/// Like [`number`], of the file system of the branch's root.
+pub fn number_on_root(branch: BranchId, ino: u64) -> Ino {
+    if ino >> INO_BITS == 0 {
+        return Ino(u64::from(branch.get()) << INO_BITS | ino);
     }
     // A device number means nothing after a reboot, so it counts only where it tells two inodes apart.
-    let dev = if dev == branch.dev() { 0 } else { dev };
-    Ino(HASHED | mix(mix(mix(id) ^ dev) ^ ino))
+    hashed(branch, 0, ino)
+}
+
+fn hashed(branch: BranchId, dev: u64, ino: u64) -> Ino {
+    Ino(HASHED | mix(mix(mix(u64::from(branch.get())) ^ dev) ^ ino))
 }
 
 /// Another identity for an object whose own number is in use by one that was moved away.

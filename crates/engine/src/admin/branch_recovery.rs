@@ -46,7 +46,7 @@ impl Union {
             let Some(_tree_lock) = self.tree.tree_lock.try_write(SETTLE_TIMEOUT) else {
                 return Recovery::TreeBusy;
             };
-            interrupted.clear(&pool, back, &away)
+            interrupted.clear((&pool, &self.tree.index), back, &away)
         };
         // Names may not mean what they did.
         if changed {

@@ -96,7 +96,7 @@ impl Union {
         }
         self.tree.index.join(branch.marked());
         self.tree.index.admit(std::iter::once(&**branch.marked()));
-        crate::recovery::recover::clear_added(&more, &branch);
+        crate::recovery::recover::clear_added(&more, &self.tree.index, &branch);
         drop(more);
         self.changes.lock().vacant.retain(|vacant| *vacant != ix);
         self.join(&branch, before);

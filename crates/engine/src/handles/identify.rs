@@ -55,7 +55,7 @@ impl Tree {
             return natural;
         }
         let other = number::another(natural);
-        self.index.note_file(branch, other, natural.ino, birth(stat));
+        self.index.note_files(branch, &[(other, natural.ino, birth(stat))]);
         self.mark_other(branch, stat, mark::FILE, other);
         other
     }
@@ -84,7 +84,7 @@ impl Tree {
             self.index.note_dir(branch, other, natural.ino);
         } else {
             // On disk before the mark: after a crash a branch counts as one whose marks of files are all in the index.
-            self.index.note_file(branch, other, natural.ino, birth(stat));
+            self.index.note_files(branch, &[(other, natural.ino, birth(stat))]);
         }
         // The calling thread may have requested it.
         let marked = branch.ask(|| mark::put(on, which, other, stat.ino));
@@ -224,29 +224,45 @@ impl Tree {
         }
     }
 
-    /// Marks the file behind `fd` on `branch`, which has no name yet, as the object `id`.
+    /// Records in the index that the object of `copy`, which has no name yet, is on `branch` too. On disk when this returns; the record
+    /// of the move is so already, and its settling takes this back if the copy has got no name.
     ///
     /// # Errors
     /// EIO if neither mark nor index would have it.
-    pub(crate) fn mark_moved(
-        &self,
-        branch: &Member,
-        fd: impl AsFd,
-        stat: &Stat,
-        id: Identity,
-    ) -> Result<Ino> {
-        let natural = number::number(branch, stat.dev, stat.ino);
-        // The branch names the index that has its marks before there is one.
+    pub(crate) fn note_moved(&self, branch: &Member, copy: &MarkedCopy) -> Result<()> {
+        let MarkedCopy { id, natural, .. } = *copy;
         // An index that fails is made anew: once more.
-        let noted = (0..2).any(|_| self.index.note_file(branch, id, natural, birth(stat)));
-        let marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino)).is_ok();
-        let lasts = marked || self.index.lasts() || !self.index.exports();
+        let noted = (0..2).any(|_| self.index.note_files(branch, &[(id, natural, birth(&copy.made))]));
+        let lasts = copy.is_marked || self.index.lasts() || !self.index.exports();
         if noted && lasts {
-            return Ok(natural);
+            return Ok(());
         }
         tracing::warn!(branch = %branch.path.display(), "relocation to this branch refused: the file's inode number could not be recorded");
-        self.index.forget(id, Some(natural));
+        self.index.forget_places(&[copy.place()]);
         Err(OpError::UNSURE)
+    }
+}
+
+/// Copy of a file that moves, marked as that file if its branch takes marks.
+pub(crate) struct MarkedCopy {
+    id: Identity,
+    pub(crate) made: Stat,
+    /// Number that it would have without the mark.
+    natural: Ino,
+    is_marked: bool,
+}
+
+impl MarkedCopy {
+    /// Marks the file behind `fd` on `branch`, with the attributes `made`, as the object `id`.
+    pub(crate) fn mark(branch: &Branch, fd: impl AsFd, made: Stat, id: Identity) -> Self {
+        let natural = number::number(branch, made.dev, made.ino);
+        let is_marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, made.ino)).is_ok();
+        Self { id, made, natural, is_marked }
+    }
+
+    /// Its place, as [`fsstack_identity::index::Index::forget_places`] takes it.
+    pub(crate) fn place(&self) -> (Ino, u32) {
+        (self.natural, birth(&self.made))
     }
 }
 

@@ -15,11 +15,14 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_identity::index::{Index, birth};
+use fsstack_identity::number;
 use fsstack_pool::BranchIx;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;
 
+use crate::handles::identify::MarkedCopy;
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::Moves;
@@ -84,13 +87,13 @@ pub(super) fn check_modes(from: &Branch, to: &Branch) -> Result<()> {
 }
 
 impl Moves {
-    /// The new copy, which has the number `ino` there, gets the names and the old one loses them.
+    /// The new copy gets the names and the old one loses them.
     pub(crate) fn exchange_names(
         &self,
         pool: &Pool,
         moving: &Move<'_>,
         new: &NewCopy<'_>,
-        ino: u64,
+        copy: &MarkedCopy,
     ) -> Result<OldName, Unmoved> {
         let follow =
             |name| self.files.listings_follow(&self.tree, pool, name, (moving.from.ix, moving.stat.ino));
@@ -99,7 +102,7 @@ impl Moves {
         // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree.tree_lock.read(pool)?;
         check_modes(&moving.from, new.to).map_err(Unmoved::Undone)?;
-        let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, ino);
+        let named = self.tree.exchange_names_under_tree_lock(pool, moving, new, copy);
         self.tree.catalogue_names(pool, [moving.from.ix, new.to.ix], moving.names.iter());
         let old = named?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
@@ -114,7 +117,7 @@ impl Tree {
         pool: &Pool,
         moving: &Move<'_>,
         new: &NewCopy<'_>,
-        ino: u64,
+        copy: &MarkedCopy,
     ) -> Result<OldName, Unmoved> {
         let (NewCopy { to, fd, .. }, from) = (new, &*moving.from);
         let (olds, there) = self.old_names(pool, moving)?;
@@ -123,22 +126,24 @@ impl Tree {
         self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
+        // Only now: the settling of the intent takes this back if the copy has got no name.
+        if let Err(error) = self.note_moved(to, copy) {
+            intent.done();
+            return Err(error.into());
+        }
         let times_there = new.quiet.then(|| self.quiet_dirs.keep(to, &new.dirs));
         let named = self.give_names(moving, new, &olds);
         drop(times_there);
         if let Err(error) = named {
-            return Err(give_up(pool, moving, new, (intent, ino), error)); // no old name was touched
+            return Err(give_up((&self.index, pool), moving, new, (intent, copy), error)); // no old name was touched
         }
         if moving.is_group()
             && let Err(error) = intent.decides_new()
         {
             // Unless the record surely says so, no new name may go.
             return match intent.decides_old() {
-                Ok(()) => Err(give_up(pool, moving, new, (intent, ino), error)),
-                Err(_) => {
-                    intent.keeps_old(&pool.taken_back);
-                    Err(Unmoved::Left(error))
-                }
+                Ok(()) => Err(give_up((&self.index, pool), moving, new, (intent, copy), error)),
+                Err(_) => Err(leave(&self.index, pool, (intent, copy), error)),
             };
         }
         let times_here = new.quiet.then(|| self.quiet_dirs.keep(from, olds.iter().map(|(_, dir)| dir)));
@@ -149,7 +154,7 @@ impl Tree {
         if let Err((error, name, dir)) = removed {
             let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
             match stands {
-                Ok(true) => return Err(give_up(pool, moving, new, (intent, ino), error)),
+                Ok(true) => return Err(give_up((&self.index, pool), moving, new, (intent, copy), error)),
                 Ok(false) => {}
                 Err(unknown) => {
                     // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
@@ -166,6 +171,11 @@ impl Tree {
             tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
             intent.keeps_new();
             return Ok(OldName::MayStand);
+        }
+        // On disk before the intent goes: a later object that has the old copy's number would be taken for the file. Birth times tell
+        // the two apart.
+        if birth(&there) == 0 {
+            self.index.forget_places(&[(number::number(from, there.dev, there.ino), 0)]);
         }
         intent.done();
         Ok(OldName::Gone)
@@ -278,17 +288,17 @@ fn is_frozen(dir: &DirFd) -> Result<bool, sys::SysError> {
     Ok(sys::ioctl::getflags(dir.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING != 0)
 }
 
-/// Removes the names of the new copy, number `ino`, so that it does not stay beside the old one. Another object of a name stays.
+/// Removes the names of the new copy, so that it does not stay beside the old one. Another object of a name stays.
 fn give_up(
-    pool: &Pool,
+    (index, pool): (&Index, &Pool),
     moving: &Move<'_>,
     new: &NewCopy<'_>,
-    (intent, ino): (Noted<'_>, u64),
+    (intent, copy): (Noted<'_>, &MarkedCopy),
     error: OpError,
 ) -> Unmoved {
     let to = new.to;
     let remove = |name: &CStr, dir: &DirFd| match to.ask(|| sys::at::stat(dir.as_fd(), name)) {
-        Ok(there) if there.ino == ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
+        Ok(there) if there.ino == copy.made.ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
         Err(error) if !error.is_missing() => Err(error),
         _ => Ok(()),
     };
@@ -298,10 +308,21 @@ fn give_up(
     let undone = undone.and_then(|()| dirs.try_for_each(|dir| to.ask(|| sync_dir(dir.as_fd()))));
     tracing::warn!(%error, ?undone, name = ?moving.name().name, branch = %to.path.display(), "relocation given up; the file stays where it was");
     if undone.is_ok() {
+        index.forget_places(&[copy.place()]);
         intent.done();
         Unmoved::Undone(error)
     } else {
-        intent.keeps_old(&pool.taken_back);
-        Unmoved::Left(error)
+        leave(index, pool, (intent, copy), error)
     }
+}
+
+/// The file stays where it was, and its new copy may have names until both branches can be asked.
+fn leave(index: &Index, pool: &Pool, (intent, copy): (Noted<'_>, &MarkedCopy), error: OpError) -> Unmoved {
+    // The copy keeps its former identity: it may become the file. (Not where it could not be distinguished from a later object with its
+    // inode number. There its mark has it.)
+    if birth(&copy.made) == 0 {
+        index.forget_places(&[copy.place()]);
+    }
+    intent.keeps_old(&pool.taken_back);
+    Unmoved::Left(error)
 }

@@ -33,6 +33,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
+use crate::handles::identify::MarkedCopy;
 use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::moves::Moves;
@@ -230,21 +231,14 @@ impl Moves {
         let room = self.reserve_room(pool, moving, to, order.cause.more());
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
-            // Its identity is on disk, on the copy and in the index, before the copy has a name.
-            let natural = self.tree.mark_moved(to, &new.fd, &made, id)?;
+            // On disk with the content, before the copy has a name.
+            let copy = MarkedCopy::mark(to, &new.fd, made, id);
             copy_across(pool, moving, (&new, &room), order)
                 .and_then(|()| alone())
                 .map_err(Unmoved::from)
                 .and_then(|alone| {
-                    let named = self.exchange_names(pool, moving, &new, made.ino);
+                    let named = self.exchange_names(pool, moving, &new, &copy);
                     Ok((named.inspect_err(|_| departure.copy_again())?, alone))
-                })
-                .inspect_err(|unmoved| {
-                    // A copy that may be there keeps its former identity: it may become the file. (Not where it could not be
-                    // distinguished from a later object with its inode number.)
-                    if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
-                        self.tree.index.forget(id, Some(natural));
-                    }
                 })
         });
         let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;

@@ -15,10 +15,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::is_branch_fault;
+use fsstack_pool::BranchId;
 use fsstack_sys::{Call, Errno, Stat, SysError};
 
 use crate::pool::Pool;
-use crate::recovery::intent::{SettledMove, settle_file, there, twin_of, used_on};
+use crate::recovery::copies::{there, used_on};
+use crate::recovery::intent::{SettledMove, settle_file, twin_of};
 use crate::recovery::record::{self, RecordKind};
 use crate::recovery::recover::own_folder;
 use crate::recovery::settle::{Occasion, walk};
@@ -124,7 +126,7 @@ pub(crate) fn settle_batch(
             }
         }
     }
-    removals.sync()?;
+    removals.sync(occasion.index)?;
     if left.is_empty() {
         return Ok(SettledMove::Whole);
     }
@@ -185,7 +187,8 @@ pub(crate) fn settle(
             // Killed with some of them gone, a mount without the target must not show the others.
             at.decide(from, Decided::New)?;
         }
-        return finish(from, old, removals);
+        new.first().inspect(|(at, stat)| removals.has_arrived(to, at, stat));
+        return finish((from, told), old, removals);
     }
     if takes_back && used != Some(to.ix) {
         return take_back(to, at, told, on_to, new, removals);
@@ -204,11 +207,12 @@ fn settle_alone(
 ) -> Result<SettledMove, SysError> {
     let old = names_of(from, told.old, told, removals)?;
     match told.decided {
-        Decided::New if is_unchanged(told, &old) => finish(from, old, removals),
+        Decided::New if is_unchanged(told, &old) => finish((from, told), old, removals),
         Decided::Not if old.is_empty() => Ok(SettledMove::Whole),
         Decided::Not if !lacks => {
             let mut record = record.to_vec();
             record[0] = Decided::Old as u8;
+            BranchId::new(told.to).into_iter().for_each(|to| removals.is_vacated(to, told.new));
             Ok(SettledMove::Later(Some(record)))
         }
         Decided::New | Decided::Not | Decided::Old => Ok(SettledMove::Later(None)),
@@ -217,12 +221,13 @@ fn settle_alone(
 
 /// The old names go.
 fn finish(
-    from: &Branch,
+    (from, told): (&Branch, &Told<'_>),
     old: Vec<NamedCopy>,
     removals: &mut UnsyncedRemovals,
 ) -> Result<SettledMove, SysError> {
     let any = !old.is_empty();
     remove(old, removals)?;
+    removals.is_vacated(from.id, told.old);
     if any {
         tracing::info!(from = %from.path.display(), "interrupted move finished");
     }
@@ -258,6 +263,7 @@ fn take_back(
     }
     let any = !new.is_empty();
     remove(new, removals)?;
+    removals.is_vacated(to.id, told.new);
     if any {
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file stays where it was");
     }

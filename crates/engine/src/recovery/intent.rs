@@ -20,16 +20,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result as OpResult;
-use fsstack_identity::mark;
-use fsstack_identity::number::number;
-use fsstack_pool::{BranchId, BranchIx};
-use fsstack_sys::at::Whereabouts;
+use fsstack_pool::BranchId;
 use fsstack_sys::file::sync_dir;
-use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::member::staged::fresh_name;
 use crate::pool::Pool;
+use crate::recovery::copies::{lives, there, used_on};
 use crate::recovery::group::{self, IntentAt};
 use crate::recovery::record::{self, RecordKind, Successor, Written};
 use crate::recovery::recover::own_folder;
@@ -236,7 +233,7 @@ pub(crate) fn settle(
         let twin = twin.and_then(|body| Told::parse(&body).map(|twin| twin.decided));
         settle_file(pool, on, file, (twin, taken_back), occasion, &mut removals)?
     };
-    removals.sync()?;
+    removals.sync(occasion.index)?;
     Ok(settled)
 }
 
@@ -285,7 +282,7 @@ pub(crate) fn settle_file(
         Err(id) if occasion.lacking.iter().any(|lacking| lacking.get() == id) => {
             return Ok(SettledMove::Later(None));
         }
-        Err(_) => return decide(on, reported, intent),
+        Err(_) => return decide(on, reported, intent, removals),
     };
     let decisions = [reported.decided, twin.unwrap_or(Decided::Not)];
     let is = |decided| decisions.contains(&decided);
@@ -305,7 +302,7 @@ pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         let settle = || {
             let mut names = root_attribute::all(branch, SORT.suffix)?.into_iter();
-            names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion.lacking))
+            names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion))
         };
         let is_closed = occasion.joining == Some(branch.id);
         let settled = if is_closed { settle().map_err(Into::into) } else { branch.ask(settle) };
@@ -331,12 +328,12 @@ pub(crate) fn drop_in_root(branch: &Branch, away: BranchId) -> Result<bool, SysE
     Ok(any)
 }
 
-fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, lacking: &[BranchId]) -> Result<(), SysError> {
+fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, occasion: Occasion<'_>) -> Result<(), SysError> {
     let Some(body) = root_attribute::get(from, name, SORT.format)? else { return Ok(()) };
     let Some(reported) = Told::parse(&body).filter(|reported| reported.from == from.id.get()) else {
         return root_attribute::remove(from, name);
     };
-    if lacking.iter().any(|lacking| lacking.get() == reported.to) {
+    if occasion.lacking.iter().any(|lacking| lacking.get() == reported.to) {
         return Ok(());
     }
     if let Some(to) = pool.branches.iter().find(|branch| branch.id.get() == reported.to) {
@@ -349,7 +346,10 @@ fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, lacking: &[BranchId])
     if root_attribute::is_held(from)? {
         return Ok(());
     }
-    match decide(from, &reported, &body)? {
+    let mut removals = UnsyncedRemovals::default();
+    let decided = decide(from, &reported, &body, &mut removals)?;
+    removals.sync(occasion.index)?;
+    match decided {
         SettledMove::Whole => root_attribute::remove(from, name),
         SettledMove::Later(None) => Ok(()),
         SettledMove::Later(Some(body)) => root_attribute::put(from, name, SORT.format, &body),
@@ -357,7 +357,12 @@ fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, lacking: &[BranchId])
 }
 
 /// The mount has one of the branches only: the copy there, if it is there, is the file from now on.
-fn decide(on: &Branch, reported: &Told<'_>, record: &[u8]) -> Result<SettledMove, SysError> {
+fn decide(
+    on: &Branch,
+    reported: &Told<'_>,
+    record: &[u8],
+    removals: &mut UnsyncedRemovals,
+) -> Result<SettledMove, SysError> {
     if reported.decided != Decided::Not {
         return Ok(SettledMove::Later(None));
     }
@@ -367,6 +372,9 @@ fn decide(on: &Branch, reported: &Told<'_>, record: &[u8]) -> Result<SettledMove
     if at.map_or(Ok(None), |at| there(&at, stamp))?.is_none() {
         return Ok(SettledMove::Whole); // it has not got its name, or has lost it
     }
+    // The file is here, if it is the old copy.
+    let vacated = BranchId::new(reported.to).filter(|_| decided == Decided::Old);
+    vacated.into_iter().for_each(|to| removals.is_vacated(to, reported.new));
     let mut record = record.to_vec();
     record[0] = decided as u8;
     Ok(SettledMove::Later(Some(record)))
@@ -393,11 +401,13 @@ fn settle_copies(
     }
     let old_there = at_old.zip(is_old);
     let Some((at_new, is_new)) = at_new.zip(is_new) else {
+        let decides_new = decided == Some(Decided::New);
+        if !decides_new && (old_there.is_some() || decided == Some(Decided::Old)) {
+            removals.is_vacated(to.id, new);
+        }
         // The new one may have been renamed or removed since it was decided on.
-        if decided == Some(Decided::New)
-            && let Some((at_old, _)) = old_there.filter(|(_, is_old)| old.is_unchanged(is_old))
-        {
-            finish(from, at_old, removals)?;
+        if decides_new && let Some((at_old, _)) = old_there.filter(|(_, is_old)| old.is_unchanged(is_old)) {
+            finish((from, old), at_old, removals)?;
         }
         return Ok(SettledMove::Whole);
     };
@@ -420,9 +430,12 @@ fn settle_copies(
     let has_old = old_there.is_some();
     let may_go = |(_, is_old): &(_, Stat)| !keeps_old && decided.is_some() && old.is_unchanged(is_old);
     if let Some((at_old, _)) = old_there.filter(may_go) {
-        finish(from, at_old, removals)?;
+        removals.has_arrived(to, &at_new, &is_new);
+        finish((from, old), at_old, removals)?;
     } else if !has_old && !keeps_old {
-        return Ok(SettledMove::Whole); // it was finished
+        // It was finished.
+        removals.has_arrived(to, &at_new, &is_new);
+        removals.is_vacated(from.id, old);
     } else if used == Some(to.ix) {
         // Handles of the new copy go on with it, under its name.
         let (from, to) = (from.path.display(), to.path.display());
@@ -430,6 +443,7 @@ fn settle_copies(
         return Ok(SettledMove::Later(None));
     } else if decided.is_some_and(|decided| decided != Decided::New) && new.is_written_as(&is_new) {
         removals.unlink(&at_new.0, &at_new.1)?;
+        removals.is_vacated(to.id, new);
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file has changed");
     } else {
         let (from, to) = (from.path.display(), to.path.display());
@@ -444,54 +458,12 @@ fn settle_copies(
 
 /// The old copy loses its name.
 fn finish(
-    from: &Branch,
+    (from, old): (&Branch, Stamp),
     (dir, name): (OwnedFd, CString),
     removals: &mut UnsyncedRemovals,
 ) -> Result<(), SysError> {
     removals.unlink(&dir, &name)?;
+    removals.is_vacated(from.id, old);
     tracing::info!(from = %from.path.display(), "interrupted move finished");
     Ok(())
-}
-
-/// On which of the two branches the file is open, if it is.
-pub(crate) fn used_on(
-    pool: &Pool,
-    (from, old): (&Branch, u64),
-    (to, new): (&Branch, &Stat),
-    (dir, name): &(OwnedFd, CString),
-) -> Result<Option<BranchIx>, SysError> {
-    let Some(inodes) = pool.branches.iter().find_map(|branch| branch.events()?.inodes()) else {
-        return Ok(None);
-    };
-    // The new copy is known by the number of the old one, and by its own to earlier users of that.
-    let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
-    let alias = mark::of(to, On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);
-    let mut known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));
-    Ok(known.find(|inode| inode.open_file().is_some()).and_then(|inode| inode.branch()))
-}
-
-/// The attributes of what has the name, if it is the object of that stamp: a file, or a link, fifo, socket or device.
-pub(crate) fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
-    match sys::at::stat(dir.as_fd(), name) {
-        Ok(stat) => Ok(Some(stat).filter(|stat| stamp.is_of(stat) && !stat.is_dir())),
-        Err(error) if error.errno == Errno::NOENT => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether the file of that stamp is on the branch, whatever its name is, where the branch finds files by number. One that may lie
-/// outside of the branch, which is a directory of a larger file system, is none: the new copy would go for it.
-fn lives(branch: &Branch, stamp: Stamp) -> Result<bool, SysError> {
-    let Some(how) = branch.by_number.filter(|_| stamp.born != 0) else { return Ok(false) };
-    let root = branch.root();
-    let Some(fd) = how.open(root.as_fd(), stamp.ino)? else { return Ok(false) };
-    let stat = sys::at::stat_fd(fd.as_fd())?;
-    if stat.nlink == 0 || !stamp.is_of(&stat) {
-        return Ok(false);
-    }
-    Ok(match sys::at::whereabouts(root.as_fd(), fd.as_fd())? {
-        Whereabouts::Below(_) => true,
-        Whereabouts::Elsewhere => false,
-        Whereabouts::Unknown => how.is_all_below(root.as_fd(), &branch.path).unwrap_or(false),
-    })
 }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
 use fsstack_branch::error::{OpError, is_branch_fault};
+use fsstack_identity::index::Index;
 use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, is_hidden_name};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::file::sync_dir;
@@ -122,19 +123,19 @@ pub(crate) fn own_folder(branch: &Branch) -> Result<Option<OwnedFd>, SysError> {
 }
 
 /// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
-pub(crate) fn clear_added(pool: &Pool, added: &Member) {
+pub(crate) fn clear_added(pool: &Pool, index: &Index, added: &Member) {
     if added.check_subvolumes().is_err() {
         return;
     }
     let (pool, lacking) = without_lacking(pool, Some(added.ix));
-    let occasion = Occasion { joining: Some(added.id), lacking: &lacking };
+    let occasion = Occasion { index, joining: Some(added.id), lacking: &lacking };
     if added.is_writable() {
         report(added, clear_on(&pool, added, occasion));
     }
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
     // not, nor those of moves from it.
     let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
-    clear_others(&pool, added, &others, journal::is_settled_without);
+    clear_others((&pool, index), added, &others, journal::is_settled_without);
     intent::settle_in_roots(&pool, occasion);
 }
 
@@ -178,10 +179,10 @@ impl Interrupted {
 
     /// Like [`clear_added`], while the branches `lacking` are away. Returns whether anything was changed. The caller holds the
     /// tree lock exclusively, so no record is in use.
-    pub(crate) fn clear(&self, pool: &Pool, back: &Member, lacking: &[BranchId]) -> bool {
-        let occasion = Occasion { joining: Some(back.id), lacking };
+    pub(crate) fn clear(&self, (pool, index): (&Pool, &Index), back: &Member, lacking: &[BranchId]) -> bool {
+        let occasion = Occasion { index, joining: Some(back.id), lacking };
         let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
-        let changed = clear_others(pool, back, &self.others, journal::is_about) || here;
+        let changed = clear_others((pool, index), back, &self.others, journal::is_about) || here;
         intent::settle_in_roots(pool, occasion);
         changed
     }
@@ -191,11 +192,11 @@ impl Interrupted {
 pub(crate) type About = fn(&[u8], BranchId) -> bool;
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
-fn clear_others(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) -> bool {
+fn clear_others((pool, index): (&Pool, &Index), branch: &Member, others: &[BranchIx], about: About) -> bool {
     let mut changed = false;
     for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
         if other.is_writable() {
-            let cleared = other.ask_long(|| finish_about(pool, other, branch.id, about));
+            let cleared = other.ask_long(|| finish_about((pool, index), other, branch.id, about));
             changed |= report(other, cleared);
         }
     }
@@ -216,13 +217,18 @@ fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
 
 /// Finishes the moves onto `branch` that come from `away`, and the changes of names that concern it. Returns whether any
 /// could be finished.
-fn finish_about(pool: &Pool, branch: &Member, away: BranchId, about: About) -> Result<bool, SysError> {
+fn finish_about(
+    (pool, index): (&Pool, &Index),
+    branch: &Member,
+    away: BranchId,
+    about: About,
+) -> Result<bool, SysError> {
     let records = records_about(branch, away, about)?;
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     for name in records {
-        changed |=
-            one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Occasion::joins(away)))?;
+        let occasion = Occasion::joins(index, away);
+        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, occasion))?;
     }
     leave(branch);
     Ok(changed)
@@ -254,9 +260,9 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
 }
 
 /// Finishes or clears leftovers of moves onto the pool's branches. Branches that are read-only or incomplete are left alone.
-pub(crate) fn clear(pool: &Pool) {
+pub(crate) fn clear(pool: &Pool, index: &Index) {
     let (pool, lacking) = without_lacking(pool, None);
-    let occasion = Occasion { joining: None, lacking: &lacking };
+    let occasion = Occasion { index, joining: None, lacking: &lacking };
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         report(branch, clear_on(&pool, branch, occasion));
     }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
+use fsstack_identity::index::Index;
 use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
@@ -273,15 +274,16 @@ impl<'a> PartAtBranch<'a> {
 /// Occasion on which the hidden folder of a branch is cleared.
 #[derive(Clone, Copy)]
 pub(crate) struct Occasion<'a> {
+    pub(crate) index: &'a Index,
     /// A branch that takes no requests yet, while the others are at work.
     pub(crate) joining: Option<BranchId>,
     /// Branches of the pool that are left alone: they are away, or lack parts.
     pub(crate) lacking: &'a [BranchId],
 }
 
-impl Occasion<'static> {
-    pub(crate) fn joins(joining: BranchId) -> Self {
-        Self { joining: Some(joining), lacking: &[] }
+impl<'a> Occasion<'a> {
+    pub(crate) fn joins(index: &'a Index, joining: BranchId) -> Self {
+        Self { index, joining: Some(joining), lacking: &[] }
     }
 }
 

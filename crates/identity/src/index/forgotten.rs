@@ -6,6 +6,48 @@ use std::collections::HashSet;
 
 use fsstack_pool::Ino;
 use fsstack_sync::Mutex;
+use fsstack_sync::atomic::Ordering::Relaxed;
+
+use super::Index;
+use crate::number::Identity;
+
+impl Index {
+    /// Removes the entry of the object `id`; with `natural`, that place only. On disk within a second.
+    pub fn forget(&self, id: Identity, natural: Option<Ino>) {
+        self.forget_each(&[(id, natural)]);
+    }
+
+    /// Like [`Self::forget`], of several objects at once.
+    pub fn forget_each(&self, objects: &[(Identity, Option<Ino>)]) {
+        let known: Vec<_> =
+            objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
+        if !known.is_empty() {
+            let numbers = known.iter().map(|(id, _)| id.ino);
+            self.shared.forgotten.forget(numbers, || _ = self.shared.with(|store| store.forget(&known)));
+            self.shared.dirty.store(true, Relaxed);
+        }
+    }
+
+    /// No file that the index has is at these places any more, each given by the number that a file would have there and its birth
+    /// time. On disk when this returns.
+    pub fn forget_places(&self, places: &[(Ino, u32)]) {
+        let known = places.iter().filter(|(natural, _)| !self.knows_nothing_of(*natural));
+        let known =
+            known.filter_map(|(natural, birth)| Some((self.known(*natural, *birth)?, Some(*natural))));
+        let known: Vec<(Identity, Option<Ino>)> = known.collect();
+        self.forget_each(&known);
+        if known.iter().any(|(id, _)| self.shared.forgotten.is_due(id.ino)) {
+            self.shared.flush();
+        }
+    }
+
+    /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
+    pub fn settle_forgotten(&self, ino: Ino) {
+        if self.shared.forgotten.is_due(ino) {
+            self.shared.flush();
+        }
+    }
+}
 
 /// Numbers of forgotten objects.
 #[derive(Debug, Default)]

@@ -211,13 +211,8 @@ impl Index {
         self.shared.with(|store| store.places(ino)).unwrap_or_default()
     }
 
-    /// Records that the file `id` gets a copy on `branch` that would have the number `natural`. On disk when this
+    /// Records of files that they get copies on `branch`: (file, number that the copy would have, birth time). On disk when this
     /// returns. False: it could not be recorded.
-    pub fn note_file(&self, branch: &MarkedBranch, id: Identity, natural: Ino, birth: u32) -> bool {
-        self.note_files(branch, &[(id, natural, birth)])
-    }
-
-    /// Like [`Self::note_file`], of several files at once: (file, number, birth time).
     pub fn note_files(&self, branch: &MarkedBranch, files: &[(Identity, Ino, u32)]) -> bool {
         let noted = self.shared.put(StoreWhen::Now, EntryKind::File, files);
         // Last: the branch must bear the session of the index that has the entry, or of a later one.
@@ -236,10 +231,20 @@ impl Index {
         self.shared.exports
     }
 
-    /// Like [`Self::note_file`], for an entry that a mark can give again: on disk within a second.
+    /// Like [`Self::note_files`], for an entry that a mark can give again: on disk within a second.
     pub fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
         self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
         self.start();
+    }
+
+    /// Like [`Self::learn_file`], of several files, and on disk when this returns: (file, number, birth time).
+    pub fn learn_files_now(&self, files: &[(Identity, Ino, u32)]) {
+        let is_new = |(id, natural, birth): &&(Identity, Ino, u32)| self.known(*natural, *birth) != Some(*id);
+        let new: Vec<_> = files.iter().filter(is_new).copied().collect();
+        if !new.is_empty() {
+            self.shared.put(StoreWhen::Now, EntryKind::File, &new);
+            self.start();
+        }
     }
 
     /// In a pool that is exported, records that the directory `id` has a copy on `branch` that would have the number `natural` and is
@@ -261,29 +266,6 @@ impl Index {
             self.start();
         }
         !known
-    }
-
-    /// Removes the entry of the object `id`; with `natural`, that place only. On disk within a second.
-    pub fn forget(&self, id: Identity, natural: Option<Ino>) {
-        self.forget_each(&[(id, natural)]);
-    }
-
-    /// Like [`Self::forget`], of several objects at once.
-    pub fn forget_each(&self, objects: &[(Identity, Option<Ino>)]) {
-        let known: Vec<_> =
-            objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
-        if !known.is_empty() {
-            let numbers = known.iter().map(|(id, _)| id.ino);
-            self.shared.forgotten.forget(numbers, || _ = self.shared.with(|store| store.forget(&known)));
-            self.shared.dirty.store(true, Relaxed);
-        }
-    }
-
-    /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
-    pub fn settle_forgotten(&self, ino: Ino) {
-        if self.shared.forgotten.is_due(ino) {
-            self.shared.flush();
-        }
     }
 
     /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
