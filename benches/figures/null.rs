@@ -99,6 +99,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
         default_permissions: true,
         privileged: true,
         max_write: MAX_WRITE,
+        max_background: 64,
         passthrough: true,
         writeback: false,
         ring,
