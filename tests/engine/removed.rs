@@ -67,3 +67,20 @@ fn a_large_file_gives_its_space_back_at_once_where_there_is_little() {
     assert_eq!(pool.getattr(film).unwrap_err(), Errno::STALE);
     pool.forget(film);
 }
+
+/// They do not count among the open directories, and are not closed with those.
+#[test]
+fn removed_directories_take_no_room_of_open_ones() {
+    let few = Settings { dir_fds: 16, ..settings() };
+    let pool = TestBed::with(&[BranchMode::ReadWrite], few);
+    let removed: Vec<Ino> = (0..100).map(|n| pool.mkdir(&format!("d{n}")).unwrap()).collect();
+    (0..100).for_each(|n| pool.rmdir(&format!("d{n}")).unwrap());
+    pool.mkdir("other").unwrap();
+    for n in 0..100 {
+        pool.mkdir(&format!("other/{n}")).unwrap();
+        pool.write(&format!("other/{n}/film"), "");
+    }
+    let open = pool.union.held().dir_fds;
+    assert!(open <= 20, "{open} directories are open");
+    removed.into_iter().for_each(|ino| is_there(&pool, ino));
+}

@@ -307,8 +307,13 @@ impl Inode {
     pub(crate) fn retire_dirfd(&self, branch: BranchIx) -> bool {
         // A locked inode is in use.
         let Some(mut state) = self.state.try_lock() else { return true };
+        let state = &mut *state;
         let Location::Dir(dir) = &mut state.location else { return false };
         let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) else { return false };
+        // A removed directory is reached by it only. Others count it.
+        if copy.fd.as_ref().zip(state.unlinked_fd.as_ref()).is_some_and(|(fd, kept)| Arc::ptr_eq(fd, kept)) {
+            return false;
+        }
         if std::mem::take(&mut copy.used) {
             return true;
         }

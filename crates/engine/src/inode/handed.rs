@@ -141,7 +141,7 @@ impl Inode {
             let copy = dir.copies.iter_mut().find(|copy| Some(copy.branch) == branch);
             copy.map(|copy| copy.fd = Some(fd.clone()))
         });
-        self.keep_unlinked(fd);
+        self.state.lock().unlinked_fd = Some(fd);
     }
 
     /// Its names, the latest seen first.

@@ -375,8 +375,8 @@ impl Tree {
             }
             return Err(half.error);
         }
-        if let Some(((replaced, _), object)) = replaced.as_ref().zip(object) {
-            replaced.keep_unlinked(object);
+        if let Some(((replaced, _), (at, object))) = replaced.as_ref().zip(object) {
+            replaced.keep_unlinked(pool.branch(at), object);
         }
         self.moved(pool, known.clone(), from, to, first, replaced);
         if let Some(inode) = known {

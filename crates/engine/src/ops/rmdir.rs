@@ -125,22 +125,25 @@ impl Union {
 }
 
 impl Tree {
-    /// The object of a directory that is about to be removed or replaced, if it can be kept.
-    pub(crate) fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
+    /// The object of a directory that is about to be removed or replaced, and its branch, if it can be kept. It has a descriptor
+    /// of its own, which counts as that of a removed object, not among the open directories that make room for others.
+    pub(crate) fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<(BranchIx, Arc<DirFd>)> {
         let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
-        self.dirfd(pool, dir, at).ok()
+        let fd = self.dirfd(pool, dir, at).ok()?;
+        let own = fd.opened(fd.as_fd().try_clone_to_owned().ok()?);
+        Some((at, Arc::new(self.unlinked_inodes.count(own))))
     }
 
     /// The directory `dir` has lost its name for good: its `object` stays until the kernel forgets it.
     fn dir_was_removed(
         &self,
         pool: &Pool,
-        (dir, object): (&Arc<Inode>, Option<Arc<DirFd>>),
+        (dir, object): (&Arc<Inode>, Option<(BranchIx, Arc<DirFd>)>),
         (parent, name): (&Arc<Inode>, &CStr),
         removal: NameRemoval<'_>,
     ) {
-        if let Some(object) = object {
-            dir.keep_unlinked(object);
+        if let Some((at, object)) = object {
+            dir.keep_unlinked(pool.branch(at), object);
         }
         dir.lost_name(parent, name);
         pool.branches.iter().for_each(|branch| branch.unsynced.forget(dir.id.ino));

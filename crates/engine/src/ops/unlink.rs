@@ -163,7 +163,7 @@ impl Tree {
             && (stat.nlink <= 1 || self.unlinked_inodes.is_half_free())
             && may_keep_space(&stat)
         {
-            inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
+            inode.keep_unlinked(branch, Arc::new(self.unlinked_inodes.count(fd)));
         }
     }
 
