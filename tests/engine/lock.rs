@@ -120,7 +120,7 @@ fn descriptors(pool: &TestBed) -> usize {
     all.filter(|fd| std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|to| to == stored)).count()
 }
 
-/// As long as an owner counts, the file stays on its branch.
+/// A file with an owner of locks stays on its branch.
 #[test]
 fn an_owner_without_locks_is_none() {
     let pool = TestBed::new(1);

@@ -54,20 +54,20 @@ impl Union {
         }
         Recovery::Over
     }
+}
 
-    /// Tries again after [`Recovery::TreeBusy`], for as long as the branch answers: one that hangs meanwhile is settled when it
-    /// is back. Does not keep the pool alive in between.
-    fn recover_later(union: &Weak<Self>, back: (BranchIx, BranchId)) {
-        loop {
-            fsstack_sync::thread::sleep(RETRY_PAUSE);
-            let Some(union) = union.upgrade() else { return };
-            let is_open = union.tree.pool.load().live(back.0).is_some_and(|branch| branch.is_open());
-            if !is_open {
-                return;
-            }
-            if union.recover(back) == Recovery::Over {
-                return union.catalogue_anew(back.0);
-            }
+/// Tries again after [`Recovery::TreeBusy`], for as long as the branch answers: one that hangs meanwhile is settled when it
+/// is back. Does not keep the pool alive in between.
+fn recover_later(union: &Weak<Union>, back: (BranchIx, BranchId)) {
+    loop {
+        fsstack_sync::thread::sleep(RETRY_PAUSE);
+        let Some(union) = union.upgrade() else { return };
+        let is_open = union.tree.pool.load().live(back.0).is_some_and(|branch| branch.is_open());
+        if !is_open {
+            return;
+        }
+        if union.recover(back) == Recovery::Over {
+            return union.catalogue_anew(back.0);
         }
     }
 }
@@ -91,7 +91,7 @@ impl PoolHost for Union {
             drop(union);
             _ = settled.send(recovery);
             if recovery == Recovery::TreeBusy {
-                Self::recover_later(&later, (ix, id));
+                recover_later(&later, (ix, id));
             }
         });
         let timeout = branch.call_timeout().map_or(SETTLE_TIMEOUT, |timeout| SETTLE_TIMEOUT.min(timeout / 2));

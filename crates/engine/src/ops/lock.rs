@@ -60,7 +60,7 @@ impl Union {
             let fd = open.file.lock_fd(request.owner, Some(handle))?;
             let mut taken = branch.ask(|| set_lock(fd.as_fd(), request));
             let is_lock = taken.is_ok() && request.how != LockType::Unlock;
-            let wanted = if is_lock { self.lock_is_wanted(handle) } else { Ok(()) };
+            let wanted = if is_lock { check_is_wanted(self, handle) } else { Ok(()) };
             let known = Arc::downgrade(&fd);
             let note = |taken| open.file.note_lock(request.owner, &known, |has| note(has, request, taken));
             if is_lock && !note(wanted) {
@@ -88,13 +88,6 @@ impl Union {
         }
     }
 
-    /// Fails if nobody waits for the lock that was just taken: the request was answered by another thread, or its handle is
-    /// closed, whose release has looked for locks before.
-    fn lock_is_wanted(&self, handle: Handle) -> Result<()> {
-        check_not_given_up()?;
-        self.file(handle).map(drop)
-    }
-
     /// The lock that would stand in the way, if there is one.
     ///
     /// # Errors
@@ -113,6 +106,13 @@ impl Union {
         let Some(open) = self.files.handles.get(&handle.0).map(|open| open.file.clone()) else { return };
         open.unlock_owner(owner);
     }
+}
+
+/// Fails if nobody waits for the lock that was just taken: the request was answered by another thread, or its handle is
+/// closed, whose release has looked for locks before.
+fn check_is_wanted(union: &Union, handle: Handle) -> Result<()> {
+    check_not_given_up()?;
+    union.file(handle).map(drop)
 }
 
 /// Notes the outcome of `request` in what its owner `has`. A lock that was taken and is not wanted counts only as one more of those
