@@ -3,11 +3,13 @@
 //! A test starts itself again, with the kill order in the environment: see `fsstack_sys::fault`.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use fsstack_engine::settings::Settings;
 use fsstack_lab::shell::command;
 use fsstack_sys::fault;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::check::{Entry, Tree, dirt, seen};
@@ -17,8 +19,14 @@ use crate::scenario::{self, Scenario};
 /// Arguments of the child: the scenario's name, then the branches.
 const ORDER: &str = "FSSTACK_TEST_CHILD";
 
+/// File that the child writes its process id to, if there is one.
+const PID: &str = "FSSTACK_TEST_PID";
+
 /// State directory of the child's pool, which is then exported.
 const STATE: &str = "FSSTACK_TEST_STATE";
+
+/// Command line of the child.
+const CHILD: [&str; 4] = ["--exact", "kill::a_child", "--nocapture", "--test-threads=1"];
 
 /// Output of a child that was not killed: calls before the operation, and including it.
 const TOLD: &str = "calls:";
@@ -27,6 +35,9 @@ const TOLD: &str = "calls:";
 #[test]
 fn a_child() {
     let Ok(order) = std::env::var(ORDER) else { return };
+    if let Some(told) = std::env::var_os(PID) {
+        fs::write(told, format!("{}\n", std::process::id())).unwrap();
+    }
     let mut words = order.split('\n');
     let scenario = scenario::named(words.next().unwrap());
     let branches: Vec<&Path> = words.map(Path::new).collect();
@@ -56,11 +67,7 @@ pub(crate) fn child_with(
     state: Option<&Path>,
     kill: Option<u64>,
 ) -> Option<(u64, u64)> {
-    let mut order = scenario.name.to_owned();
-    branches.iter().for_each(|branch| order = format!("{order}\n{}", branch.display()));
-    let run = command(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::a_child", "--nocapture", "--test-threads=1"])
-        .env(ORDER, order);
+    let run = command(std::env::current_exe().unwrap()).args(CHILD).env(ORDER, order_of(scenario, branches));
     let run = match state {
         Some(state) => run.env(STATE, state),
         None => run,
@@ -76,6 +83,39 @@ pub(crate) fn child_with(
     let counts = output.stdout.split_once(TOLD).expect(&output.stdout).1;
     let mut counts = counts.split_whitespace().map(|word| word.parse::<u64>());
     Some((counts.next().unwrap().unwrap(), counts.next().unwrap().unwrap()))
+}
+
+fn order_of(scenario: &Scenario, branches: &[&Path]) -> String {
+    let paths = branches.iter().map(|branch| branch.display().to_string());
+    [scenario.name.to_owned()].into_iter().chain(paths).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs the scenario in a child that stops at its call `nth`, as `act` runs; it is killed afterwards. False: it ended before.
+pub(crate) fn while_stopped(scenario: &Scenario, branches: &[&Path], nth: u64, act: impl FnOnce()) -> bool {
+    let told = tempfile::NamedTempFile::new().unwrap();
+    let run = command(std::env::current_exe().unwrap())
+        .args(CHILD)
+        .env(ORDER, order_of(scenario, branches))
+        .env(PID, told.path())
+        .env("FSSTACK_FAULT", format!("stop:{nth}"));
+    std::thread::scope(|scope| {
+        let child = scope.spawn(|| run.output().unwrap());
+        while !child.is_finished() {
+            let pid = fs::read_to_string(told.path()).unwrap().trim().parse().ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|pid| has_stopped(*pid)) {
+                act();
+                kill_process(pid, Signal::KILL).unwrap();
+                return true;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        false
+    })
+}
+
+fn has_stopped(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// The contents of all files.

@@ -3,16 +3,18 @@
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use fsstack_lab::needs;
+use fsstack_lab::{self as lab, needs};
 use fsstack_sys::locks::{Lock, LockType, TO_THE_END, try_lock};
 use fsstack_sys::{Call, Errno, fault};
 
+use crate::engine::{Engine, settings};
 use crate::journal::FOLDER;
+use crate::kill;
 use crate::moves::Branches;
-use crate::scenario::MOVE;
+use crate::scenario::{DRAIN, MOVE};
 
 /// Takes the lock of an unlocked copy in `folder`, like a mount that is about to clear it.
 fn take_lock(folder: PathBuf, held: &Rc<RefCell<Option<File>>>) {
@@ -57,4 +59,43 @@ fn a_copy_that_another_host_is_about_to_clear_is_made_again_under_another_name()
     }
     assert!(lost > 0, "the lock was never lost");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Symbolic links and fifos below a hidden folder.
+fn staged_specials(folder: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let entries = entries.map(|entry| entry.unwrap());
+    let specials = entries.map(|entry| match entry.file_type().unwrap() {
+        kind if kind.is_dir() => staged_specials(&entry.path()),
+        kind => usize::from(!kind.is_file()),
+    });
+    specials.sum()
+}
+
+/// A drain moves a symbolic link and a fifo, which take no lock, while another host mounts the branches.
+#[test]
+fn a_copy_of_a_link_is_left_alone_by_another_hosts_mount() {
+    needs!(root());
+    let (mut staged, mut wrong) = (0, Vec::new());
+    for nth in 1.. {
+        let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+        let [a, b] = ["a", "b"].map(|name| pool.branch(name).path());
+        DRAIN.prepare(&[a, b, b]);
+        let folder = b.join(FOLDER);
+        let mount = || {
+            let before = staged_specials(&folder);
+            if before > 0 {
+                staged += 1;
+                drop(Engine::over([a, b].into_iter(), settings("ff")));
+                if staged_specials(&folder) < before {
+                    wrong.push(nth);
+                }
+            }
+        };
+        if !kill::while_stopped(&DRAIN, &[a, b], nth, mount) {
+            break;
+        }
+    }
+    assert!(staged > 0, "it was never stopped with such a copy");
+    assert!(wrong.is_empty(), "cleared while in use at calls {wrong:?} of {staged}");
 }

@@ -127,7 +127,7 @@ impl Union {
             match self.staging(pool, copy, *at) {
                 Ok(staging) => {
                     let id = self.files.new_handle().0;
-                    staging.branch.promise(id, file.size, WrittenPart::Staged(staging.dir.clone()));
+                    staging.branch.promise(id, file.size, WrittenPart::Staged(staging.locked.dir.clone()));
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);
@@ -250,7 +250,7 @@ impl Tree {
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, branch.ix)?;
         self.sync_renamed(pool, (parent, name), &[branch.ix]);
-        let folder = staging.dir.as_fd();
+        let folder = staging.locked.dir.as_fd();
         if self.index.may_lack(pool.marked()) {
             let stat = branch.ask(|| branch.stat(folder, &staged))?;
             self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
@@ -277,7 +277,7 @@ impl Tree {
 
 fn discard(kept: &Reservation) {
     let staging = &kept.staging;
-    let removed = staging.branch.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
+    let removed = staging.branch.ask(|| sys::at::unlink(staging.locked.dir.as_fd(), &staged(kept.id)));
     match removed {
         // It was never made.
         Err(error) if error.errno() == Errno::NOENT => {}

@@ -10,8 +10,8 @@ use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::member::Member;
-use crate::recovery::blank::StagedCopy;
-use crate::recovery::recover;
+use crate::recovery::blank::{LOCKED_COPY, StagedCopy};
+use crate::recovery::locked_dir::LockedDir;
 use crate::tree::skeleton::{Unfit, copy_xattrs};
 
 /// A copy of `source`, which is on the branch `from` and has the attributes `stat`: in the hidden folder of the branch `to`.
@@ -28,22 +28,21 @@ pub(crate) fn make(
         true => Some(from.ask(|| link_target(source))?),
         false => None,
     };
-    let name = to.stage(c".part");
     let mount_root = to.root();
+    // Such an object takes no lock itself.
+    let locked = to.ask(|| LockedDir::make(to))?;
     let made = to.ask(|| {
-        let (_, fd) = recover::in_folder(to, |folder| {
-            match &target {
-                Some(target) => sys::at::symlink(target, folder, &name)?,
-                None => sys::at::mknod(folder, &name, stat.mode & !0o7777 | 0o600, stat.rdev())?,
-            }
-            sys::at::open(folder, &name, OFlags::PATH, 0, to.mounts)
-        })?;
-        Ok(fd)
-    })?;
-    let staged = StagedCopy(name);
-    let like = to.ask(|| make_like(made.as_fd(), source, stat));
-    match like {
-        Ok(()) => Ok((mount_root.opened(made), Some(staged))),
+        let folder = locked.dir.as_fd();
+        match &target {
+            Some(target) => sys::at::symlink(target, folder, LOCKED_COPY)?,
+            None => sys::at::mknod(folder, LOCKED_COPY, stat.mode & !0o7777 | 0o600, stat.rdev())?,
+        }
+        let made = sys::at::open(folder, LOCKED_COPY, OFlags::PATH, 0, to.mounts)?;
+        make_like(made.as_fd(), source, stat).map(|()| made)
+    });
+    let staged = StagedCopy::Special(locked);
+    match made {
+        Ok(made) => Ok((mount_root.opened(made), Some(staged))),
         Err(error) => {
             staged.discard(to);
             Err(error)

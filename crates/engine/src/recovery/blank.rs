@@ -11,29 +11,57 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::member::Member;
 use crate::member::staged::AtWork;
+use crate::recovery::locked_dir::LockedDir;
 use crate::recovery::record;
 use crate::recovery::recover;
 
-/// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
-pub(crate) struct StagedCopy(pub(crate) AtWork);
+/// Name of a copy in its [`LockedDir`].
+pub(crate) const LOCKED_COPY: &CStr = c"copy";
+
+/// A copy that has a name in the branch's hidden folder until it gets its own.
+pub(crate) enum StagedCopy {
+    /// A file, on a branch without nameless files. It is locked.
+    File(AtWork),
+    /// Another object, as [`LOCKED_COPY`].
+    Special(LockedDir),
+}
 
 impl StagedCopy {
     pub(crate) fn name(&self, to: &Member, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
-        let folder = recover::folder(to)?;
         // Without such a flag there, and without links: looked at right before is the most there is.
-        sys::at::rename_if_free(folder.as_fd(), &self.0, dir.as_fd(), name, RenameFlags::NOREPLACE)
+        let how = RenameFlags::NOREPLACE;
+        match self {
+            Self::File(staged) => {
+                let folder = recover::folder(to)?;
+                sys::at::rename_if_free(folder.as_fd(), staged, dir.as_fd(), name, how)
+            }
+            Self::Special(locked) => {
+                sys::at::rename_if_free(locked.dir.as_fd(), LOCKED_COPY, dir.as_fd(), name, how)?;
+                tell_left(locked.clear(to));
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn discard(&self, to: &Member) {
         // In a permit: the caller may hold locks that others wait for.
         let cleared = to.ask(|| {
-            let cleared = recover::folder(to).and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
+            let cleared = match self {
+                Self::File(staged) => {
+                    recover::folder(to).and_then(|folder| sys::at::unlink(folder.as_fd(), staged))
+                }
+                Self::Special(locked) => locked.clear(to),
+            };
             recover::leave(to);
             cleared
         });
-        if let Err(error) = cleared {
-            tracing::debug!(%error, "nothing to clear");
-        }
+        tell_left(cleared);
+    }
+}
+
+fn tell_left<E: std::fmt::Display>(cleared: Result<(), E>) {
+    if let Err(error) = cleared {
+        tracing::debug!(%error, "nothing to clear");
     }
 }
 
@@ -59,5 +87,5 @@ pub(crate) fn blank(
         // Another host's mount leaves it alone.
         record::hold_named(&fd, folder, &name).map(|()| (name, fd))
     })?;
-    Ok((root.opened(fd), Some(StagedCopy(name))))
+    Ok((root.opened(fd), Some(StagedCopy::File(name))))
 }

@@ -7,6 +7,7 @@ pub(crate) mod give_up;
 pub(crate) mod group;
 pub(crate) mod intent;
 pub(crate) mod journal;
+pub(crate) mod locked_dir;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod root_attribute;
