@@ -33,6 +33,8 @@ pub(crate) struct AdminState {
     open: AtomicUsize,
     /// Bytes reserved for copies in progress.
     reserved: AtomicU64,
+    /// The part of `reserved` that is for files of this pool that move here.
+    moving: AtomicU64,
     /// Written part of these reservations when the file system's space was last queried: its figures include it.
     arrived: AtomicU64,
     /// Large files with reserved space, by number.
@@ -65,6 +67,11 @@ pub fn staged(id: u64) -> CString {
     CString::new(id.to_string()).unwrap_or_default()
 }
 
+/// Bytes of [`Branch::reserved`] that are for files that move to the branch from others.
+pub fn moving_here(branch: &Branch) -> &AtomicU64 {
+    &branch.admin.moving
+}
+
 #[derive(Clone, Copy, Debug)]
 struct SpaceLimits {
     floor: Option<Floor>,
@@ -80,6 +87,7 @@ impl AdminState {
             limits: ArcSwap::from_pointee(limits),
             open: AtomicUsize::new(0),
             reserved: AtomicU64::new(0),
+            moving: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
             awaited: Ranked::default(),
         }

@@ -124,6 +124,30 @@ fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
     output_of(&["job", "cancel", &at, &job["id"].to_string()]);
 }
 
+/// Bytes that are being copied are reserved, and still left to move.
+#[test]
+fn a_second_drain_counts_what_the_first_one_copies_once() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=ff").option("minfreespace=4M").no_others().mount();
+    fs::write(pool.branch("a").path().join("large"), mib(1).repeat(110)).unwrap();
+    fs::write(pool.branch("b").path().join("other"), mib(2).repeat(80)).unwrap();
+    let (at, [a, b, c]) = (at(&pool), ["a", "b", "c"].map(|name| branch(&pool, name)));
+    let drains = std::thread::spawn({
+        let (at, a, c) = (at.clone(), a.clone(), c.clone());
+        move || run(&["branch", "drain", &at, &a, "--to", &c, "--rate", "1M"])
+    });
+    let reserved = || {
+        let status = json("status", &["status", &at]);
+        status["pools"][0]["branches"][2]["reserved"].as_u64().unwrap()
+    };
+    until("it is being copied", || 100 << 20 < reserved());
+    let planned = run(&["branch", "drain", &at, &b, "--to", &c, "--dry-run"]);
+    output_of(&["job", "cancel", &at, "1"]);
+    drains.join().unwrap();
+    assert_eq!(planned.code, 0, "{}", planned.stderr);
+}
+
 /// The order of a tier, and programs, see who has used it.
 #[test]
 fn a_move_that_is_called_off_leaves_the_access_time() {

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fsstack_branch::admin_state::moving_here;
 use fsstack_pool::{BranchIx, BranchMode, BranchSet, Printable, Size};
+use fsstack_sync::atomic::Ordering::Relaxed;
 
 use super::Jobs;
 use super::failed_tries::FailedTries;
@@ -83,8 +85,14 @@ impl Jobs {
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
         self.check_keeps_none(job, from)?;
-        let mut plan = Plan::new(self.rooms(targets)).from_device(self.pool().branch(from).dev());
-        for (dev, left) in self.left_by_others(job) {
+        let (mut rooms, others) = (self.rooms(targets), self.left_by_others(job));
+        // What another drain copies at the moment has its room reserved, and is still left to move.
+        for room in rooms.iter_mut().filter(|room| others.iter().any(|(dev, _)| *dev == room.dev)) {
+            room.bytes =
+                room.bytes.saturating_add(moving_here(self.pool().branch(room.branch)).load(Relaxed));
+        }
+        let mut plan = Plan::new(rooms).from_device(self.pool().branch(from).dev());
+        for (dev, left) in others {
             plan.take(dev, left.files, left.bytes);
         }
         let mut count = Count { jobs: self, job, from, plan, hidden: Vec::new(), hides: 0, ruled: 0 };

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fsstack_branch::admin_state::WrittenPart;
+use fsstack_branch::admin_state::{WrittenPart, moving_here};
 use fsstack_branch::branch::Branch;
 use fsstack_pool::DirPlacement;
 use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -44,6 +44,7 @@ impl<'a> ReservedRoom<'a> {
     /// Reserves `bytes` on the branch `to` above `floor`.
     pub(crate) fn new(files: &Files, to: &'a Member, bytes: u64, floor: u64) -> Self {
         let (id, written) = (files.new_handle().0, Arc::new(AtomicU64::new(0)));
+        moving_here(to).fetch_add(bytes, Relaxed);
         to.promise(id, bytes, WrittenPart::Counted(written.clone()));
         let (looked, is_short) = (Cell::new(Instant::now()), Cell::new(false));
         Self { to, id, bytes, floor, written, looked, is_short }
@@ -87,6 +88,7 @@ impl Drop for ReservedRoom<'_> {
         // The figures that are known may be older than the copy.
         self.to.distrust_space();
         self.to.give_back(self.id, self.bytes);
+        moving_here(self.to).fetch_sub(self.bytes, Relaxed);
     }
 }
 
