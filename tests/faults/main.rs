@@ -29,6 +29,8 @@ mod rollbacks;
 mod scenario;
 mod two_hosts;
 
+use std::path::Path;
+
 use check::Tree;
 use fsstack_sys::{Call, Errno, fault};
 use scenario::{SCENARIOS, Scenario};
@@ -104,11 +106,11 @@ fn every_call_is_the_last(scenario: &Scenario) {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A branch that is full at any call sends a new object to the next branch.
+/// A branch that is full at any call sends a new object to the next branch, as does one with shorter names.
 #[test]
 fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
     let scenario = scenario::named("create");
-    for errno in [Errno::DQUOT, Errno::NOSPC, Errno::ROFS] {
+    for errno in [Errno::DQUOT, Errno::NOSPC, Errno::ROFS, Errno::NAMETOOLONG] {
         let test_bed = scenario.test_bed();
         let (_, calls) = fault::count(|| (scenario.act)(&test_bed.engine));
         assert_eq!(test_bed.holders("d/new"), [0]);
@@ -118,6 +120,21 @@ fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
             (failed, result) == (Some(Call::Open), Ok(())) && test_bed.holders("d/new") == [1]
         });
         assert!(elsewhere.count() > 0, "{errno:?}");
+    }
+}
+
+/// eCryptfs has shorter names, and others refuse some.
+#[test]
+fn a_name_that_one_branch_cannot_have_is_found_on_another() {
+    let scenario = scenario::named("rename_over_a_file_on_an_earlier_branch");
+    for errno in [Errno::NAMETOOLONG, Errno::INVAL] {
+        let test_bed = scenario.test_bed();
+        let find = |name: &str| test_bed.engine.find(Path::new(name)).map(drop);
+        let (found, failed) = fault::fail(1, errno, || find("from"));
+        assert_eq!((found, failed), (Ok(()), Some(Call::Stat)), "{errno:?}");
+        // It may be none of theirs: that is said if none can have it, else it is missing.
+        assert_eq!(fault::fail(1, errno, || find("missing")).0, Err(Errno::NOENT), "{errno:?}");
+        assert_eq!(fault::cut_off(1, errno, || find("other")).0, Err(errno), "{errno:?}");
     }
 }
 

@@ -121,6 +121,26 @@ impl OpError {
         matches!(self, Self::Refused(errno) if errno == Errno::NOENT)
     }
 
+    /// True if the branch has no such name and cannot have it: its file system has shorter names (eCryptfs) or refuses some.
+    pub fn cannot_have_the_name(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => matches!(sys.errno, Errno::NAMETOOLONG | Errno::INVAL),
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
+    /// True if the branch cannot make this object in this directory, whatever the caller does, and another branch may: names of
+    /// this length, a file without a name, one more subdirectory.
+    pub fn is_beyond_the_branch(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => matches!(
+                (sys.call, sys.errno),
+                (_, Errno::NAMETOOLONG) | (Call::Open, Errno::OPNOTSUPP) | (Call::Mkdir, Errno::MLINK)
+            ),
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
     /// True if the branch answered that the name is missing.
     pub fn is_missing(self) -> bool {
         self.errno() == Errno::NOENT

@@ -58,6 +58,8 @@ impl Tree {
                 Err(error) if lacked && error.is_unfit() => refused.push((*at, Rejection::Unfit)),
                 Err(error) if lacked && error.is_obstructed() => refused.push((*at, Rejection::Obstructed)),
                 Err(error) if lacked && error.errno() == sys::Errno::PERM => fixed = Some(error),
+                // Its file system has shorter names, no files without a name, or too many subdirectories there.
+                Err(error) if error.is_beyond_the_branch() => fixed = Some(error),
                 // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
                 // and its answer was lost: there would be two of them.
                 Err(error)

@@ -95,6 +95,7 @@ impl Tree {
         let mut fault = self.is_unsure(pool, parent).then_some(OpError::UNSURE);
         // A branch that may have a copy of the parent may have one of what is in it.
         copies.unsure |= parent.unsure();
+        let (mut is_lacking, mut unable) = (false, None);
         for (at, answer) in self.ask_each(pool, parent, name, parent.copies()) {
             match answer {
                 Ok(stat) if stat.is_dir() => {
@@ -110,7 +111,8 @@ impl Tree {
                     return Ok(Found::File(at, stat));
                 }
                 Ok(_) => self.report_clash(pool, parent, at, name),
-                Err(error) if error.is_missing() => {}
+                Err(error) if error.is_missing() => is_lacking = true,
+                Err(error) if error.cannot_have_the_name() => unable = Some(error),
                 Err(error) if error.is_fault() => {
                     copies.unsure_of(at);
                     fault = Some(error);
@@ -122,6 +124,10 @@ impl Tree {
             _ if !dirs.is_empty() => Ok(Found::Dir(dirs, copies)),
             Some(fault) => Err(fault),
             None => {
+                // No branch can have it.
+                if let Some(unable) = unable.filter(|_| !is_lacking) {
+                    return Err(unable);
+                }
                 parent.note_miss(name, born);
                 Err(OpError::MISSING)
             }
@@ -208,7 +214,7 @@ impl Tree {
         for (at, answer) in self.ask_each(pool, parent, name, others) {
             match answer {
                 Ok(stat) => holders.push((at, stat)),
-                Err(error) if error.is_missing() => {}
+                Err(error) if error.is_missing() || error.cannot_have_the_name() => {}
                 Err(error) => return Err(error),
             }
         }
