@@ -11,12 +11,27 @@ use fsstack_sys::{self as sys, Stat};
 use crate::changes::names::{End, Half, begin, check_exchangeable, finish, has_no_links, note};
 use crate::files::check_not_given_up;
 use crate::inode::{Inode, InodeName};
+use crate::opened::followed::FollowedMove;
 use crate::opened::tables::Files;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
+
+/// Has listings among `files` follow both names, if they mean files on different branches: each is a name of the other branch
+/// from now on, for listings as if its file had moved there.
+fn follow<'a>(
+    tree: &Tree,
+    pool: &Pool,
+    files: &'a Files,
+    (a, b): ((End<'_>, &DirStats), (End<'_>, &DirStats)),
+) -> Option<[FollowedMove<'a>; 2]> {
+    let pair = two_files(a, b)?;
+    Some(pair.map(|(end, at, stat)| {
+        files.listings_follow(tree, pool, &InodeName::new(end.dir, end.name), (at, stat.ino))
+    }))
+}
 
 /// Returns the two names, each with the only branch that has it, if they mean files on different branches.
 fn two_files<'a>(
@@ -68,12 +83,7 @@ impl Tree {
         let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(a.dir, a.name), (b.dir, b.name)]));
-        let followed = two_files((a, &in_a), (b, &in_b)).map(|pair| {
-            // Each name is one of the other branch from now on, for listings as if its file had moved there.
-            pair.map(|(end, at, stat)| {
-                files.listings_follow(self, pool, &InodeName::new(end.dir, end.name), (at, stat.ino))
-            })
-        });
+        let followed = follow(self, pool, files, ((a, &in_a), (b, &in_b)));
         let done =
             self.exchange_step_by_step(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
                 Some(_) => self
