@@ -14,6 +14,7 @@ mod copy_durable;
 mod copy_room;
 mod drain;
 mod drain_hidden;
+mod drain_stays;
 mod drain_targets;
 mod life;
 mod make_way;

@@ -155,7 +155,7 @@ impl OpenFile {
         let current = placed.branch.mount_generation();
         let row = |fd: i32, generation: u32| FdRow { fd, is_current: generation == current };
         let mut lock_owners = Vec::new();
-        for (owner, lock) in self.lock_owners.lock().iter() {
+        for (owner, lock) in self.lock_owners.lock().iter().filter(|(_, lock)| lock.has_locks()) {
             let (fd, generation, by) = lock.parts();
             lock_owners.push(LockOwnerRow { owner: *owner, fd: row(note(fd)?, generation), by });
         }

@@ -1,8 +1,10 @@
 //! Owners of locks on the branch's file, and their descriptors there.
+//!
+//! An owner without a lock keeps its descriptor: programs lock and unlock a file again and again. A move forgets it.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
@@ -12,23 +14,26 @@ use smallvec::SmallVec;
 
 use super::OpenFile;
 
+/// Bytes that a lock covers; None: the whole file, by flock(2).
+pub(crate) type LockedPart = Option<RangeInclusive<u64>>;
+
+/// Ranges that are kept apart for an owner.
+const MOST_RANGES: usize = 64;
+
 /// Owners of locks on the branch's file.
 #[derive(Debug)]
 pub(crate) struct LockOwner {
     fd: Arc<MountedFd>,
+    locks: OwnLocks,
     /// The handles that it asked by.
     by: SmallVec<[Handle; 1]>,
-    /// It may have locks of these kinds.
-    has: LockKinds,
 }
 
-/// Kinds of locks that one descriptor may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LockKinds {
-    /// fcntl(2).
-    pub(crate) ranges: bool,
-    /// flock(2).
-    pub(crate) whole: bool,
+/// Descriptor for locks of an owner, and how many locks it had taken by then.
+#[derive(Debug)]
+pub(crate) struct LockFd {
+    pub(crate) fd: Arc<MountedFd>,
+    taken: u64,
 }
 
 impl OpenFile {
@@ -54,37 +59,59 @@ impl OpenFile {
         }
     }
 
-    /// Notes that `owner` has or has not, by `change`, locks of a kind by its descriptor `fd`; without any it is no owner. False:
-    /// `fd` is not its descriptor any more, so a lock that was taken by it is not the owner's.
-    pub(crate) fn note_lock(
-        &self,
-        owner: u64,
-        fd: &Weak<MountedFd>,
-        change: impl FnOnce(&mut LockKinds),
-    ) -> bool {
+    /// Notes that `owner` has got a lock by `lock`. False: it has another descriptor by now, and so has not got it.
+    pub(crate) fn has_locked(&self, owner: u64, lock: &LockFd, part: LockedPart) -> bool {
         let mut owners = self.lock_owners.lock();
-        let Some(known) = owners.get_mut(&owner).filter(|known| ptr::eq(Arc::as_ptr(&known.fd), fd.as_ptr()))
-        else {
-            return false;
-        };
-        change(&mut known.has);
-        let gone = if known.has == LockKinds::default() { owners.remove(&owner) } else { None };
-        drop(owners);
-        if let Some(gone) = gone {
-            self.branch().dispose_now(gone.fd.mount_generation, gone.fd);
+        let known = owners.get_mut(&owner).filter(|known| Arc::ptr_eq(&known.fd, &lock.fd));
+        known.map(|known| known.locks.take(part)).is_some()
+    }
+
+    /// True if `owner` may have locked some of that part by `lock` before.
+    pub(crate) fn may_have_locked(&self, owner: u64, lock: &LockFd, part: &LockedPart) -> bool {
+        let owners = self.lock_owners.lock();
+        let known = owners.get(&owner).filter(|known| Arc::ptr_eq(&known.fd, &lock.fd));
+        known.is_some_and(|known| known.locks.has_some_of(part))
+    }
+
+    /// Notes that `owner` has given up a part by `lock`. True: it has no lock any more.
+    pub(crate) fn has_unlocked(&self, owner: u64, lock: &LockFd, part: LockedPart) -> bool {
+        let mut owners = self.lock_owners.lock();
+        // Another thread of the owner may have locked it since: it would be unknown which was first.
+        let is_same =
+            |known: &&mut LockOwner| Arc::ptr_eq(&known.fd, &lock.fd) && known.locks.taken == lock.taken;
+        owners.get_mut(&owner).filter(is_same).is_some_and(|known| {
+            known.locks.give_up(part);
+            known.locks.is_empty()
+        })
+    }
+
+    /// True if an owner may have locks on the branch's file.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.lock_owners.lock().values().any(LockOwner::has_locks)
+    }
+
+    /// Forgets the owners that have no lock. Requests of theirs under way ask for a new descriptor.
+    pub(crate) fn forget_idle_owners(&self) {
+        let idle: SmallVec<[LockOwner; 1]> = self
+            .lock_owners
+            .lock()
+            .extract_if(|_, owner| !owner.has_locks())
+            .map(|(_, owner)| owner)
+            .collect();
+        for owner in idle {
+            self.branch().dispose(owner.fd.mount_generation, owner.fd);
         }
-        true
     }
 
     /// Descriptor for locks of `owner`. None: only to query others' locks.
-    pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<MountedFd>> {
+    pub(crate) fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<LockFd> {
         let branch = self.branch();
         let mut owners = self.lock_owners.lock();
         // Locks on a mount that was replaced are gone, and keep nobody from anything.
         let gone = match owners.get_mut(&owner) {
             Some(known) if known.fd.is_of_present_mount(&branch) => {
                 known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
-                return Ok(known.fd.clone());
+                return Ok(known.lock_fd());
             }
             _ => owners.remove(&owner),
         };
@@ -105,14 +132,13 @@ impl OpenFile {
             _ => reopen(OFlags::RDONLY),
         };
         let fd = Arc::new(placed.fd.opened(reopen(OFlags::RDWR).or_else(read_only)?));
-        let Some(handle) = handle else { return Ok(fd) };
-        let mut owners = self.lock_owners.lock();
-        let has = LockKinds::default();
-        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new(), has });
+        let Some(handle) = handle else { return Ok(LockFd { fd, taken: 0 }) };
+        let (mut owners, locks) = (self.lock_owners.lock(), OwnLocks::default());
+        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, locks, by: SmallVec::new() });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);
         }
-        Ok(owner.fd.clone())
+        Ok(owner.lock_fd())
     }
 }
 
@@ -122,10 +148,19 @@ impl LockOwner {
         (self.fd.as_fd(), self.fd.mount_generation, self.by.iter().map(|handle| handle.0).collect())
     }
 
-    /// The owner of the locks of `fd`, handed over by another program.
+    /// The owner of the locks of `fd`, handed over by another program. It may have any.
     pub(crate) fn of(fd: MountedFd, by: &[u64]) -> Self {
-        let by = by.iter().copied().map(Handle).collect();
-        Self { fd: Arc::new(fd), by, has: LockKinds { ranges: true, whole: true } }
+        let locks = OwnLocks { whole: true, ranges: vec![(0, u64::MAX)], taken: 0 };
+        Self { fd: Arc::new(fd), locks, by: by.iter().copied().map(Handle).collect() }
+    }
+
+    /// True if it may have a lock.
+    pub(crate) fn has_locks(&self) -> bool {
+        !self.locks.is_empty()
+    }
+
+    fn lock_fd(&self) -> LockFd {
+        LockFd { fd: self.fd.clone(), taken: self.locks.taken }
     }
 
     /// `handle` is closed: whether it was the last one.
@@ -133,5 +168,100 @@ impl LockOwner {
         let asked = self.by.len();
         self.by.retain(|by| *by != handle);
         self.by.len() < asked && self.by.is_empty()
+    }
+}
+
+/// Locks that an owner has, or more: never fewer.
+#[derive(Debug, Default)]
+struct OwnLocks {
+    /// By flock(2).
+    whole: bool,
+    /// First and last bytes; no two overlap.
+    ranges: Vec<(u64, u64)>,
+    /// How many were taken so far.
+    taken: u64,
+}
+
+impl OwnLocks {
+    fn is_empty(&self) -> bool {
+        !self.whole && self.ranges.is_empty()
+    }
+
+    fn has_some_of(&self, part: &LockedPart) -> bool {
+        match part {
+            None => self.whole,
+            Some(range) => self.ranges.iter().any(|(from, to)| from <= range.end() && range.start() <= to),
+        }
+    }
+
+    fn take(&mut self, part: LockedPart) {
+        self.taken += 1;
+        self.give_up(part.clone());
+        match part {
+            None => self.whole = true,
+            Some(range) => self.ranges.push(range.into_inner()),
+        }
+        if MOST_RANGES < self.ranges.len() {
+            let hull = self.ranges.drain(..).reduce(|one, two| (one.0.min(two.0), one.1.max(two.1)));
+            self.ranges.extend(hull);
+        }
+    }
+
+    fn give_up(&mut self, part: LockedPart) {
+        let Some((first, last)) = part.map(RangeInclusive::into_inner) else {
+            self.whole = false;
+            return;
+        };
+        let rest = |(from, to): (u64, u64)| {
+            let before = (from < first).then(|| (from, to.min(first - 1)));
+            let after = (last < to).then(|| (from.max(last + 1), to));
+            before.into_iter().chain(after)
+        };
+        self.ranges = self.ranges.drain(..).flat_map(rest).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_owner_has_what_it_took_and_did_not_give_up(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..40, 0_u64..40), 0..100),
+        ) {
+            let (mut locks, mut bytes) = (OwnLocks::default(), [false; 40]);
+            for (takes, one, two) in steps {
+                let (first, last) = (one.min(two), one.max(two));
+                match takes {
+                    true => locks.take(Some(first..=last)),
+                    false => locks.give_up(Some(first..=last)),
+                }
+                (first..=last).for_each(|at| bytes[usize::try_from(at).unwrap()] = takes);
+                for (at, locked) in (0_u64..).zip(bytes) {
+                    let has = locks.ranges.iter().filter(|(from, to)| (*from..=*to).contains(&at)).count();
+                    prop_assert_eq!(has, usize::from(locked));
+                }
+            }
+            prop_assert_eq!(locks.is_empty(), !bytes.contains(&true));
+        }
+    }
+
+    #[test]
+    fn many_ranges_become_one_that_has_them_all() {
+        let mut locks = OwnLocks::default();
+        (0..1000).for_each(|n| locks.take(Some(n * 2..=n * 2)));
+        assert!(locks.ranges.len() <= MOST_RANGES);
+        locks.give_up(Some(0..=1997));
+        assert!(!locks.is_empty());
+        locks.give_up(Some(0..=u64::MAX));
+        assert!(locks.is_empty());
+        locks.take(None);
+        locks.give_up(Some(0..=u64::MAX));
+        assert!(!locks.is_empty());
+        locks.give_up(None);
+        assert!(locks.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Files whose last close a job waits for.
 //!
-//! A job that can go on only when a file is closed or unlocked sleeps longer and longer between its walks. The close wakes it.
+//! A job that can go on only when a file is closed or unlocked sleeps longer and longer between its walks. The close, or the
+//! unlock, wakes it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -32,7 +33,7 @@ impl Awaited {
 pub(super) struct AnyAwaited(AtomicBool);
 
 impl JobList {
-    /// A handle of the open file `ino` was closed.
+    /// A handle of the open file `ino` was closed, or its locks were given up.
     pub(crate) fn has_closed(&self, ino: Ino, file: &OpenFile) {
         if self.awaited.0.load(SeqCst) && !is_kept(file) {
             self.wake_for(ino);
@@ -79,9 +80,9 @@ impl JobList {
     }
 }
 
-/// Whether the file may not be moved until a handle of it is closed.
+/// Whether the file may not be moved until a handle of it is closed, or its locks are given up.
 pub(super) fn is_kept(file: &OpenFile) -> bool {
-    file.is_past_us() || !file.lock_owners.lock().is_empty()
+    file.is_past_us() || file.is_locked()
 }
 
 #[cfg(test)]

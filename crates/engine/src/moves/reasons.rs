@@ -53,16 +53,17 @@ pub(crate) fn why_past_us(file: &OpenFile) -> Option<&'static str> {
 
 /// True if the open file would stay while programs use it so; with `make_way` the kernel's use of it does not count.
 pub(crate) fn is_in_use(file: &OpenFile, make_way: bool) -> bool {
-    (!make_way && why_past_us(file).is_some()) || !file.lock_owners.lock().is_empty()
+    (!make_way && why_past_us(file).is_some()) || file.is_locked()
 }
 
-/// Reason that the open file, of which `names` names are known, may not be moved at all.
+/// Reason that the open file, of which `names` names are known, may not be moved at all. None: it has no lock owner any more.
 pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32, names: usize) -> Option<&'static str> {
     let past = why_past_us(file);
     if past.is_some() {
         return past;
     }
-    if !file.lock_owners.lock().is_empty() {
+    file.forget_idle_owners();
+    if file.is_locked() {
         return Some(LOCKED);
     }
     if flags & sys::ioctl::FREEZING != 0 {

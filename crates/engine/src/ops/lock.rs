@@ -6,7 +6,6 @@
 //! interrupted: the branch's own wait could not be given up from outside.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::error::Result;
@@ -14,7 +13,8 @@ use fsstack_pool::Handle;
 use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{Errno, SysError};
 
-use crate::files::{LockKinds, check_not_given_up};
+use crate::files::lock_owner::{LockFd, LockedPart};
+use crate::files::{OpenFile, check_not_given_up};
 use crate::union::Union;
 
 pub use fsstack_sys::locks::LockType;
@@ -31,6 +31,15 @@ pub enum LockKind {
     },
     /// flock(2): the whole file.
     Whole,
+}
+
+impl LockKind {
+    fn part(self) -> LockedPart {
+        match self {
+            Self::Range { start, end } => Some(start..=end),
+            Self::Whole => None,
+        }
+    }
 }
 
 /// A lock that is asked for.
@@ -57,34 +66,28 @@ impl Union {
             let branch = open.file.branch();
             // Anew each time, and not kept while it waits: another thread of the owner may close the file meanwhile, which gives
             // up its locks, and with them the descriptor.
-            let fd = open.file.lock_fd(request.owner, Some(handle))?;
-            let mut taken = branch.ask(|| set_lock(fd.as_fd(), request));
-            let is_lock = taken.is_ok() && request.how != LockType::Unlock;
-            let wanted = if is_lock { check_is_wanted(self, handle) } else { Ok(()) };
-            let known = Arc::downgrade(&fd);
-            let note = |taken| open.file.note_lock(request.owner, &known, |has| note(has, request, taken));
-            if is_lock && !note(wanted) {
-                // Another thread of the owner may still hold the descriptor: closing it would not be enough.
-                branch.ask(|| set_lock(fd.as_fd(), LockRequest { how: LockType::Unlock, ..request }))?;
-                wanted?;
-                continue;
-            }
-            drop(fd);
-            taken = taken.and(wanted);
-            if let (Err(error), Some(goes_on)) = (taken, wait)
-                && error.errno() == Errno::AGAIN
-            {
-                if goes_on() {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(50));
+            let lock = open.file.lock_fd(request.owner, Some(handle))?;
+            let taken = branch.ask(|| set_lock(lock.fd.as_fd(), request));
+            if taken.is_ok() {
+                if request.how == LockType::Unlock {
+                    if open.file.has_unlocked(request.owner, &lock, request.kind.part()) {
+                        self.jobs.list.has_closed(open.inode.id.ino, &open.file);
+                    }
+                } else if !is_kept(self, &open.file, handle, &lock, request)? {
                     continue;
                 }
-                taken = Err(Errno::INTR.into());
             }
-            if !is_lock {
-                note(taken);
+            drop(lock);
+            match (taken, wait) {
+                (Err(error), Some(goes_on)) if error.errno() == Errno::AGAIN => {
+                    if !goes_on() {
+                        return Err(Errno::INTR.into());
+                    }
+                }
+                (settled, _) => return settled,
             }
-            return taken;
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
 
@@ -96,37 +99,49 @@ impl Union {
         let open = self.file(handle)?;
         let LockKind::Range { start, end } = request.kind else { return Err(Errno::INVAL.into()) };
         // It gets none by asking, and asks by whatever is at hand: the kernel's NFS server opens the file for it.
-        let fd = open.file.lock_fd(request.owner, None)?;
+        let lock = open.file.lock_fd(request.owner, None)?;
         let asked = Lock { start, end, kind: request.how, pid: 0 };
-        open.file.branch().ask(|| locks::test_lock(fd.as_fd(), asked))
+        open.file.branch().ask(|| locks::test_lock(lock.fd.as_fd(), asked))
     }
 
     /// All locks of `owner` on the file go.
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
-        let Some(open) = self.files.handles.get(&handle.0).map(|open| open.file.clone()) else { return };
-        open.unlock_owner(owner);
+        let open = self.files.handles.get(&handle.0).map(|open| (open.inode.id.ino, open.file.clone()));
+        let Some((ino, file)) = open else { return };
+        file.unlock_owner(owner);
+        self.jobs.list.has_closed(ino, &file);
     }
 }
 
-/// Fails if nobody waits for the lock that was just taken: the request was answered by another thread, or its handle is
-/// closed, whose release has looked for locks before.
-fn check_is_wanted(union: &Union, handle: Handle) -> Result<()> {
-    check_not_given_up()?;
-    union.file(handle).map(drop)
-}
-
-/// Notes the outcome of `request` in what its owner `has`. A lock that was taken and is not wanted counts only as one more of those
-/// that the owner had before: giving it up could give these up, too.
-fn note(has: &mut LockKinds, request: LockRequest, taken: Result<()>) {
-    let (kind, is_all) = match request.kind {
-        LockKind::Range { start, end } => (&mut has.ranges, start == 0 && locks::TO_THE_END <= end),
-        LockKind::Whole => (&mut has.whole, true),
-    };
-    match (taken, request.how) {
-        (Ok(()), LockType::Unlock) => *kind &= !is_all,
-        (Ok(()), LockType::Read | LockType::Write) => *kind = true,
-        (Err(_), _) => {}
+/// Notes a lock that was just taken on the branch. False: the owner has another descriptor by now, so the lock was given up.
+///
+/// # Errors
+/// Nobody waits for it, so it was given up: the request was answered by another thread, or its handle is closed, whose release has
+/// looked for locks before.
+fn is_kept(
+    union: &Union,
+    file: &OpenFile,
+    handle: Handle,
+    lock: &LockFd,
+    request: LockRequest,
+) -> Result<bool> {
+    let part = request.kind.part();
+    // Another thread of the owner may still hold the descriptor: closing it would not be enough.
+    let unlock = LockRequest { how: LockType::Unlock, ..request };
+    let give_up = || file.branch().ask(|| set_lock(lock.fd.as_fd(), unlock));
+    if let Err(unwanted) = check_not_given_up().and_then(|()| union.file(handle).map(drop)) {
+        // What the owner had of it before would go with it.
+        if !file.may_have_locked(request.owner, lock, &part) {
+            give_up()?;
+        }
+        file.forget_idle_owners();
+        return Err(unwanted);
     }
+    let kept = file.has_locked(request.owner, lock, part);
+    if !kept {
+        give_up()?;
+    }
+    Ok(kept)
 }
 
 /// Asks once for the lock on the branch's file.

@@ -1,0 +1,84 @@
+//! Files of a drained branch that stay: for as long as they are locked, or because no other branch keeps their promises.
+
+use std::fs;
+use std::fs::File;
+
+use fsstack_lab::{self as lab, MiB, needs};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
+
+use super::drain::job;
+use super::*;
+use crate::hung_branches::until;
+use crate::relocate::{assert_clean, writer};
+use crate::script::sh;
+
+/// The branch keeps the locks: its other copy would have none.
+#[test]
+fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
+    needs!(mounting(), loops());
+    let lock = |file: &File, record: bool, how| match record {
+        true => fcntl_lock(file, how).unwrap(),
+        false => flock(file, how).unwrap(),
+    };
+    for record in [true, false] {
+        let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff");
+        let pool = pool.option("write-path=stacked").option("locks=branch").mount();
+        pool.write("other", b"other");
+        pool.write("film", b"film");
+        let file = writer(pool.at("film"));
+        lock(&file, record, FlockOperation::LockExclusive);
+        let (at, a) = (at(&pool), branch(&pool, "a"));
+        std::thread::scope(|scope| {
+            let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
+            until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
+            assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
+            let why = output_of(&["job", "status", &at, "--why"]);
+            assert!(why.contains("film: somebody has locks on it"), "{why}");
+            lock(&file, record, FlockOperation::Unlock);
+            // It is open still.
+            assert_eq!(drains.join().unwrap().code, 0);
+        });
+        assert_eq!(pool.holders("film"), ["b"]);
+        drop(file);
+        assert_eq!(pool.read("film"), b"film");
+        output_of(&["branch", "remove", &at, &a]);
+        assert_clean(&pool);
+    }
+}
+
+/// In clear text anybody who finds the other disk could read them.
+#[test]
+fn encrypted_files_and_directories_stay_and_the_rest_leaves() {
+    needs!(mounting(), root(), loops(), program("tune2fs"), program("xfs_io"));
+    if !fs::exists("/sys/fs/ext4/features/encryption").unwrap() {
+        return lab::Skip::because("this kernel's ext4 does not encrypt").announce();
+    }
+    let mut pool =
+        lab::pool().ext4_branch("a", MiB(100)).xfs_branch("b", MiB(300)).option("create=ff").unmounted();
+    let a = pool.branch_mut("a");
+    a.unmount();
+    sh("/", &format!("tune2fs -O encrypt {}", a.image().unwrap().display()));
+    a.remount();
+    sh(
+        a.path(),
+        "rmdir lost+found; mkdir secret
+         id=$(head -c 64 /dev/urandom | xfs_io -c add_enckey . | sed 's/.* //')
+         xfs_io -c \"set_encpolicy -v 2 $id\" secret; mkdir secret/dir; ln -s target secret/link; mkfifo secret/fifo
+         head -c 3000000 /dev/zero | tr '\\0' x > secret/large; for n in 1 2 3 4; do echo $n > secret/dir/$n; done",
+    );
+    pool.remount();
+    pool.write("plain", b"plain");
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    assert_eq!(run(&["branch", "drain", &at, &a]).code, 1);
+    let job = job(&pool);
+    let stays: Vec<_> = job["stays"].as_array().unwrap().iter().map(|one| one.to_string()).collect();
+    for path in ["secret/large", "secret/dir/1", "secret/dir/4", "secret/link", "secret/fifo"] {
+        let named = stays.iter().find(|one| one.contains(&format!("\"{path}\"")));
+        assert!(named.is_some_and(|one| one.contains("can hold its attributes")), "{path}: {stays:#?}");
+        assert_eq!(pool.holders(path), ["a"]);
+    }
+    assert_eq!(pool.holders("plain"), ["b"]);
+    assert!(!pool.branch("b").path().join("secret").exists());
+    assert_eq!((pool.read("secret/large").len(), pool.read("secret/dir/4")), (3_000_000, b"4\n".to_vec()));
+    assert_clean(&pool);
+}
