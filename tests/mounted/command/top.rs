@@ -2,39 +2,93 @@
 
 use std::time::{Duration, Instant};
 
-use fsstack_lab::needs;
+use fsstack_lab::{MiB, needs};
 
 use super::*;
+use crate::relocate::mib;
 use crate::script::sh;
 
-#[test]
-fn top_shows_the_pool_in_a_terminal_and_quits_at_q() {
-    needs!(mounting(), program("tmux"));
-    let pool = pool();
-    let dir = tempfile::tempdir().unwrap();
-    let tmux = format!("tmux -S {}/tmux", dir.path().display());
-    let line = format!("{} top {}", binary().display(), at(&pool));
-    sh("/", &format!("{tmux} new-session -d -x 140 -y 40 '{line}; echo ended with $?; sleep 60'"));
-    let screen = |expected: &str| {
+/// A terminal in which the command runs.
+pub(super) struct Terminal {
+    dir: tempfile::TempDir,
+}
+
+impl Terminal {
+    fn of_top(pool: &Pool) -> Self {
+        Self::running(&["top", &at(pool)])
+    }
+
+    /// Ctrl-C ends the command; the screen then has its exit code.
+    pub(super) fn running(arguments: &[&str]) -> Self {
+        let terminal = Self { dir: tempfile::tempdir().unwrap() };
+        let line = format!("trap : INT; {} {}", binary().display(), arguments.join(" "));
+        terminal.tmux(&format!("new-session -d -x 140 -y 40 '{line}; echo ended with $?; sleep 60'"));
+        terminal
+    }
+
+    pub(super) fn tmux(&self, command: &str) -> String {
+        sh("/", &format!("tmux -S {}/tmux {command}", self.dir.path().display()))
+    }
+
+    /// Waits until the screen has `expected`, and returns all of it.
+    #[track_caller]
+    pub(super) fn with(&self, expected: &str) -> String {
         let limit = Instant::now() + Duration::from_secs(20);
         loop {
-            let shown = sh("/", &format!("{tmux} capture-pane -p"));
+            let shown = self.tmux("capture-pane -p");
             if shown.contains(expected) {
                 return shown;
             }
             assert!(Instant::now() < limit, "no {expected:?} on the screen:\n{shown}");
             std::thread::sleep(Duration::from_millis(50));
         }
-    };
-    let shown = screen("processes in the stack");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let ended = command("tmux").arg("-S").arg(self.dir.path().join("tmux")).arg("kill-server").output();
+        assert!(std::thread::panicking() || ended.is_ok_and(|ended| ended.code == 0));
+    }
+}
+
+#[test]
+fn top_shows_the_pool_in_a_terminal_and_quits_at_q() {
+    needs!(mounting(), program("tmux"));
+    let pool = pool();
+    let terminal = Terminal::of_top(&pool);
+    let shown = terminal.with("processes in the stack");
     assert!(shown.contains(&at(&pool)) && shown.contains("create=ff") && shown.contains("daemon"), "{shown}");
     assert!(shown.contains("BRANCH") && shown.contains("WRITTEN/s") && shown.contains("q: quit"), "{shown}");
     // It is redrawn in another size, and restores the terminal.
-    sh("/", &format!("{tmux} resize-window -x 80 -y 20"));
-    screen("q: quit");
-    sh("/", &format!("{tmux} send-keys q"));
-    screen("ended with 0");
-    sh("/", &format!("{tmux} kill-server"));
+    terminal.tmux("resize-window -x 80 -y 20");
+    terminal.with("q: quit");
+    terminal.tmux("send-keys q");
+    terminal.with("ended with 0");
+}
+
+#[test]
+fn jobs_at_work_and_tiers_are_on_the_screen() {
+    needs!(mounting(), loops(), program("tmux"));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).mode("RW,class=fast");
+    let pool = pool.xfs_branch("b", MiB(300)).mode("RW,class=slow").option("create=ff").mount();
+    (0..20_u64).for_each(|n| pool.write(n.to_string(), &mib(n)));
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    output_of(&["tier", "set", &at, "fast", "slow"]);
+    std::thread::scope(|scope| {
+        let drains = scope.spawn(|| run(&["branch", "drain", &at, &a, "--rate", "1M"]));
+        let terminal = Terminal::of_top(&pool);
+        let shown = terminal.with(&format!("job 1: drain of {a}: moving, "));
+        assert!(shown.contains(" of 20 files") && shown.contains("tier fast>slow: "), "{shown}");
+        output_of(&["job", "cancel", &at, "1"]);
+        // The next screen has no job.
+        let limit = Instant::now() + Duration::from_secs(20);
+        while terminal.with("q: quit").contains("job 1") {
+            assert!(Instant::now() < limit, "the cancelled job stays on the screen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(drains.join().unwrap().code, 1);
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::show::{self, Style};
 use super::table::{Side, Table, age, latency, size};
 use super::tier::percent;
 use super::{Failed, dead, pool};
-use fsstack_control::api::{Descriptors, SilentPool, Status, StatusList};
+use fsstack_control::api::{Descriptors, JobStatus, SilentPool, Status, StatusList, TierStatus};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
@@ -75,8 +75,7 @@ fn human(status: &Status) -> String {
     }
     text.push_str(&misplaced(status.misplaced));
     for tier in &status.tiers {
-        let (fast, slow, used) = (&tier.fast, &tier.slow, percent(tier));
-        let _ = writeln!(text, "tier {fast}>{slow}: {used} used, {}", tier.why);
+        let _ = writeln!(text, "{}", tier_line(tier));
     }
     let _ = writeln!(
         text,
@@ -90,21 +89,24 @@ fn human(status: &Status) -> String {
     );
     let _ = writeln!(text, "{}", descriptors(status));
     for job in &status.jobs {
-        let (moved, files) = (job.moved_files, job.files);
-        let _ = writeln!(
-            text,
-            "job {}: {} of {}: {}, {moved} of {files} files, {} of {}, {} staying",
-            job.id,
-            job.kind,
-            job.branch,
-            job.state,
-            size(Some(job.moved_bytes)),
-            size(Some(job.bytes)),
-            job.staying
-        );
+        let _ = writeln!(text, "{}", job_line(job));
     }
     text.push('\n');
     text + &branches(status)
+}
+
+/// How full the faster class of a tier is, and what the tier does.
+pub(super) fn tier_line(tier: &TierStatus) -> String {
+    format!("tier {}>{}: {} used, {}", tier.fast, tier.slow, percent(tier), tier.why)
+}
+
+/// How far a job at work is.
+pub(super) fn job_line(job: &JobStatus) -> String {
+    let JobStatus { id, kind, branch, state, moved_files, files, staying, .. } = job;
+    let (moved, all) = (size(Some(job.moved_bytes)), size(Some(job.bytes)));
+    format!(
+        "job {id}: {kind} of {branch}: {state}, {moved_files} of {files} files, {moved} of {all}, {staying} staying"
+    )
 }
 
 /// Warns when the daemon is near its limit of descriptors, at which no file can be opened any more.

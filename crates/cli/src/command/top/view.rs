@@ -1,5 +1,6 @@
 //! One screen of `fsstack top`.
 
+use crate::command::status::{job_line, tier_line};
 use crate::command::table::{age, latency, size};
 use fsstack_control::api::{BranchLoad, BranchStatus, Moment, ProcessLoad, Status};
 use ratatui::Frame;
@@ -9,23 +10,25 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
 pub(super) fn draw(frame: &mut Frame<'_>, moment: &Moment) {
-    let branches = u16::try_from(moment.branches.len()).unwrap_or(u16::MAX).saturating_add(3);
+    let heading = heading(&moment.status);
+    let rows = |count: usize, more: u16| u16::try_from(count).unwrap_or(u16::MAX).saturating_add(more);
     let [head, table, processes, foot] = Layout::vertical([
-        Constraint::Length(3),
-        Constraint::Max(branches),
+        Constraint::Max(rows(heading.len(), 1)),
+        Constraint::Max(rows(moment.branches.len(), 3)),
         Constraint::Min(4),
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(&moment.status)), head);
+    frame.render_widget(Paragraph::new(heading), head);
     frame.render_widget(branch_table(moment), table);
     frame.render_widget(process_table(&moment.processes), processes);
     frame.render_widget(Paragraph::new("q: quit").style(Style::new().fg(Color::DarkGray)), foot);
 }
 
+/// Lines about the pool as a whole, with its tiers and the jobs at work.
 fn heading(status: &Status) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    vec![
+    let mut lines = vec![
         Line::from(vec![
             Span::styled(status.mount_point.clone(), bold),
             Span::raw(format!(
@@ -45,7 +48,10 @@ fn heading(status: &Status) -> Vec<Line<'static>> {
             status.tables.inodes,
             status.tables.dirs
         )),
-    ]
+    ];
+    lines.extend(status.tiers.iter().map(|tier| Line::from(tier_line(tier))));
+    lines.extend(status.jobs.iter().map(|job| Line::from(job_line(job))));
+    lines
 }
 
 fn branch_table(moment: &Moment) -> Table<'static> {
@@ -140,7 +146,7 @@ fn rounded(rate: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fsstack_control::api::{Descriptors, DiskLoad, OpenFiles, Tables};
+    use fsstack_control::api::{Descriptors, DiskLoad, JobStatus, OpenFiles, Tables, TierStatus};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -224,6 +230,61 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(110, 14)).unwrap();
         terminal.draw(|frame| draw(frame, &moment())).unwrap();
         expect_test::expect_file!["../../../tests/top.txt"].assert_eq(&terminal.backend().to_string());
+    }
+
+    fn tier() -> TierStatus {
+        TierStatus {
+            fast: "fast".into(),
+            slow: "slow".into(),
+            tier: "fast>slow".into(),
+            start: "80%".into(),
+            stop: "60%".into(),
+            order: "atime".into(),
+            min_age_seconds: 0,
+            window: None,
+            fast_used: 7 << 30,
+            fast_total: 10 << 30,
+            slow_used: 0,
+            slow_total: 0,
+            state: "waiting".into(),
+            job: Some(3),
+            why: "waits for the end of job 3".into(),
+        }
+    }
+
+    fn job() -> JobStatus {
+        JobStatus {
+            id: 3,
+            kind: "drain".into(),
+            branch: "/srv/b".into(),
+            state: "moving".into(),
+            over: false,
+            dry_run: false,
+            window: None,
+            at_work_percent: 100,
+            refusal: None,
+            files: 1200,
+            bytes: 3 << 30,
+            moved_files: 400,
+            moved_bytes: 1 << 30,
+            moved_directories: 0,
+            targets: Vec::new(),
+            staying: 2,
+            untried: 0,
+            stays: Vec::new(),
+            seconds: 60,
+            plan: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tiers_and_jobs_at_work_are_above_the_branches() {
+        let mut moment = moment();
+        moment.status.tiers.push(tier());
+        moment.status.jobs.push(job());
+        let mut terminal = Terminal::new(TestBackend::new(110, 16)).unwrap();
+        terminal.draw(|frame| draw(frame, &moment)).unwrap();
+        expect_test::expect_file!["../../../tests/top-jobs.txt"].assert_eq(&terminal.backend().to_string());
     }
 
     #[test]
