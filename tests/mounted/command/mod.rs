@@ -16,6 +16,7 @@ mod drain;
 mod drain_hidden;
 mod drain_stays;
 mod drain_targets;
+mod jobs;
 mod life;
 mod make_way;
 mod nfs;
