@@ -18,7 +18,8 @@ const MIBS: u64 = 8;
 const HELD_FOR: Duration = Duration::from_secs(1);
 
 fn two() -> Pool {
-    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).mode("RW,class=fast");
+    let pool = pool.xfs_branch("b", MiB(300)).mode("RW,class=slow");
     let pool = pool.option("create=ff").option("passthrough-headroom=0").mount();
     pool.mkdir("show");
     let film = File::create(pool.at("show/film")).unwrap();
@@ -111,4 +112,18 @@ fn files_that_are_never_closed_for_long_are_gathered_under_their_users() {
     let how = output_of(&["explain", pool.at("show/film").to_str().unwrap()]);
     assert!(how.contains("passthrough"), "{how}");
     drop(film);
+}
+
+/// Its files are read for weeks, by a program that seeds them.
+#[test]
+fn files_that_are_never_closed_for_long_go_down_a_tier_under_their_users() {
+    needs!(mounting(), loops());
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = two();
+    let at = at(&pool);
+    let set = ["tier", "set", &at, "fast", "slow", "--start", "1%", "--stop", "0%", "--make-way"];
+    leave_under_their_users(&pool, &set);
+    assert_mibs(&pool, "show/film", MIBS);
 }
