@@ -53,6 +53,7 @@ fn handles_outlive_every_event() {
     });
     directory_loses_a_copy(&mut test_bed);
     move_to_another_branch(&mut test_bed);
+    drained_and_removed(&mut test_bed);
     println!("{}", test_bed.events);
 }
 
@@ -84,6 +85,24 @@ fn move_to_another_branch(test_bed: &mut TestBed) {
     test_bed.over_restart("a move to another branch, and kill -9", |pool| {
         pool.kill_daemon();
         pool.remount();
+    });
+}
+
+/// The branch of nearly all objects is emptied and leaves the pool, for good.
+fn drained_and_removed(test_bed: &mut TestBed) {
+    test_bed.pool.branch("x").drop_ballast();
+    let change = |word: &str, pool: &Pool| {
+        let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
+        command(fsstack).args(["branch", word]).arg(pool.path()).arg(pool.branch("x").path()).run().unwrap();
+    };
+    change("drain", &test_bed.pool);
+    test_bed.check("a branch is drained");
+    change("remove", &test_bed.pool);
+    test_bed.check("a branch is drained and removed");
+    test_bed.over_restart("a branch is drained and removed", |pool| pool.remount_of(&["e"]));
+    test_bed.over_restart("a branch is drained and removed, and kill -9", |pool| {
+        pool.kill_daemon();
+        pool.remount_of(&["e"]);
     });
 }
 
