@@ -38,6 +38,60 @@ fn only_named_branches_take_files_and_the_tree_is_the_same_without_the_drained_o
     assert_clean(&pool);
 }
 
+/// Which of the targets takes a file is decided when it moves, so only their sum is promised.
+#[test]
+fn a_dry_run_says_what_the_run_does() {
+    needs!(mounting(), loops(), program("chattr"));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).xfs_branch("c", MiB(300));
+    let pool = pool.option("create=ff").mount();
+    (0..40).for_each(|n| pool.write(format!("{n}"), &mib(n)));
+    fs::hard_link(pool.at("1"), pool.at("linked")).unwrap();
+    (0..10).for_each(|n| fs::write(pool.at(format!("small{n}")), "small").unwrap());
+    for name in ["hides", "fixed"] {
+        pool.write(name, name.as_bytes());
+    }
+    fs::write(pool.branch("b").path().join("hides"), "hidden").unwrap();
+    sh(pool.path(), "chattr +i fixed");
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    let names = ["b", "c"];
+    let held = || {
+        names.map(|name| {
+            let text = sh(pool.branch(name).path(), "find . -name '[0-9s]*' -type f -printf '%b\\n'");
+            let blocks: Vec<u64> = text.lines().map(|blocks| blocks.parse().unwrap()).collect();
+            (blocks.len() as u64, blocks.iter().sum::<u64>() * 512)
+        })
+    };
+    assert_eq!(held(), [(0, 0); 2]);
+    let of = |arguments: &[&str]| -> Value {
+        let drained = run(&[&["--json", "branch", "drain", &at, &a], arguments].concat());
+        assert_eq!(drained.code, 1, "{}", drained.stdout);
+        checked("job", &drained.stdout)
+    };
+    let (planned, done) = (of(&["--dry-run"]), of(&[]));
+    sh(pool.path(), "chattr -i fixed");
+    assert_eq!((&planned["state"], &done["state"]), (&"planned".into(), &"incomplete".into()));
+    assert_eq!((&planned["files"], &planned["bytes"]), (&done["moved_files"], &done["moved_bytes"]));
+    let stays = |job: &Value| {
+        let mut stays: Vec<_> = job["stays"].as_array().unwrap().iter().map(Value::to_string).collect();
+        stays.sort_unstable();
+        stays
+    };
+    assert_eq!((stays(&planned), &planned["staying"]), (stays(&done), &done["staying"]));
+    assert_eq!((stays(&planned).len(), &planned["targets"]), (2, &done["targets"]), "{planned} {done}");
+    let held = held();
+    let sum = (held[0].0 + held[1].0, held[0].1 + held[1].1);
+    assert_eq!(
+        (planned["files"].as_u64(), planned["bytes"].as_u64()),
+        (Some(sum.0), Some(sum.1)),
+        "{held:?}"
+    );
+    for (target, (_, held)) in planned["targets"].as_array().unwrap().iter().zip(held) {
+        let share = target["bytes"].as_u64().unwrap();
+        assert!(share > 0 && share.abs_diff(held) <= sum.1 / 4, "{target}: {held}");
+    }
+    assert_clean(&pool);
+}
+
 /// Moved files are there again with the branch; the others stay where they are.
 #[test]
 fn a_target_that_dies_in_the_middle_of_a_drain_costs_no_file() {

@@ -118,7 +118,13 @@ fn a_scattered_directory_comes_together() {
         (&4.into(), &branch(&pool, "b").into()),
         "{plan}"
     );
-    output_of(&["consolidate", &at, "show"]);
+    let mut named = planned(&plan);
+    named.sort_unstable();
+    assert_eq!(named, [0, 1, 7, 8].map(|n| format!("show/season/{n}")));
+    let before = named.iter().map(|path| pool.holders(path.as_str())).collect::<Vec<_>>();
+    assert_eq!(before, [["a"], ["a"], ["c"], ["c"]], "a dry run moves nothing");
+    let moved = json("job", &["consolidate", &at, "show"]);
+    assert_eq!((&moved["moved_files"], &moved["moved_bytes"]), (&plan["files"], &plan["bytes"]), "{moved}");
     assert!((0..9).all(|n| pool.holders(format!("show/season/{n}").as_str()) == ["b"]));
     assert_eq!(pool.holders("apart"), ["a"]);
     // The writer has followed.
