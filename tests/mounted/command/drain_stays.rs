@@ -16,17 +16,14 @@ use crate::script::sh;
 #[test]
 fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
     needs!(mounting(), loops());
-    let lock = |file: &File, record: bool, how| match record {
-        true => fcntl_lock(file, how).unwrap(),
-        false => flock(file, how).unwrap(),
-    };
-    for record in [true, false] {
+    for by_range in [true, false] {
+        let lock = |file: &File, how| if by_range { fcntl_lock(file, how) } else { flock(file, how) };
         let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff");
         let pool = pool.option("write-path=stacked").option("locks=branch").mount();
         pool.write("other", b"other");
         pool.write("film", b"film");
         let file = writer(pool.at("film"));
-        lock(&file, record, FlockOperation::LockExclusive);
+        lock(&file, FlockOperation::LockExclusive).unwrap();
         let (at, a) = (at(&pool), branch(&pool, "a"));
         std::thread::scope(|scope| {
             let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
@@ -34,12 +31,18 @@ fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
             assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
             let why = output_of(&["job", "status", &at, "--why"]);
             assert!(why.contains("film: somebody has locks on it"), "{why}");
-            lock(&file, record, FlockOperation::Unlock);
+            lock(&file, FlockOperation::Unlock).unwrap();
             // It is open still.
             assert_eq!(drains.join().unwrap().code, 0);
         });
         assert_eq!(pool.holders("film"), ["b"]);
-        drop(file);
+        // Its next lock is on the branch that it is on now.
+        lock(&file, FlockOperation::LockExclusive).unwrap();
+        let outside = writer(pool.branch("b").path().join("film"));
+        lock(&outside, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+        lock(&file, FlockOperation::Unlock).unwrap();
+        lock(&outside, FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop((file, outside));
         assert_eq!(pool.read("film"), b"film");
         output_of(&["branch", "remove", &at, &a]);
         assert_clean(&pool);
