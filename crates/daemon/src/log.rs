@@ -147,6 +147,15 @@ pub fn start(settings: &LogSettings) -> io::Result<LogHandle> {
     Ok(LogHandle { level, writer })
 }
 
+/// Like [`start`], for a pool that is mounted already: messages go to syslog if its file cannot be opened any more.
+pub fn start_anyway(settings: &LogSettings) -> io::Result<LogHandle> {
+    start(settings).or_else(|error| {
+        let log = start(&LogSettings { target: LogTarget::Syslog, level: settings.level })?;
+        tracing::error!(%error, "log: its file cannot be opened; messages go to syslog until the daemon is replaced");
+        Ok(log)
+    })
+}
+
 /// The subscriber: no spans, one line an event.
 struct Log {
     level: LogLevel,

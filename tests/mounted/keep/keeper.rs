@@ -36,6 +36,26 @@ fn three_deaths_in_a_minute_end_the_pool_with_the_reason() {
     assert_eq!(pool.read("file"), b"x");
 }
 
+/// A folder of logs that is gone is no reason to end a pool, and none to leave a dead mount behind.
+#[test]
+fn a_pool_goes_on_and_ends_without_its_log() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let logs = home.path().join("logs");
+    fs::create_dir(&logs).unwrap();
+    let pool = pool(&[&format!("log={}", logs.join("log").display())]);
+    pool.write("file", b"x");
+    let keeper = pool.daemon();
+    fs::remove_dir_all(&logs).unwrap();
+    for _ in 0..2 {
+        crash_and_serve(&pool);
+        assert_eq!(pool.read("file"), b"x");
+    }
+    daemon(&pool).kill().unwrap();
+    until("the keeper ends", || !keeper.lives());
+    assert!(!fsstack_lab::mounts::at(pool.path()).is_ok_and(|at| at.is_some()), "still mounted");
+}
+
 #[test]
 fn the_end_of_the_pool_is_the_end_of_both() {
     needs!(mounting());

@@ -249,7 +249,7 @@ impl TakenOver {
         take_limits();
         give_up_rights().map_err(|error| format!("capabilities: {error}"))?;
         let mut settings = state.settings.settings()?;
-        let log = log::start(&settings.options.log).map_err(|error| format!("log: {error}"))?;
+        let log = log::start_anyway(&settings.options.log).map_err(|error| format!("log: {error}"))?;
         #[cfg(feature = "fault")]
         fail_as_told(because.is_some())?;
         // Without a keeper the program before may go on.

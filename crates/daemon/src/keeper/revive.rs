@@ -235,7 +235,8 @@ fn end(how: &str, why: &str, target: &Path, dev: Option<u64>, log: &LogSettings)
         "{mount_point}: restart=keep: the daemon {how} and is not started again: {why}; the pool is unmounted, programs that use it see \
          errors: mount it again when the cause is known (the log above, coredumpctl)"
     );
-    let log = log::start(log).map_err(|error| format!("{line} (log: {error})"))?;
+    // Without a log the pool is unmounted all the same.
+    let log = log::start_anyway(log);
     tracing::error!("{line}");
     // Callers that wait are freed first: unmounting may wait for requests.
     if let Some(dev) = dev
@@ -249,7 +250,10 @@ fn end(how: &str, why: &str, target: &Path, dev: Option<u64>, log: &LogSettings)
     {
         tracing::error!("{mount_point}: cannot be unmounted: {}; use umount -l", error.errno);
     }
-    log.flush();
+    match log {
+        Ok(log) => log.flush(),
+        Err(error) => return Err(format!("{line} (log: {error})")),
+    }
     Err(line)
 }
 
