@@ -309,6 +309,25 @@ fn handles_of_an_exported_pool_lead_where_they_did() {
 }
 
 #[test]
+fn a_program_that_waits_for_changes_hears_of_them() {
+    needs!(mounting(), program("python3"));
+    let pool = pool(&[]);
+    let keeper = pool.daemon().pid;
+    let work = format!(
+        "
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init()
+assert libc.inotify_add_watch(fd, b'.', 0x100) >= 0
+os.kill(int(open('/proc/{keeper}/task/{keeper}/children').read().split()[0]), signal.SIGKILL)
+open('made', 'w').close()
+print(os.read(fd, 4096)[16:].rstrip(b'\\0').decode())
+"
+    );
+    assert_eq!(python(pool.path(), &work), "made");
+}
+
+#[test]
 fn files_on_a_branch_that_another_daemon_serves_go_on() {
     needs!(mounting());
     let pool = crate::hung_branches::described()

@@ -49,6 +49,24 @@ fn writers_and_readers_notice_nothing_of_upgrades_and_deaths() {
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["restart"], "keep");
 }
 
+/// Two pools on one machine: what happens to one is nothing to the other.
+#[test]
+fn work_in_one_pool_goes_on_while_another_is_upgraded_and_dies() {
+    needs!(mounting());
+    let (changes, works) = (pool(&[]), pool(&[]));
+    let (keeper, serves) = (works.daemon(), daemon(&works));
+    let held = File::options().read(true).write(true).create_new(true).open(changes.at("file")).unwrap();
+    for replace in [upgrade, crash] {
+        work_goes_on(&works, 2, |_| {
+            replace(&changes);
+            held.write_all_at(b"bytes", 0).unwrap();
+            assert_eq!(changes.read("file"), b"bytes");
+        });
+    }
+    assert_eq!((works.daemon(), daemon(&works)), (keeper, serves));
+    assert_eq!(json("status", &["status", &at(&changes)])["pools"][0]["restart"], "keep");
+}
+
 /// The program says that it can take the pool over, but it is a script, which cannot be run by its descriptor.
 #[test]
 fn a_program_that_cannot_be_run_leaves_the_pool_to_the_one_before() {

@@ -1,7 +1,9 @@
 //! The daemon is replaced under programs that use the pool: `fsstack upgrade`.
 
+mod beside_work;
 mod going_on;
 pub(crate) mod refused;
+mod states;
 
 use fsstack_lab::{self as lab, Pool};
 
