@@ -8,8 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fsstack_lab::daemon::helper;
-use fsstack_lab::shell::command;
+use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{self as lab, Pool, needs};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags, mknodat, renameat_with};
 
@@ -145,7 +144,7 @@ fn attributes_are_set_once(trap: &Trap<'_>) {
 }
 
 /// Open files and directories, as the daemon counts them.
-fn open_handles(pool: &Pool) -> (u64, u64) {
+pub(crate) fn open_handles(pool: &Pool) -> (u64, u64) {
     let told = lab::shell::command(crate::kept::command_path())
         .args(["status", "--json", pool.path().to_str().unwrap()])
         .output()
@@ -157,7 +156,7 @@ fn open_handles(pool: &Pool) -> (u64, u64) {
 }
 
 /// The command, which is built beside the daemon.
-fn command_path() -> std::path::PathBuf {
+pub(crate) fn command_path() -> std::path::PathBuf {
     lab::daemon::helper().unwrap().with_file_name("fsstack")
 }
 
@@ -204,7 +203,7 @@ fn an_exchange_that_cannot_be_told_from_none_is_an_error() {
 }
 
 /// Work of one thread, in a directory of its own: each call succeeds, and what was done is there.
-fn work(dir: &Path, over: &AtomicBool, done: &AtomicU64) {
+pub(crate) fn work(dir: &Path, over: &AtomicBool, done: &AtomicU64) {
     fs::create_dir(dir).unwrap();
     let at = |name: String| dir.join(name);
     let mut log = File::options().append(true).create(true).open(at("log".into())).unwrap();
@@ -264,27 +263,70 @@ fn no_program_notices_thirty_deaths() {
 #[test]
 fn a_next_daemon_that_does_not_serve_leaves_the_pool_to_the_program_before() {
     needs!(mounting());
-    for (does, why) in [("refuse", "as the test asks"), ("panic", "it panicked"), ("hang", "within 20 s")] {
-        let pool = lab::pool().tmp_branch("a").option("restart=keep");
+    the_program_before_goes_on("restart=keep");
+}
+
+/// The process that serves becomes the program before again.
+#[test]
+fn a_program_that_does_not_serve_becomes_the_one_before_without_a_keeper_too() {
+    needs!(mounting());
+    the_program_before_goes_on("restart=off");
+}
+
+fn the_program_before_goes_on(restart: &str) {
+    for (does, why) in [("refuse", "as the test asks"), ("panic", "panicked"), ("hang", "within 20 s")] {
+        let pool = lab::pool().tmp_branch("a").option("transport=dev").option(restart);
         let pool =
             pool.helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty")).env("FSSTACK_TEST_ADOPT", does).mount();
         let file = File::options().read(true).write(true).create(true).truncate(true).open(pool.at("file"));
         let mut file = file.unwrap();
         file.write_all(b"before").unwrap();
         fs::remove_file(pool.at("file")).unwrap();
-        let keeper = pool.daemon();
-        let upgraded = command(helper().unwrap().with_file_name("fsstack"))
-            .arg("upgrade")
-            .arg(pool.path())
-            .output()
-            .unwrap();
-        assert_eq!(upgraded.code, 1, "{does}: {}", upgraded.stderr);
-        assert!(upgraded.stderr.contains(why), "{does}: {}", upgraded.stderr);
-        assert!(keeper.lives(), "{does}");
+        let known = pool.daemon();
+        let upgraded = upgrade(&pool);
+        assert_eq!(upgraded.code, 1, "{restart}, {does}: {}", upgraded.stderr);
+        assert!(upgraded.stderr.contains(why), "{restart}, {does}: {}", upgraded.stderr);
+        assert!(known.lives(), "{restart}, {does}");
         file.write_all(b", after").unwrap();
         let mut text = String::new();
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "before, after", "{does}");
+        assert_eq!(text, "before, after", "{restart}, {does}");
+        // Work goes on as well.
+        pool.write("other", does.as_bytes());
+        assert_eq!(pool.read("other"), does.as_bytes(), "{restart}, {does}");
+    }
+}
+
+pub(crate) fn upgrade(pool: &Pool) -> Finished {
+    command(command_path()).arg("upgrade").arg(pool.path()).output().unwrap()
+}
+
+/// A state that is damaged or another version's leads nowhere: nothing is served by guesses.
+#[test]
+fn a_keeper_that_cannot_read_the_state_ends_the_pool() {
+    needs!(mounting());
+    for damage in ["short", "changed", "newer"] {
+        for is_upgrade in [false, true] {
+            let pool = lab::pool().tmp_branch("a").option("restart=keep");
+            let mut pool = pool
+                .helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty"))
+                .env("FSSTACK_TEST_STATE", damage)
+                .mount();
+            pool.write("file", b"x");
+            let keeper = pool.daemon();
+            if is_upgrade {
+                // It has been checked with a state that is whole.
+                let told = upgrade(&pool);
+                assert_ne!(told.code, 0, "{damage}: {}", told.stdout);
+                assert!(told.stderr.contains("the daemon ended"), "{damage}: {}", told.stderr);
+            } else {
+                keeper.child().unwrap().kill().unwrap();
+            }
+            until("the keeper ends", || !keeper.lives());
+            assert!(lab::mounts::at(pool.path()).unwrap().is_none(), "{damage}: still mounted");
+            pool.remount();
+            assert_eq!(pool.read("file"), b"x");
+        }
     }
 }

@@ -9,6 +9,8 @@
 //! Requests wait in the kernel meanwhile. The next daemon knows from memory that both have mapped what is open (`fsstack_engine::kept`),
 //! and from a state like that of an upgrade how the pool is mounted; that state is written anew whenever an operator changes something.
 
+#[cfg(feature = "fault")]
+mod damage;
 mod decision;
 mod revive;
 
@@ -310,6 +312,8 @@ impl Served {
         let mut noted = self.handover.noted.lock();
         let outline = self.union.outline().map_err(|error| error.to_string())?;
         let state = self.write_state(outline, &Passing { paused_at, next, ..Passing::default() })?;
+        #[cfg(feature = "fault")]
+        let state = damage::as_told(state)?;
         let number = u64::try_from(state.as_raw_fd()).unwrap_or_default();
         word(kept, SharedWord::State).store(number, SeqCst);
         // The one before is closed when the number of this one is there.
