@@ -16,6 +16,7 @@ mod handles;
 mod hidden;
 mod journal;
 mod kept;
+mod kept_calls;
 mod kill;
 mod lacking;
 mod late_errors;

@@ -1,11 +1,13 @@
 //! Injects failures of system calls: the n-th of a thread, from a test, or of a process, from its environment.
 //!
 //! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `stop:N` stops it there until it gets SIGCONT;
-//! `fail:N:ERRNO` fails that call with an error number. N starts at 1.
+//! `fail:N:ERRNO` fails that call with an error number. N starts at 1. `trap:FILE` kills it each time that a test makes FILE, whose first
+//! word is N: at the N-th call after that. The file is removed then.
 
 use std::cell::{Cell, RefCell};
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
@@ -33,11 +35,12 @@ impl Plan {
 }
 
 /// A fault given in the environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Order {
     Kill { nth: u64 },
     Stop { nth: u64 },
     Fail { nth: u64, errno: Errno },
+    Trap { file: PathBuf },
 }
 
 /// Number of a call in the thread's scope, and the action before it.
@@ -118,17 +121,37 @@ fn by_thread(call: Call) -> Option<Errno> {
 fn by_process() -> Option<Errno> {
     static ORDER: OnceLock<Option<Order>> = OnceLock::new();
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let order = (*ORDER.get_or_init(from_environment))?;
+    let order = ORDER.get_or_init(from_environment).as_ref()?;
     let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
     match order {
-        Order::Kill { nth } if nth == made => die(),
-        Order::Stop { nth } if nth == made => {
+        Order::Kill { nth } if *nth == made => die(),
+        Order::Stop { nth } if *nth == made => {
             // Signalling one's own process cannot fail.
             let _ = kill_process(getpid(), Signal::STOP);
             None
         }
-        Order::Fail { nth, errno } if nth == made => Some(errno),
+        Order::Fail { nth, errno } if *nth == made => Some(*errno),
+        Order::Trap { file } => {
+            walk_into(file);
+            None
+        }
         Order::Kill { .. } | Order::Stop { .. } | Order::Fail { .. } => None,
+    }
+}
+
+/// Counts the call if the trap is there, and dies if it is the one that the trap waits for.
+fn walk_into(trap: &Path) {
+    /// Text of the trap, by which it differs from the one before, and the calls since it was made.
+    static TRAP: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
+    let Ok(text) = std::fs::read_to_string(trap) else { return };
+    let Some(nth) = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()) else { return };
+    let mut seen = TRAP.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.0 != text {
+        *seen = (text, 0);
+    }
+    seen.1 += 1;
+    if seen.1 == nth && std::fs::remove_file(trap).is_ok() {
+        die();
     }
 }
 
@@ -145,7 +168,11 @@ pub fn die() -> ! {
 fn from_environment() -> Option<Order> {
     let value = std::env::var_os(VARIABLE)?;
     let order = value.to_str().and_then(parse);
-    assert!(order.is_some(), "{VARIABLE}={} is none of kill:N, stop:N and fail:N:ERRNO", value.display());
+    assert!(
+        order.is_some(),
+        "{VARIABLE}={} is none of kill:N, stop:N, fail:N:ERRNO and trap:FILE",
+        value.display()
+    );
     order
 }
 
@@ -159,6 +186,7 @@ fn parse(value: &str) -> Option<Order> {
             let errno = errno.parse().ok().filter(|number| (1..4096).contains(number))?;
             Order::Fail { nth: nth.parse().ok()?, errno: Errno::from_raw_os_error(errno) }
         }
+        "trap" if !rest.is_empty() => Order::Trap { file: rest.into() },
         _ => return None,
     };
     Some(order)
@@ -227,7 +255,8 @@ mod tests {
         assert_eq!(parse("kill:3"), Some(Order::Kill { nth: 3 }));
         assert_eq!(parse("stop:4"), Some(Order::Stop { nth: 4 }));
         assert_eq!(parse("fail:7:28"), Some(Order::Fail { nth: 7, errno: Errno::NOSPC }));
-        for wrong in ["", "kill", "kill:x", "fail:1", "fail:1:0", "fail:1:x", "stop:x"] {
+        assert_eq!(parse("trap:/a:b"), Some(Order::Trap { file: "/a:b".into() }));
+        for wrong in ["", "trap:", "kill", "kill:x", "fail:1", "fail:1:0", "fail:1:x", "stop:x"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
@@ -251,6 +280,15 @@ mod tests {
         let failing = with_environment("fail:3:28");
         assert!(failing.status.success());
         assert!(String::from_utf8_lossy(&failing.stdout).contains("failed: [3]"));
+        let home = tempfile::tempdir().unwrap();
+        let trap = home.path().join("trap");
+        let trapped = |nth| {
+            std::fs::write(&trap, nth).unwrap();
+            let status = with_environment(&format!("trap:{}", trap.display())).status;
+            (status.signal(), trap.exists())
+        };
+        assert_eq!(trapped("5 of the first test"), (Some(libc::SIGKILL), false));
+        assert_eq!(trapped("6"), (None, true));
         assert_eq!(with_environment("kill:5").status.signal(), Some(libc::SIGKILL));
         assert!(with_environment("kill:6").status.success());
         assert!(!with_environment("nonsense").status.success());
