@@ -20,6 +20,7 @@ mod kept_calls;
 mod kill;
 mod lacking;
 mod late_errors;
+mod many_deaths;
 mod marks;
 mod mounted_again;
 mod moved_out;

@@ -112,6 +112,10 @@ impl TestTransport {
     /// (commands, jobs, the index), are two thirds of the time: they run with the first one only.
     fn commands(self, tier: Tier, runner: Runner) -> Vec<Vec<&'static str>> {
         let mut commands = tier.commands(runner);
+        if (tier, self) == (Tier::Long, Self::Ring) {
+            // Those with faults choose theirs.
+            commands.truncate(1);
+        }
         if (tier, self) == (Tier::Mounted, Self::Ring) {
             let without: &[&str] = match runner {
                 Runner::Nextest => &[
@@ -258,10 +262,14 @@ impl Tier {
             Self::NfsGuest => one("nfs-guest"),
             Self::Lab => lab::commands(&with, runner),
             Self::Dist => one("dist"),
-            Self::Long => vec![match runner {
-                Runner::Nextest => [one("mounted").concat(), LONG.to_vec()].concat(),
-                Runner::Cargo => [one("mounted").concat(), vec!["--", "--ignored"]].concat(),
-            }],
+            Self::Long => {
+                let with_faults = with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"]);
+                let only = match runner {
+                    Runner::Nextest => LONG,
+                    Runner::Cargo => &["--", "--ignored"],
+                };
+                [one("mounted").concat(), with_faults].map(|run| [run, only.to_vec()].concat()).into()
+            }
         }
     }
 }
