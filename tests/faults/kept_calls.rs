@@ -11,12 +11,16 @@ use fsstack_lab::{self as lab, Pool, needs};
 use rustix::fs::{CWD, RenameFlags, copy_file_range, renameat_with};
 
 use crate::kept::{open_handles, until};
+use crate::many_deaths::LIMIT;
 use crate::scenario::{SCENARIOS, named};
 
 /// One of so many calls kills, in the tests that are not long: another one for each operation.
 const STEP: u64 = 5;
 /// More calls than any of these operations makes.
 const MOST_CALLS: u64 = 1000;
+
+/// Longest time of a mount in the tests that are not long.
+const SHORT_LIMIT: Duration = Duration::from_secs(330);
 
 type Work = fn(&Path) -> io::Result<()>;
 
@@ -134,7 +138,7 @@ struct KeptBed {
 }
 
 impl KeptBed {
-    fn new(write_path: &str) -> Self {
+    fn new(write_path: &str, limit: Duration) -> Self {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("local")).unwrap();
         let builder = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c");
@@ -145,6 +149,7 @@ impl KeptBed {
             .helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty"))
             .env("FSSTACK_TEST_DEATHS", "any")
             .env("FSSTACK_FAULT", &format!("trap:{}", home.path().join("trap").display()))
+            .limit(limit)
             .mount();
         Self { pool, home }
     }
@@ -208,7 +213,7 @@ impl KeptBed {
 
 fn each_is_done_once_at_each_call(write_path: &str, step: u64) {
     needs!(mounting());
-    let bed = KeptBed::new(write_path);
+    let bed = KeptBed::new(write_path, if step == 1 { LIMIT } else { SHORT_LIMIT });
     let mut deaths = 0;
     for (at, act) in (0_u64..).zip(ACTS) {
         let mut calls = (1 + at % step..MOST_CALLS).step_by(usize::try_from(step).unwrap());

@@ -17,6 +17,8 @@ use crate::kept::{command_path, open_handles, until, upgrade, work};
 const VARIABLE: &str = "FSSTACK_TEST_HANDOVERS";
 const UPGRADES: u64 = 1000;
 const UPGRADES_A_DEATH: u64 = 5;
+/// Longest time of a mount, below nextest's limit of a long test.
+pub(crate) const LIMIT: Duration = Duration::from_secs(7000);
 /// Threads of programs, and processes of fsx.
 const THREADS: usize = 3;
 const FSX: u64 = 2;
@@ -131,6 +133,7 @@ fn nobody_notices(upgrades: u64) {
         .option("transport=dev,restart=keep,create=ff,nfs-export")
         .helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty"))
         .env("FSSTACK_TEST_DEATHS", "any")
+        .limit(LIMIT)
         .mount();
     let server = Ganesha::serve(pool.path(), &pool.path().with_file_name("ganesha"));
     let (done, began) = (Done::default(), Instant::now());
