@@ -29,7 +29,7 @@ use crate::pool::Pool;
 use crate::recovery::copies::{lives, there, used_on};
 use crate::recovery::group::{self, IntentAt};
 use crate::recovery::record::{self, RecordKind, Successor, Written};
-use crate::recovery::recover::own_folder;
+use crate::recovery::recover::{own_folder, settling};
 use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
@@ -304,8 +304,10 @@ pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
             let mut names = root_attribute::all(branch, SORT.suffix)?.into_iter();
             names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion))
         };
-        let is_closed = occasion.joining == Some(branch.id);
-        let settled = if is_closed { settle().map_err(Into::into) } else { branch.ask(settle) };
+        let settled = match occasion.joining == Some(branch.id) {
+            true => settling(branch, settle),
+            false => branch.ask(settle),
+        };
         if let Err(error) = settled {
             tracing::warn!(%error, branch = %branch.path.display(), "interrupted move: the intent on the branch's root cannot be settled; the next mount tries again");
         }
@@ -370,7 +372,11 @@ fn decide(
         if on.id.get() == reported.to { (Decided::New, reported.new) } else { (Decided::Old, reported.old) };
     let at = walk(on, reported.path)?;
     if at.map_or(Ok(None), |at| there(&at, stamp))?.is_none() {
-        return Ok(SettledMove::Whole); // it has not got its name, or has lost it
+        // It has not got its name, or has lost it.
+        if decided == Decided::New && !lives(on, stamp)? {
+            removals.is_vacated(on.id, stamp);
+        }
+        return Ok(SettledMove::Whole);
     }
     // The file is here, if it is the old copy.
     let vacated = BranchId::new(reported.to).filter(|_| decided == Decided::Old);

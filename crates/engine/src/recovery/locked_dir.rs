@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_sync::Mutex;
 use fsstack_sys::{self as sys, OFlags, SysError};
 
 use crate::member::Member;
@@ -17,8 +18,8 @@ pub(crate) struct LockedDir {
     pub(crate) dir: Arc<OwnedFd>,
     /// Its inode number.
     pub(crate) ino: u64,
-    /// Holds the lock.
-    _lock: OwnedFd,
+    /// Holds the lock until it is cleared.
+    lock: Mutex<Option<OwnedFd>>,
 }
 
 impl LockedDir {
@@ -37,11 +38,12 @@ impl LockedDir {
                 let _left = recover::clear_dir(branch, folder, &name); // for the next mount, if it must be
             })
         })?;
-        Ok(Self { name, dir: Arc::new(dir), ino, _lock: lock })
+        Ok(Self { name, dir: Arc::new(dir), ino, lock: Mutex::new(Some(lock)) })
     }
 
-    /// Removes it with the files in it.
+    /// Removes it with the files in it. NFS and others keep an open file under another name, and with it the directory.
     pub(crate) fn clear(&self, branch: &Member) -> Result<(), SysError> {
+        drop(self.lock.lock().take());
         let folder = recover::folder(branch)?;
         recover::clear_dir(branch, folder.as_fd(), &self.name)
     }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
-use fsstack_branch::error::{OpError, is_branch_fault};
+use fsstack_branch::error::{OpError, Result as OpResult, is_branch_fault};
 use fsstack_identity::index::Index;
 use fsstack_pool::{BranchId, BranchIx, HIDDEN_FOLDERS, is_hidden_name};
 use fsstack_sys::dirents::Dirents;
@@ -161,12 +161,12 @@ pub(crate) struct Interrupted {
 }
 
 impl Interrupted {
-    /// Records on `back`, which takes no requests yet, and records of the other branches about it. A branch that does not answer
+    /// Records on `back`, which may take no requests yet, and records of the other branches about it. A branch that does not answer
     /// is left out: its records are settled when it is back itself. None: nothing was interrupted.
     pub(crate) fn of(pool: &Pool, back: &Member) -> Option<Self> {
-        let here = match names_in_folder(back) {
+        let here = match settling(back, || names_in_folder(back)) {
             Ok(names) => !names.is_empty(),
-            Err(error) => error.errno != Errno::NOENT,
+            Err(error) => error.errno() != Errno::NOENT,
         };
         let others = pool.branches.iter().filter(|other| other.ix != back.ix);
         let others = others.filter(|other| {
@@ -181,11 +181,18 @@ impl Interrupted {
     /// tree lock exclusively, so no record is in use.
     pub(crate) fn clear(&self, (pool, index): (&Pool, &Index), back: &Member, lacking: &[BranchId]) -> bool {
         let occasion = Occasion { index, joining: Some(back.id), lacking };
-        let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
+        let clear_here = || report(back, settling(back, || clear_on(pool, back, occasion)));
+        let here = self.here && back.is_writable() && clear_here();
         let changed = clear_others((pool, index), back, &self.others, journal::is_about) || here;
         intent::settle_in_roots(pool, occasion);
         changed
     }
+}
+
+/// Makes calls that settle what was interrupted on a branch: with a permit if it takes requests, so that a thread that hangs there
+/// is known to be stuck. One that is about to take them has no permits yet, and is looked at by who lets it in.
+pub(crate) fn settling<T>(branch: &Branch, calls: impl FnOnce() -> Result<T, SysError>) -> OpResult<T> {
+    if branch.is_open() { branch.ask_long(calls) } else { calls().map_err(Into::into) }
 }
 
 /// Whether the record of a change of names is about a branch.
