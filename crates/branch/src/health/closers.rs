@@ -171,6 +171,16 @@ impl Branch {
         self.have_closed(generation, move || drop(thing));
     }
 
+    /// Queues `thing`, which holds descriptors on the mount `generation`, for the threads of the branch; but drops it here if these do
+    /// not keep up, as those who make such descriptors would fill the table of descriptors.
+    pub(crate) fn queue_or_drop(&self, generation: u32, thing: impl Send + 'static) {
+        let is_full = || self.health.closers.with(generation, |lane| QUEUED <= lane.queue.len());
+        if self.is_open() && generation == self.mount_generation() && is_full() {
+            return closing_here(|| drop(thing));
+        }
+        self.have_closed(generation, move || drop(thing));
+    }
+
     /// Number of files queued or being closed, without those on a branch that hangs.
     pub fn closing(&self) -> usize {
         if self.is_open() { self.health.closers.of(self.mount_generation()) } else { 0 }

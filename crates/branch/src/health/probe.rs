@@ -90,7 +90,7 @@ impl Branch {
     /// True if the mount table shows another mount at the path than the one in use. Walks no path: one that leads through the
     /// mount in use would wait for a server that hangs.
     pub(super) fn has_another_mount(&self) -> bool {
-        let mounts = sys::mounts::list().unwrap_or_default();
+        let Ok(mounts) = sys::mounts::list() else { return false };
         self.mount_root.was_listed && is_elsewhere(&self.path, self.mnt_id(), &mounts)
     }
 

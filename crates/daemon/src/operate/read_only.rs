@@ -37,7 +37,8 @@ impl Served {
         self.union.watch_tiers();
     }
 
-    /// Begins what waited, after a remount.
+    /// Begins what waited, after a remount. One that does not go through the helper (`mount -i`, mount(2)) is noticed when a tier is
+    /// changed.
     pub(super) fn begin_waiting_moves(&self) {
         if self.moves_wait.load(Ordering::Relaxed)
             && !self.is_read_only()
@@ -49,6 +50,7 @@ impl Served {
 
     /// Follows changes of the tiers.
     pub(super) fn tiers_changed(&self) {
+        self.begin_waiting_moves();
         if !self.moves_wait.load(Ordering::Relaxed) {
             self.union.watch_tiers();
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::Handle;
+use fsstack_sys::locks::TO_THE_END;
 use fsstack_sys::{self as sys, Errno, OFlags};
 use smallvec::SmallVec;
 
@@ -150,7 +151,7 @@ impl LockOwner {
 
     /// The owner of the locks of `fd`, handed over by another program. It may have any.
     pub(crate) fn of(fd: MountedFd, by: &[u64]) -> Self {
-        let locks = OwnLocks { whole: true, ranges: vec![(0, u64::MAX)], taken: 0 };
+        let locks = OwnLocks { any: true, ..OwnLocks::default() };
         Self { fd: Arc::new(fd), locks, by: by.iter().copied().map(Handle).collect() }
     }
 
@@ -174,6 +175,8 @@ impl LockOwner {
 /// Locks that an owner has, or more: never fewer.
 #[derive(Debug, Default)]
 struct OwnLocks {
+    /// Any, of a kind that its next request tells: an owner is one of flock(2) or of fcntl(2).
+    any: bool,
     /// By flock(2).
     whole: bool,
     /// First and last bytes; no two overlap.
@@ -184,18 +187,32 @@ struct OwnLocks {
 
 impl OwnLocks {
     fn is_empty(&self) -> bool {
-        !self.whole && self.ranges.is_empty()
+        !self.any && !self.whole && self.ranges.is_empty()
+    }
+
+    /// Its kind is that of `part`.
+    fn is_of_kind(&mut self, part: &LockedPart) {
+        if std::mem::take(&mut self.any) {
+            match part {
+                None => self.whole = true,
+                Some(_) => self.ranges.push((0, TO_THE_END)),
+            }
+        }
     }
 
     fn has_some_of(&self, part: &LockedPart) -> bool {
-        match part {
-            None => self.whole,
-            Some(range) => self.ranges.iter().any(|(from, to)| from <= range.end() && range.start() <= to),
-        }
+        self.any
+            || match part {
+                None => self.whole,
+                Some(range) => {
+                    self.ranges.iter().any(|(from, to)| from <= range.end() && range.start() <= to)
+                }
+            }
     }
 
     fn take(&mut self, part: LockedPart) {
         self.taken += 1;
+        self.is_of_kind(&part);
         self.give_up(part.clone());
         match part {
             None => self.whole = true,
@@ -208,6 +225,7 @@ impl OwnLocks {
     }
 
     fn give_up(&mut self, part: LockedPart) {
+        self.is_of_kind(&part);
         let Some((first, last)) = part.map(RangeInclusive::into_inner) else {
             self.whole = false;
             return;
@@ -246,6 +264,19 @@ mod tests {
                 }
             }
             prop_assert_eq!(locks.is_empty(), !bytes.contains(&true));
+        }
+    }
+
+    #[test]
+    fn an_owner_that_was_handed_over_has_none_when_it_gave_up_all() {
+        for part in [None, Some(0..=TO_THE_END)] {
+            let mut locks = OwnLocks { any: true, ..OwnLocks::default() };
+            if part.is_some() {
+                locks.give_up(Some(5..=9));
+            }
+            assert!(locks.has_some_of(&part.as_ref().map(|_| 0..=4)));
+            locks.give_up(part);
+            assert!(locks.is_empty());
         }
     }
 

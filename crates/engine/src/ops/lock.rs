@@ -36,7 +36,7 @@ pub enum LockKind {
 impl LockKind {
     fn part(self) -> LockedPart {
         match self {
-            Self::Range { start, end } => Some(start..=end),
+            Self::Range { start, end } => Some(start..=end.min(locks::TO_THE_END)),
             Self::Whole => None,
         }
     }
@@ -101,7 +101,10 @@ impl Union {
         // It gets none by asking, and asks by whatever is at hand: the kernel's NFS server opens the file for it.
         let lock = open.file.lock_fd(request.owner, None)?;
         let asked = Lock { start, end, kind: request.how, pid: 0 };
-        open.file.branch().ask(|| locks::test_lock(lock.fd.as_fd(), asked))
+        let branch = open.file.branch();
+        let found = branch.ask(|| locks::test_lock(lock.fd.as_fd(), asked));
+        branch.dispose(lock.fd.mount_generation, lock.fd);
+        found
     }
 
     /// All locks of `owner` on the file go.
