@@ -31,6 +31,7 @@ pub(crate) enum Part {
     Nfs,
     Index,
     Jobs,
+    JobCosts,
     Rules,
     Catalogue,
     Slow,
@@ -62,6 +63,7 @@ const PARTS: &[(&str, Part)] = &[
     ("nfs", Part::Nfs),
     ("index", Part::Index),
     ("jobs", Part::Jobs),
+    ("job-costs", Part::JobCosts),
     ("rules", Part::Rules),
     ("catalogue", Part::Catalogue),
     ("slow", Part::Slow),
@@ -259,11 +261,11 @@ impl Arguments {
 
     /// Rounds and files of a drain.
     pub(crate) fn drained(&self) -> jobs::JobsAmount {
-        let (large, small) = match self.pace {
-            Pace::Quick => (2, 5_000),
-            Pace::Full => (8, 100_000),
+        let (large, small, planned) = match self.pace {
+            Pace::Quick => (2, 5_000, 20_000),
+            Pace::Full => (8, 100_000, 1_000_000),
         };
-        jobs::JobsAmount { rounds: self.rounds(), large, small }
+        jobs::JobsAmount { rounds: self.rounds(), large, small, planned }
     }
 
     /// Size of the file that moves.

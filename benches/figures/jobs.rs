@@ -17,12 +17,12 @@ use crate::relocate::lay_out;
 use crate::report::{Sense, Table};
 
 /// Size of a large file in MiB.
-const LARGE: u64 = 256;
+pub(crate) const LARGE: u64 = 256;
 /// Files of 4 KiB in a directory.
 const IN_DIR: usize = 1000;
 /// Every so many of them has a second name.
 const LINKED: usize = 10;
-const LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// Amount of work.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct JobsAmount {
     pub(crate) large: u64,
     /// Number of files of 4 KiB.
     pub(crate) small: usize,
+    /// Number of files in a plan.
+    pub(crate) planned: usize,
 }
 
 pub(crate) fn run(amount: JobsAmount, tables: &mut Vec<Table>) -> Result<()> {
@@ -74,7 +76,7 @@ pub(crate) fn run(amount: JobsAmount, tables: &mut Vec<Table>) -> Result<()> {
     Ok(())
 }
 
-fn small_files(data: &Path, count: usize) -> Result<()> {
+pub(crate) fn small_files(data: &Path, count: usize) -> Result<()> {
     for n in 0..count {
         let dir = data.join((n / IN_DIR).to_string());
         if n.is_multiple_of(IN_DIR) {

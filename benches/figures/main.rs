@@ -18,6 +18,7 @@ mod frozen;
 mod groups;
 mod hogs;
 mod index;
+mod job_costs;
 mod jobs;
 mod listings;
 mod many;
@@ -78,6 +79,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Nfs, |test_bed, asked, tables| nfs::run(test_bed, asked.nfs(), tables)),
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
     (Part::Jobs, |_, asked, tables| jobs::run(asked.drained(), tables)),
+    (Part::JobCosts, |_, asked, tables| job_costs::run(asked.drained(), tables)),
     (Part::Rules, |test_bed, asked, tables| rules::run(test_bed, asked.metadata(), tables)),
     (Part::Catalogue, |test_bed, asked, tables| catalogue::run(test_bed, asked.metadata(), tables)),
     (Part::Upgrade, |test_bed, asked, tables| upgrade::run(test_bed, asked.upgraded(), tables)),
