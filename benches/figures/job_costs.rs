@@ -1,4 +1,4 @@
-//! What jobs cost others: latency of other files beside a drain, the bytes that a balance moves, and the memory of a plan.
+//! Costs of jobs for others: latency of other files beside a drain, the bytes that a balance moves, and the memory of a plan.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;

@@ -44,11 +44,12 @@ pub struct Export<'a> {
     pub writers: Writers,
 }
 
+/// Options for how long the kernel keeps what it has asked the pool for.
+pub const TIMEOUTS: [&str; 3] = ["entry-timeout", "attr-timeout", "negative-timeout"];
+
 /// Mount options that let the pool's caches keep what only one server changes.
 pub fn only_writer_options() -> String {
-    ["entry-timeout", "attr-timeout", "negative-timeout"]
-        .map(|option| format!("{option}={ONLY_WRITER_SECONDS}"))
-        .join(",")
+    TIMEOUTS.map(|option| format!("{option}={ONLY_WRITER_SECONDS}")).join(",")
 }
 
 /// Clients that may mount it, as in exports(5): a host, a network, `*`.

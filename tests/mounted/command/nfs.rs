@@ -56,7 +56,13 @@ fn the_only_writer_is_given_options_that_keep_names() {
     let options = alone["only_writer_options"].as_str().unwrap();
     let shown = output_of(&["nfs", "show", &at, "--only-writer"]);
     assert!(shown.contains(&format!("# Mount the pool with {options}, for both servers")), "{shown}");
+    let timeouts = |level: &str| {
+        let checked = output_of(&["nfs", "check", &at]);
+        assert!(checked.contains(&format!("{level:<6}timeouts: ")), "{level}: {checked}");
+    };
+    timeouts("ok");
     output_of(&[&["set", at.as_str()], options.split(',').collect::<Vec<_>>().as_slice()].concat());
+    timeouts("warn");
     for option in ["entry-timeout", "attr-timeout", "negative-timeout"] {
         assert_eq!(output_of(&["get", &at, option]), "60\n", "{option}");
     }

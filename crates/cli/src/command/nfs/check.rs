@@ -47,7 +47,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
 
 /// Checks the mount options. Returns whether handles are to last; `None` if the daemon does not answer.
 fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<bool> {
-    let Mounted { exported, identity } = match Mounted::of(pool) {
+    let Mounted { exported, identity, timeouts, out_of_band } = match Mounted::of(pool) {
         Ok(mounted) => mounted,
         Err(Failed::Dead(why)) => {
             add(Level::Fail, "pool", format!("its daemon is stopped; other checks of it are skipped: {why}"));
@@ -66,6 +66,8 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
             "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
         ),
     }
+    let (level, text) = judged_timeouts(&timeouts, &out_of_band);
+    add(level, "timeouts", text);
     match identity {
         Some(uuid) => add(Level::Ok, "nfs-identity", uuid),
         None => add(
@@ -75,6 +77,33 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
         ),
     }
     Some(exported)
+}
+
+/// Seconds up to which a timeout is no finding: the default of all three.
+const SHORT: f64 = 1.0;
+
+/// Finding of how late clients see what was changed on a branch past the pool.
+fn judged_timeouts(timeouts: &[(&'static str, f64)], out_of_band: &str) -> (Level, String) {
+    let longest = timeouts.iter().copied().max_by(|(_, one), (_, other)| one.total_cmp(other));
+    let Some((name, seconds)) = longest.filter(|(_, seconds)| *seconds > SHORT) else {
+        let text = format!("changes that others make on the branches show within {SHORT} s");
+        return (Level::Ok, text);
+    };
+    match out_of_band {
+        "never" => {
+            (Level::Ok, format!("{name}={seconds} with out-of-band=never: nobody else changes the branches"))
+        }
+        "watch" => (
+            Level::Ok,
+            format!("{name}={seconds} with out-of-band=watch: changes on local branches show at once"),
+        ),
+        _ => (
+            Level::Warn,
+            format!(
+                "{name}={seconds}: clients see changes that others make on the branches up to {seconds} s late; right only if this server alone writes, else set it to 1"
+            ),
+        ),
+    }
 }
 
 /// Text for the lifetime of an index in memory.
@@ -376,6 +405,18 @@ mod tests {
         assert_eq!(levels(told(&[export("/srv/pool/sub", 60)], true)), [Level::Warn, Level::Warn]);
         assert_eq!(told(&[export("/srv/other", 60)], true), []);
         assert!(told(&[export("/srv/pool", -1)], false)[0].1.contains("never"));
+    }
+
+    #[test]
+    fn long_timeouts_are_reported_where_others_may_write() {
+        let level = |entry, attr, out_of_band| {
+            judged_timeouts(&[("entry-timeout", entry), ("attr-timeout", attr)], out_of_band).0
+        };
+        assert_eq!(level(1.0, 0.0, "timeout"), Level::Ok);
+        assert_eq!(level(60.0, 1.0, "timeout"), Level::Warn);
+        assert_eq!(level(1.0, 60.0, "timeout"), Level::Warn);
+        assert_eq!(level(60.0, 60.0, "never"), Level::Ok);
+        assert!(judged_timeouts(&[("attr-timeout", 60.0)], "timeout").1.starts_with("attr-timeout=60:"));
     }
 
     #[test]

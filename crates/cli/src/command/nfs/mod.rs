@@ -7,7 +7,7 @@ use super::Failed;
 use super::args::{Nfs, NfsAction};
 use super::pool::{self, Pool};
 use super::show::{self, Style};
-use crate::nfs::{Clients, Export, GANESHA_CORE, REASONS, Writers, only_writer_options};
+use crate::nfs::{Clients, Export, GANESHA_CORE, REASONS, TIMEOUTS, Writers, only_writer_options};
 use fsstack_control::api::ExportShown;
 use fsstack_control::exports::named_elsewhere;
 use fsstack_control::holders;
@@ -42,6 +42,10 @@ struct Mounted {
     exported: bool,
     /// `nfs-identity`.
     identity: Option<String>,
+    /// Options for how long the kernel keeps what it has asked for, with their seconds.
+    timeouts: Vec<(&'static str, f64)>,
+    /// `out-of-band`.
+    out_of_band: String,
 }
 
 impl Mounted {
@@ -50,6 +54,11 @@ impl Mounted {
         Ok(Self {
             exported: keys.value("nfs-export") == Some("true"),
             identity: keys.value("nfs-identity").filter(|uuid| !uuid.is_empty()).map(str::to_owned),
+            timeouts: TIMEOUTS
+                .into_iter()
+                .filter_map(|name| Some((name, keys.value(name)?.parse().ok()?)))
+                .collect(),
+            out_of_band: keys.value("out-of-band").unwrap_or_default().to_owned(),
         })
     }
 }
