@@ -73,6 +73,24 @@ fn each_request_is_done_once_wherever_the_daemon_dies() {
     PLACES.into_iter().for_each(each_request_is_done_once);
 }
 
+/// The daemon dies when it has made a directory, and before it syncs it.
+#[test]
+fn what_was_done_is_on_disk_before_it_is_answered_if_the_mount_says_so() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("trap");
+    for (options, syncs) in [(&[][..], false), (&["dirsync"], true), (&["sync"], true)] {
+        let pool = pool("done", &file, options);
+        let trap = Trap { pool: &pool, file: &file, place: "done" };
+        trap.spring("mkdir", || fs::create_dir(pool.at("d")));
+        assert!(pool.at("d").is_dir());
+        let fsstack = fsstack_lab::daemon::helper().unwrap().with_file_name("fsstack");
+        let metrics = command(fsstack).arg("metrics").arg(pool.path()).output().unwrap().check().unwrap();
+        let synced = metrics.stdout.contains("call=\"syncfs\"");
+        assert_eq!(synced, syncs, "{options:?}: {}", metrics.stdout);
+    }
+}
+
 fn each_request_is_done_once(place: &str) {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("trap");

@@ -5,6 +5,7 @@
 
 use fsstack_engine::answer::Entry;
 use fsstack_engine::kept::slots;
+use fsstack_engine::settings::Synced;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Errno, Kind, OFlags};
 use fsstack_wire::{self as wire, Answer, Operation, Request, abi};
@@ -50,11 +51,22 @@ impl Adapter {
             return self.dispatch(request, answer);
         }
         match slots::again() {
-            Some(note) => self.serve_again(request, note, answer),
+            Some(note) => {
+                self.sync_what_was_done()?;
+                self.serve_again(request, note, answer)
+            }
             None => {
                 self.check_once(request)?;
                 self.dispatch(request, answer)
             }
+        }
+    }
+
+    /// With `sync` and `dirsync`, what the daemon that died may have done is on disk before it is answered.
+    fn sync_what_was_done(&self) -> Served {
+        match self.union.pool().settings.synced {
+            Synced::ByRequest => Ok(()),
+            Synced::Names | Synced::All => self.union.syncfs().map_err(errno),
         }
     }
 
