@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::Ino;
+use rustix::process::Signal;
 
 use crate::engine::{Engine, settings};
 use crate::kill;
@@ -153,6 +155,43 @@ fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_lef
 #[test]
 fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_goes_to() {
     killed_with_links(&DRAIN_LINKS, LINKS, &["a"]);
+}
+
+/// Its first name cannot be removed any more.
+#[test]
+fn a_file_with_several_links_is_one_wherever_a_directory_of_it_becomes_append_only() {
+    needs!(root(), program("chattr"));
+    let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
+    let pool = pool.unmounted();
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    let frozen = paths[0].join("d");
+    let reset = || {
+        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        DRAIN_LINKS.prepare(&paths);
+        let engine = Engine::over(paths.into_iter(), settings("ff"));
+        LINKS.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect::<Vec<Ino>>()
+    };
+    reset();
+    let (mounting, _) = kill::child(&DRAIN_LINKS, &paths, None).unwrap();
+    let (mut wrong, mut stays) = (Vec::new(), 0);
+    for nth in mounting + 1.. {
+        assert!(nth < MOST, "the process does not end");
+        let numbers = reset();
+        let chattr = |how: &str| command("chattr").arg(how).arg(&frozen).run();
+        let freeze = || drop(chattr("+a"));
+        if !kill::while_stopped(&DRAIN_LINKS, &paths, (nth, Signal::CONT), freeze) {
+            break;
+        }
+        let _gone = chattr("-a");
+        stays += usize::from(pool.holders(LINKS[0][0]) == ["a"]);
+        if let Err(why) = links(&pool, LINKS, &numbers) {
+            wrong.push(format!("at {nth}: {why}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(stays > 0, "the file left each time");
 }
 
 #[test]

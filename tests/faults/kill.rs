@@ -90,8 +90,14 @@ fn order_of(scenario: &Scenario, branches: &[&Path]) -> String {
     [scenario.name.to_owned()].into_iter().chain(paths).collect::<Vec<_>>().join("\n")
 }
 
-/// Runs the scenario in a child that stops at its call `nth`, as `act` runs; it is killed afterwards. False: it ended before.
-pub(crate) fn while_stopped(scenario: &Scenario, branches: &[&Path], nth: u64, act: impl FnOnce()) -> bool {
+/// Runs the scenario in a child that stops at its call `nth`, as `act` runs; it gets the signal afterwards, SIGKILL or SIGCONT, and
+/// ends. False: it ended before.
+pub(crate) fn while_stopped(
+    scenario: &Scenario,
+    branches: &[&Path],
+    (nth, then): (u64, Signal),
+    act: impl FnOnce(),
+) -> bool {
     let told = tempfile::NamedTempFile::new().unwrap();
     let run = command(std::env::current_exe().unwrap())
         .args(CHILD)
@@ -104,7 +110,7 @@ pub(crate) fn while_stopped(scenario: &Scenario, branches: &[&Path], nth: u64, a
             let pid = fs::read_to_string(told.path()).unwrap().trim().parse().ok().and_then(Pid::from_raw);
             if let Some(pid) = pid.filter(|pid| has_stopped(*pid)) {
                 act();
-                kill_process(pid, Signal::KILL).unwrap();
+                kill_process(pid, then).unwrap();
                 return true;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

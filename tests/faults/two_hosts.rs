@@ -9,6 +9,7 @@ use std::rc::Rc;
 use fsstack_lab::{self as lab, needs};
 use fsstack_sys::locks::{Lock, LockType, TO_THE_END, try_lock};
 use fsstack_sys::{Call, Errno, fault};
+use rustix::process::Signal;
 
 use crate::engine::{Engine, settings};
 use crate::journal::FOLDER;
@@ -92,7 +93,7 @@ fn a_copy_of_a_link_is_left_alone_by_another_hosts_mount() {
                 }
             }
         };
-        if !kill::while_stopped(&DRAIN, &[a, b], nth, mount) {
+        if !kill::while_stopped(&DRAIN, &[a, b], (nth, Signal::KILL), mount) {
             break;
         }
     }

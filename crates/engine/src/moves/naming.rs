@@ -124,6 +124,10 @@ impl Tree {
         let paths: Option<Vec<Vec<u8>>> = moving.names.iter().map(InodeName::path).collect();
         let paths = paths.ok_or(OpError::STALE)?;
         self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
+        if moving.is_group() && moving.stat.is_file() {
+            // After a power cut between the removals the old copy is to look as the intent says, or it would count as changed.
+            from.ask_long(|| sys::file::fsync(moving.source))?;
+        }
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
         // Only now: the settling of the intent takes this back if the copy has got no name.
@@ -140,11 +144,7 @@ impl Tree {
         if moving.is_group()
             && let Err(error) = intent.decides_new()
         {
-            // Unless the record surely says so, no new name may go.
-            return match intent.decides_old() {
-                Ok(()) => Err(give_up((&self.index, pool), moving, new, (intent, copy), error)),
-                Err(_) => Err(leave(&self.index, pool, (intent, copy), error)),
-            };
+            return Err(give_up_decided((&self.index, pool), moving, new, (intent, copy), error));
         }
         let times_here = new.quiet.then(|| self.quiet_dirs.keep(from, olds.iter().map(|(_, dir)| dir)));
         let removed = olds.iter().try_for_each(|(name, dir)| {
@@ -152,13 +152,20 @@ impl Tree {
         });
         drop(times_here);
         if let Err((error, name, dir)) = removed {
-            let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
+            let stands = match moving.is_group() {
+                true if !std::ptr::eq(name, &raw const olds[0].0) => Err(error),
+                _ => stands(moving, name, dir),
+            };
             match stands {
+                // Its directory takes no removals by now; none of the group's names is gone.
+                Ok(true) if moving.is_group() => {
+                    return Err(give_up_decided((&self.index, pool), moving, new, (intent, copy), error));
+                }
                 Ok(true) => return Err(give_up((&self.index, pool), moving, new, (intent, copy), error)),
-                Ok(false) => {}
-                Err(unknown) => {
+                Ok(false) if !moving.is_group() => {}
+                unknown => {
                     // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
-                    tracing::warn!(%error, name = ?name.name, branch = %from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
+                    tracing::warn!(%error, name = ?name.name, branch = %from.path.display(), ?unknown, "relocation: the old name may remain; the next mount settles it");
                     intent.keeps_new();
                     return Ok(OldName::MayStand);
                 }
@@ -313,6 +320,21 @@ fn give_up(
         Unmoved::Undone(error)
     } else {
         leave(index, pool, (intent, copy), error)
+    }
+}
+
+/// Like [`give_up`], where the record may say that the new copy is the file.
+fn give_up_decided(
+    at: (&Index, &Pool),
+    moving: &Move<'_>,
+    new: &NewCopy<'_>,
+    (mut intent, copy): (Noted<'_>, &MarkedCopy),
+    error: OpError,
+) -> Unmoved {
+    // Unless the record surely says otherwise, no new name may go.
+    match intent.decides_old() {
+        Ok(()) => give_up(at, moving, new, (intent, copy), error),
+        Err(_) => leave(at.0, at.1, (intent, copy), error),
     }
 }
 

@@ -175,7 +175,7 @@ impl Union {
         let how = flags_of(sync, appends);
         let early = EarlyAppend::of(&open.file);
         let uid = open.writer.map_or(UNKNOWN, Writer::user);
-        let (mut done, mut moves, mut is_here_again) = (0, 0, false);
+        let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
@@ -212,12 +212,10 @@ impl Union {
                         branch.ix,
                         rest.len() as u64,
                     );
-                    match moved {
-                        Ok(()) => moves += usize::from(is_a_try(error, &open.file, &branch)),
-                        // Others filled the target meanwhile; files may have left this branch.
-                        Err(why) if is_full(why) && !std::mem::replace(&mut is_here_again, true) => {}
-                        Err(why) => return Ok((done, Some(unmoved(why, error)))),
+                    if let Err(why) = moved {
+                        return Ok((done, Some(unmoved(why, error))));
                     }
+                    moves += usize::from(is_a_try(error, &open.file, &branch));
                 }
                 Err(error) => return Ok((done, Some(error))),
             }
