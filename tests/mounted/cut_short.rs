@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::relocate::mib;
 use crate::script::{python, sh, ways};
@@ -51,16 +51,22 @@ fn found(image: &File, page: &[u8]) -> u64 {
     at.find(|at| image.read_exact_at(&mut piece, *at).is_ok() && piece == page).unwrap()
 }
 
+/// A pool with one branch that has little space left.
+fn with_600_kib_free(options: &[&str]) -> Pool {
+    let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).unmounted();
+    let branch = pool.branch("a");
+    let ballast = vec![1; usize::try_from(branch.free()).unwrap() - (600 << 10)];
+    fs::write(branch.path().join("ballast"), ballast).unwrap();
+    pool.remount_with(options);
+    pool
+}
+
 /// One write-back of the page cache has space for a part.
 #[test]
 fn pages_that_cannot_be_written_back_are_an_error() {
     needs!(mounting(), program("python3"));
     for way in ways().filter(|way| way.contains(&"write-path=stacked")) {
-        let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).unmounted();
-        let branch = pool.branch("a");
-        let ballast = vec![1; usize::try_from(branch.free()).unwrap() - (600 << 10)];
-        fs::write(branch.path().join("ballast"), ballast).unwrap();
-        pool.remount_with(way);
+        let pool = with_600_kib_free(way);
         let work = "
 import errno, mmap, os
 SIZE = 1 << 20
@@ -85,11 +91,7 @@ else:
 fn a_direct_write_without_space_for_all_of_it_tells_so() {
     needs!(mounting(), program("python3"));
     for way in ways().filter(|way| way.contains(&"write-path=stacked")) {
-        let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).option("minfreespace=0").unmounted();
-        let branch = pool.branch("a");
-        let ballast = vec![1; usize::try_from(branch.free()).unwrap() - (600 << 10)];
-        fs::write(branch.path().join("ballast"), ballast).unwrap();
-        pool.remount_with(way);
+        let pool = with_600_kib_free(way);
         let work = "
 import errno, mmap, os
 SIZE = 1 << 20

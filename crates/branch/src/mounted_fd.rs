@@ -70,7 +70,7 @@ impl Drop for MountedFd {
         if let Some(branch) = remote.upgrade()
             && let Some(fd) = self.fd.take_if(|fd| sys::file::asks_at_close(fd.as_fd()))
         {
-            branch.queue_or_drop(self.mount_generation, fd);
+            branch.queue(self.mount_generation, fd);
         }
     }
 }

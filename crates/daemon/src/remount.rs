@@ -57,8 +57,7 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<Vec<String>, 
         return Ok(notices);
     }
     let client = Client::new(registry::socket_of(registry, &id));
-    let mut request =
-        SettingsRequest { changes: assignments, remount: true, dry_run: true, ..SettingsRequest::default() };
+    let mut request = SettingsRequest { changes: assignments, remount: true, ..SettingsRequest::default() };
     // The daemon checks first and changes last: the kernel may refuse the flags, `ro` while a file is open for writing.
     let mut change = |dry_run| {
         request.dry_run = dry_run;

@@ -153,6 +153,15 @@ fn a_file_leaves_under_its_writers_and_readers() {
     assert_clean(&pool);
 }
 
+/// Checks that the drain of `a` has moved `other` to `b`, and waits for `film`, as `why` says.
+#[track_caller]
+pub(super) fn assert_waits_for_film(pool: &Pool, at: &str, why: &str) {
+    until("the job waits", || run(&["job", "status", at]).stdout.contains("waiting"));
+    assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
+    let shown = output_of(&["job", "status", at, "--why"]);
+    assert!(shown.contains(&format!("film: {why}")), "{shown}");
+}
+
 /// The kernel reads and writes it by passthrough, or has it mapped: it moves when it is closed.
 #[test]
 fn a_file_open_by_passthrough_is_waited_for_and_named() {
@@ -168,10 +177,7 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
     let (at, a) = (at(&pool), branch(&pool, "a"));
     std::thread::scope(|scope| {
         let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
-        until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
-        assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
-        let why = output_of(&["job", "status", &at, "--why"]);
-        assert!(why.contains("film: it is open by passthrough"), "{why}");
+        assert_waits_for_film(&pool, &at, "it is open by passthrough");
         assert!(output_of(&["status", &at]).contains("job 1: drain"));
         let figures = output_of(&["metrics", &at]);
         assert!(figures.contains("fsstack_job_moved_files{"), "{figures}");

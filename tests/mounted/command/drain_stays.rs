@@ -6,9 +6,8 @@ use std::fs::File;
 use fsstack_lab::{self as lab, MiB, needs};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
-use super::drain::job;
+use super::drain::{assert_waits_for_film, job};
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, writer};
 use crate::script::sh;
 
@@ -27,10 +26,7 @@ fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
         let (at, a) = (at(&pool), branch(&pool, "a"));
         std::thread::scope(|scope| {
             let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
-            until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
-            assert_eq!((pool.holders("other"), pool.holders("film")), (vec!["b"], vec!["a"]));
-            let why = output_of(&["job", "status", &at, "--why"]);
-            assert!(why.contains("film: somebody has locks on it"), "{why}");
+            assert_waits_for_film(&pool, &at, "somebody has locks on it");
             lock(&file, FlockOperation::Unlock).unwrap();
             // It is open still.
             assert_eq!(drains.join().unwrap().code, 0);

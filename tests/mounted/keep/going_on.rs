@@ -287,7 +287,7 @@ fn every_filter_of_system_calls_lets_it_pass() {
         crash_and_serve(&pool);
         assert_eq!(pool.read("file"), b"x", "{seccomp}");
         let status = || fs::read_to_string(format!("/proc/{}/status", daemon(&pool).pid)).unwrap();
-        // That of clone3(2) and that of the list: the next program adds none.
+        // One filter refuses clone3(2), the other has the list of calls. The next program installs no further one.
         let expected = if seccomp == "seccomp=off" { "0" } else { "2" };
         until(seccomp, || {
             status().lines().any(|line| line.starts_with("Seccomp_filters:") && line.ends_with(expected))

@@ -171,14 +171,13 @@ impl Branch {
         self.have_closed(generation, move || drop(thing));
     }
 
-    /// Queues `thing`, which holds descriptors on the mount `generation`, for the threads of the branch; but drops it here if these do
-    /// not keep up, as those who make such descriptors would fill the table of descriptors.
-    pub(crate) fn queue_or_drop(&self, generation: u32, thing: impl Send + 'static) {
-        let is_full = || self.health.closers.with(generation, |lane| QUEUED <= lane.queue.len());
-        if self.is_open() && generation == self.mount_generation() && is_full() {
-            return closing_here(|| drop(thing));
+    /// Queues `thing`, which holds descriptors on the mount `generation`, for the threads of the branch. Where these do not keep
+    /// up, it is disposed of here: programs that have such descriptors made would fill the table of descriptors otherwise.
+    pub(crate) fn queue(&self, generation: u32, thing: impl Send + 'static) {
+        match self.health.closers.with(generation, |lane| QUEUED <= lane.queue.len()) {
+            true => self.dispose(generation, thing),
+            false => self.have_closed(generation, move || drop(thing)),
         }
-        self.have_closed(generation, move || drop(thing));
     }
 
     /// Number of files queued or being closed, without those on a branch that hangs.

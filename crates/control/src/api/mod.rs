@@ -2,6 +2,7 @@
 //!
 //! Paths in replies are printable text: other bytes are escaped, as everywhere in fsstack.
 
+use data_encoding::BASE64;
 use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
@@ -98,21 +99,8 @@ pub struct WriteRule {
 
 /// Returns `path` in base64, if it is shown as other bytes than its own.
 pub fn exact(path: &[u8]) -> Option<String> {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    if Printable(path).to_string().as_bytes() == path {
-        return None;
-    }
-    let mut text = String::new();
-    for chunk in path.chunks(3) {
-        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let value = (bits >> (18 - 6 * digit)) & 63;
-            let is_there = digit <= chunk.len();
-            text.push(if is_there { char::from(DIGITS[value as usize]) } else { '=' });
-        }
-    }
-    Some(text)
+    let is_shown_as_it_is = Printable(path).to_string().as_bytes() == path;
+    (!is_shown_as_it_is).then(|| BASE64.encode(path))
 }
 
 /// One branch.

@@ -59,6 +59,7 @@ impl Served {
             .map_err(|error| self.refused(path, error, "creating this"))?;
         // The engine ranks without the size, as for a create: the first of the ranking takes the file.
         let chosen = told.ranking.iter().find(|branch| branch.turn.is_some());
+        let verdict = verdict(&told, chosen, size);
         Ok(PlacementExplained {
             path: Printable(path).to_string(),
             size,
@@ -68,9 +69,9 @@ impl Served {
             ranking: told.ranking.iter().map(ranked).collect(),
             chosen: chosen.map(|branch| Printable::path(&branch.path).to_string()),
             verdict: if self.is_read_only() {
-                format!("nothing, as {READ_ONLY}; else {}", verdict(&told, chosen, size))
+                format!("nothing, as {READ_ONLY}; else {verdict}")
             } else {
-                verdict(&told, chosen, size)
+                verdict
             },
         })
     }

@@ -198,20 +198,22 @@ impl Union {
 
 fn bounded_tables(union: &Union, pool: &Pool) -> Vec<TableSize> {
     let Union { tree, files, moves, jobs, .. } = union;
-    let sum = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
-        sizes.fold((0, 0), |(entries, limit), (more, most)| (entries + more, limit + most))
-    };
-    let conflicts = [&tree.clashes, &tree.unlike, &tree.unfit].map(Clashes::size);
+    let branches = || pool.branches.iter();
     let tables = [
         ("removed-objects", (tree.unlinked_inodes.open(), tree.unlinked_inodes.limit())),
-        ("unsynced-directories", sum(&mut pool.branches.iter().map(|branch| branch.unsynced.size()))),
-        ("catalogue-changes", sum(&mut pool.branches.iter().map(|branch| branch.uncatalogued.size()))),
+        ("unsynced-directories", sum(branches().map(|branch| branch.unsynced.size()))),
+        ("catalogue-changes", sum(branches().map(|branch| branch.uncatalogued.size()))),
         ("refused-moves", moves.refusals.size()),
-        ("conflicts", sum(&mut conflicts.into_iter())),
+        ("conflicts", sum([&tree.clashes, &tree.unlike, &tree.unfit].into_iter().map(Clashes::size))),
         ("files-making-way", files.making_way.size()),
         ("awaited-closes", jobs.list.awaited_size()),
     ];
     tables.map(|(name, (entries, limit))| TableSize { name, entries, limit }).to_vec()
+}
+
+/// Sums the entries and the limits of several tables.
+fn sum(sizes: impl Iterator<Item = (usize, usize)>) -> (usize, usize) {
+    sizes.fold((0, 0), |(entries, limit), (more, most)| (entries + more, limit + most))
 }
 
 fn branch_status(pool: &Pool, branch: &Arc<Member>) -> BranchStatus {

@@ -86,7 +86,7 @@ impl Jobs {
     fn take_stock(&self, job: &Job, from: BranchIx, targets: &[BranchIx]) -> std::result::Result<(), String> {
         self.check_keeps_none(job, from)?;
         let (mut rooms, others) = (self.rooms(targets), self.left_by_others(job));
-        // What another drain copies at the moment has its room reserved, and is still left to move.
+        // The bytes that another drain is copying are reserved here, and count as left to move there.
         for room in rooms.iter_mut().filter(|room| others.iter().any(|(dev, _)| *dev == room.dev)) {
             room.bytes =
                 room.bytes.saturating_add(moving_here(self.pool().branch(room.branch)).load(Relaxed));

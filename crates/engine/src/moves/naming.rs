@@ -147,23 +147,23 @@ impl Tree {
             return Err(give_up_decided((&self.index, pool), moving, new, (intent, copy), error));
         }
         let times_here = new.quiet.then(|| self.quiet_dirs.keep(from, olds.iter().map(|(_, dir)| dir)));
-        let removed = olds.iter().try_for_each(|(name, dir)| {
-            from.ask(|| sys::at::unlink(dir.as_fd(), &name.name)).map_err(|error| (error, name, dir))
+        let removed = olds.iter().enumerate().try_for_each(|(nth, (name, dir))| {
+            from.ask(|| sys::at::unlink(dir.as_fd(), &name.name)).map_err(|error| (error, nth))
         });
         drop(times_here);
-        if let Err((error, name, dir)) = removed {
-            let stands = match moving.is_group() {
-                true if !std::ptr::eq(name, &raw const olds[0].0) => Err(error),
-                _ => stands(moving, name, dir),
-            };
-            match stands {
-                // Its directory takes no removals by now; none of the group's names is gone.
-                Ok(true) if moving.is_group() => {
+        if let Err((error, nth)) = removed {
+            let (name, dir) = &olds[nth];
+            let stands = if nth > 0 { Err(error) } else { stands(moving, name, dir) };
+            match (stands, moving.is_group()) {
+                (Ok(true), false) => {
+                    return Err(give_up((&self.index, pool), moving, new, (intent, copy), error));
+                }
+                // No name of the group has been removed: its directory refuses removals by now.
+                (Ok(true), true) => {
                     return Err(give_up_decided((&self.index, pool), moving, new, (intent, copy), error));
                 }
-                Ok(true) => return Err(give_up((&self.index, pool), moving, new, (intent, copy), error)),
-                Ok(false) if !moving.is_group() => {}
-                unknown => {
+                (Ok(false), false) => {}
+                (unknown, _) => {
                     // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
                     tracing::warn!(%error, name = ?name.name, branch = %from.path.display(), ?unknown, "relocation: the old name may remain; the next mount settles it");
                     intent.keeps_new();

@@ -133,7 +133,7 @@ fn is_kept(
     let unlock = LockRequest { how: LockType::Unlock, ..request };
     let give_up = || file.branch().ask(|| set_lock(lock.fd.as_fd(), unlock));
     if let Err(unwanted) = check_not_given_up().and_then(|()| union.file(handle).map(drop)) {
-        // What the owner had of it before would go with it.
+        // Giving it up would give up what the owner had locked of this range before.
         if !file.may_have_locked(request.owner, lock, &part) {
             give_up()?;
         }

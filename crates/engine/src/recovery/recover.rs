@@ -190,7 +190,7 @@ impl Interrupted {
 }
 
 /// Makes calls that settle what was interrupted on a branch: with a permit if it takes requests, so that a thread that hangs there
-/// is known to be stuck. One that is about to take them has no permits yet, and is looked at by who lets it in.
+/// is known to be stuck. A branch that takes none yet has no permits; `PoolHost::answered` waits for its thread, for a limited time.
 pub(crate) fn settling<T>(branch: &Branch, calls: impl FnOnce() -> Result<T, SysError>) -> OpResult<T> {
     if branch.is_open() { branch.ask_long(calls) } else { calls().map_err(Into::into) }
 }

@@ -178,8 +178,8 @@ impl Tree {
 }
 
 /// Asks about the copy of `dir` on the branch `at` by its descriptor. One that leads to an object which is gone, while another may have
-/// its name (a server may even use its number again), is opened anew by name. So is one on a mount that was replaced while it was
-/// asked: its numbers may be those of other objects by now.
+/// its name (a server may even use its number again), is opened anew by name. So is one on a mount that was replaced during
+/// the call: the new mount may give its numbers to other objects.
 pub(crate) fn by_descriptor<T>(
     tree: &Tree,
     pool: &Pool,

@@ -52,7 +52,7 @@ impl Adapter {
         }
         match slots::again() {
             Some(note) => {
-                self.sync_what_was_done()?;
+                self.sync_what_was_done(&request.op)?;
                 self.serve_again(request, note, answer)
             }
             None => {
@@ -62,11 +62,14 @@ impl Adapter {
         }
     }
 
-    /// With `sync` and `dirsync`, what the daemon that died may have done is on disk before it is answered.
-    fn sync_what_was_done(&self) -> Served {
+    /// With `sync` and `dirsync`, what the daemon that died may have done for `op` is on disk before it is answered. On which branch
+    /// that was is unknown: all are synced.
+    fn sync_what_was_done(&self, op: &Operation<'_>) -> Served {
+        // An open is done again as a whole, and syncs what it changes.
+        let opens = matches!(op, Operation::Open { .. } | Operation::Opendir { .. });
         match self.union.pool().settings.synced {
-            Synced::ByRequest => Ok(()),
-            Synced::Names | Synced::All => self.union.syncfs().map_err(errno),
+            Synced::Names | Synced::All if !opens => self.union.syncfs().map_err(errno),
+            Synced::ByRequest | Synced::Names | Synced::All => Ok(()),
         }
     }
 
