@@ -207,13 +207,6 @@ fn beside_a_branch_that_stands_still_by_the_device() {
 }
 
 #[test]
-fn beside_a_branch_that_hangs_by_the_ring() {
-    needs!(mounting(), loops(), rings(), program("mergerfs"));
-    let events = Events { jobs: true, hang_branch: true, ..Events::default() };
-    compare(&["transport=ring", "branch-timeout=1"], events);
-}
-
-#[test]
 fn beside_a_branch_that_stands_still_by_the_ring() {
     needs!(mounting(), loops(), rings());
     let events = Events { jobs: true, hang_branch: true, ..Events::default() };

@@ -94,20 +94,23 @@ fn links(pool: &Pool, files: &[&[&str]], numbers: &[Ino]) -> Result<(), String> 
     if left.is_empty() { Ok(()) } else { Err(format!("a hidden folder is left on {left:?}")) }
 }
 
+/// Empties the branches, prepares the scenario there and mounts them: the numbers of the files with these names.
+fn prepared(scenario: &Scenario, paths: &[&Path; 3], files: &[&[&str]]) -> Vec<Ino> {
+    for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    scenario.prepare(paths);
+    let engine = Engine::over(paths.iter().copied(), settings("ff"));
+    files.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect()
+}
+
 /// With `first` only those branches are mounted after the kill; then all.
 fn killed_with_links(scenario: &Scenario, files: &[&[&str]], first: &[&str]) {
     needs!(root());
     let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
-    let reset = || {
-        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-            fs::remove_dir_all(entry.unwrap().path()).unwrap();
-        }
-        scenario.prepare(&paths);
-        let engine = Engine::over(paths.into_iter(), settings("ff"));
-        files.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect::<Vec<Ino>>()
-    };
+    let reset = || prepared(scenario, &paths, files);
     let numbers = reset();
     let (mounting, calls) = kill::child(scenario, &paths, None).unwrap();
     assert!(pool.holders(files[0][0]) != ["a"], "the job did not empty the branch");
@@ -165,14 +168,7 @@ fn a_file_with_several_links_is_one_wherever_a_directory_of_it_becomes_append_on
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
     let frozen = paths[0].join("d");
-    let reset = || {
-        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-            fs::remove_dir_all(entry.unwrap().path()).unwrap();
-        }
-        DRAIN_LINKS.prepare(&paths);
-        let engine = Engine::over(paths.into_iter(), settings("ff"));
-        LINKS.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect::<Vec<Ino>>()
-    };
+    let reset = || prepared(&DRAIN_LINKS, &paths, LINKS);
     reset();
     let (mounting, _) = kill::child(&DRAIN_LINKS, &paths, None).unwrap();
     let (mut wrong, mut stays) = (Vec::new(), 0);

@@ -84,8 +84,8 @@ fn what_was_done_is_on_disk_before_it_is_answered_if_the_mount_says_so() {
         let trap = Trap { pool: &pool, file: &file, place: "done" };
         trap.spring("mkdir", || fs::create_dir(pool.at("d")));
         assert!(pool.at("d").is_dir());
-        let fsstack = fsstack_lab::daemon::helper().unwrap().with_file_name("fsstack");
-        let metrics = command(fsstack).arg("metrics").arg(pool.path()).output().unwrap().check().unwrap();
+        let metrics =
+            command(command_path()).arg("metrics").arg(pool.path()).output().unwrap().check().unwrap();
         let synced = metrics.stdout.contains("call=\"syncfs\"");
         assert_eq!(synced, syncs, "{options:?}: {}", metrics.stdout);
     }
