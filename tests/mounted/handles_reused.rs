@@ -9,7 +9,7 @@ use fsstack_lab::branch::Kind;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::handles::{check, check_stale, forget, hold, open};
+use crate::handles::{check, check_stale, forget, forget_everywhere, hold, open};
 use crate::script::sh;
 
 /// Kind of an object.
@@ -193,6 +193,6 @@ fn a_handle_is_good_for_as_long_as_a_link_is_left() {
     pool.remount();
     check(&pool, &held);
     fs::remove_file(branch.join("f.too")).unwrap();
-    forget();
+    forget_everywhere(&pool);
     check_stale(&pool, &held);
 }
