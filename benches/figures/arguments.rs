@@ -254,7 +254,7 @@ impl Arguments {
         // Two deaths in all need no pause: three within a minute end the pool.
         let (open, kills): (&[usize], _) = match self.pace {
             Pace::Quick => (&[0, 1_000], 1),
-            Pace::Full => (&[0, 1_000, 10_000, 100_000], self.rounds()),
+            Pace::Full => (&[0, 1_000, 10_000, 100_000], self.rounds().min(5)),
         };
         upgrade::UpgradeAmount { metadata: self.metadata(), open, kills }
     }
