@@ -160,39 +160,51 @@ fn a_file_with_several_links_is_one_after_a_mount_without_the_branch_that_it_goe
     killed_with_links(&DRAIN_LINKS, LINKS, &["a"]);
 }
 
-/// Names in that directory cannot be removed any more.
 #[test]
 fn a_file_with_several_links_is_one_wherever_a_directory_of_it_becomes_append_only() {
+    beside_an_append_only_directory(&DRAIN_LINKS, LINKS);
+}
+
+#[test]
+fn linked_files_of_a_batch_are_whole_wherever_a_directory_of_them_becomes_append_only() {
+    beside_an_append_only_directory(&DRAIN_LINKED_FILES, LINKED_FILES);
+}
+
+/// At each call of a drain, names in one directory cannot be removed any more.
+#[track_caller]
+fn beside_an_append_only_directory(scenario: &Scenario, files: &[&[&str]]) {
     needs!(root(), program("chattr"));
     let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
     let frozen = paths[0].join("d");
-    let reset = || prepared(&DRAIN_LINKS, &paths, LINKS);
+    let reset = || prepared(scenario, &paths, files);
     reset();
-    let (mounting, _) = kill::child(&DRAIN_LINKS, &paths, None).unwrap();
+    let (mounting, _) = kill::child(scenario, &paths, None).unwrap();
     let (mut wrong, mut stays) = (Vec::new(), 0);
     for nth in mounting + 1.. {
         assert!(nth < MOST, "the process does not end");
         let numbers = reset();
         let chattr = |how: &str| command("chattr").arg(how).arg(&frozen).run();
         let freeze = || drop(chattr("+a"));
-        if !kill::while_stopped(&DRAIN_LINKS, &paths, (nth, Signal::CONT), freeze) {
+        if !kill::while_stopped(scenario, &paths, (nth, Signal::CONT), freeze) {
             break;
         }
         // Before a mount settles anything: if no old name could be removed, no new one is left.
-        let holders: Vec<_> = LINKS[0].iter().map(|name| pool.holders(name)).collect();
-        stays += usize::from(holders.iter().all(|holders| *holders == ["a"]));
-        if holders.iter().all(|holders| *holders == ["a", "b"]) {
-            wrong.push(format!("at {nth}: both copies have all names"));
+        for names in files {
+            let holders: Vec<_> = names.iter().map(|name| pool.holders(name)).collect();
+            stays += usize::from(holders.iter().all(|holders| *holders == ["a"]));
+            if holders.iter().all(|holders| holders.len() == 2) {
+                wrong.push(format!("at {nth}: both copies of {} have all names", names[0]));
+            }
         }
         let _gone = chattr("-a");
-        if let Err(why) = links(&pool, LINKS, &numbers) {
+        if let Err(why) = links(&pool, files, &numbers) {
             wrong.push(format!("at {nth}: {why}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(stays > 0, "the file left each time");
+    assert!(stays > 0, "the files left each time");
 }
 
 #[test]

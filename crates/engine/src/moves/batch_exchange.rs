@@ -114,6 +114,12 @@ impl<'a> Exchange<'_, 'a> {
     /// No name was touched.
     pub(super) fn names(&self, departure: &Departure) -> Result<Vec<Named<'a>>> {
         let Self { moves, pool, from, to, copies } = *self;
+        for moving in copies.iter().map(|copied| &copied.moving).filter(|moving| moving.is_group()) {
+            if moving.stat.is_file() {
+                // After a power cut between the removals the old copy is to look as the record says, or it would count as changed.
+                from.ask_long(|| sys::file::fsync(moving.source))?;
+            }
+        }
         // `exchange_names` says why.
         let _tree_lock = moves.tree.tree_lock.read(pool)?;
         check_modes(from, to)?;
@@ -143,7 +149,7 @@ impl<'a> Exchange<'_, 'a> {
             Ok(()) => {
                 self.decide(&mut record, &mut named);
                 let times_here = moves.tree.quiet_dirs.keep(from, &old_dirs);
-                named.iter_mut().for_each(|named| self.remove_old(named));
+                named.iter_mut().for_each(|named| self.remove_old(&mut record, named));
                 drop(times_here);
             }
             Err(error) => {
@@ -171,10 +177,11 @@ impl<'a> Exchange<'_, 'a> {
     }
 
     fn noted(&self, copied: &Copied<'_>) -> Result<BatchedMove> {
+        let moving = &copied.moving;
         let new = self.to.ask(|| sys::at::stat_fd(copied.fd.as_fd()))?;
         let paths: Option<Vec<Vec<u8>>> = copied.names().map(InodeName::path).collect();
         let paths = paths.ok_or(OpError::STALE)?.join(&SEPARATOR);
-        Ok(BatchedMove { old: Stamp::of(&copied.moving.stat), new: Stamp::of(&new), paths })
+        Ok(BatchedMove { old: Stamp::of(&moving.stat), new: Stamp::of(&new), paths })
     }
 
     /// Takes the file's place and gives the copy its names, if the file is as it was and nobody uses it. None: somebody does.
@@ -246,7 +253,7 @@ impl<'a> Exchange<'_, 'a> {
     }
 
     /// The file loses its old names.
-    fn remove_old(&self, named: &mut Named<'_>) {
+    fn remove_old(&self, record: &mut NotedBatch<'_>, named: &mut Named<'_>) {
         let moving = &self.copies[named.at].moving;
         if !moving.is_group() {
             self.compare(named);
@@ -254,20 +261,25 @@ impl<'a> Exchange<'_, 'a> {
         if !named.may_leave {
             return;
         }
-        let mut olds = named.olds.iter();
-        let removed = olds.try_for_each(|(name, dir)| {
+        let mut olds = named.olds.iter().enumerate();
+        let removed = olds.try_for_each(|(nth, (name, dir))| {
             let removed = self.from.ask(|| sys::at::unlink(dir.as_fd(), &name.name));
-            removed.map_err(|error| (error, name, dir))
+            removed.map_err(|error| (error, nth, name, dir))
         });
-        let Err((error, name, dir)) = removed else { return named.end = BatchEnd::Moved };
-        // The record says of a file with several names that its new copy is the file: the old names may not stay.
-        let stands = if moving.is_group() { Err(error) } else { stands(moving, name, dir) };
+        let Err((error, nth, name, dir)) = removed else { return named.end = BatchEnd::Moved };
+        // The record says of a file with several names that its new copy is the file: some old names may not stay.
+        let stands = if moving.is_group() && nth > 0 { Err(error) } else { stands(moving, name, dir) };
         named.end = match stands {
+            // Its directory takes no removals by now; none of the group's names is gone.
+            Ok(true) if moving.is_group() => match record.decides_old(named.at) {
+                Ok(()) => BatchEnd::Left,
+                Err(_) => BatchEnd::Undecided,
+            },
             Ok(true) => BatchEnd::Left,
-            Ok(false) => BatchEnd::Moved,
-            Err(unknown) => {
+            Ok(false) if !moving.is_group() => BatchEnd::Moved,
+            unknown => {
                 // A single move ends so too.
-                tracing::warn!(%error, name = ?name.name, branch = %self.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
+                tracing::warn!(%error, name = ?name.name, branch = %self.from.path.display(), ?unknown, "relocation: the old name may remain; the next mount settles it");
                 BatchEnd::MayStand
             }
         };

@@ -110,16 +110,29 @@ impl<'a> NotedBatch<'a> {
             of.iter().for_each(|at| self.intents[*at].decides(Decided::New));
             return Ok(());
         };
-        // The other way round: first the source, so that it surely does not say otherwise.
+        match self.tell_source_first() {
+            Ok(()) => Err(Undecided::Old(error)),
+            Err(_) => Err(Undecided::Unknown(error)),
+        }
+    }
+
+    /// Both branches say what is known here, first the source, so that it surely does not say otherwise.
+    fn tell_source_first(&mut self) -> OpResult<()> {
+        let Self { from, to, kind, .. } = *self;
         let record = encode(&self.intents);
         let old = from.ask(|| self.on_from.replace(from, kind, &record));
-        match old.and_then(|()| to.ask(|| self.on_to.replace(to, kind, &record))) {
-            Ok(()) => Err(Undecided::Old(error)),
-            Err(_) => {
-                self.is_unsure = true;
-                Err(Undecided::Unknown(error))
-            }
-        }
+        let both = old.and_then(|()| to.ask(|| self.on_to.replace(to, kind, &record)));
+        self.is_unsure |= both.is_err();
+        both
+    }
+
+    /// The old copy of the file `at`, which has several names, is this file after all, as it has all of them.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub(crate) fn decides_old(&mut self, at: usize) -> OpResult<()> {
+        self.intents[at].decides(Decided::Old);
+        self.tell_source_first()
     }
 
     /// All moves are over, one way or the other, except those in `left`: these wait until both branches can be asked.
