@@ -1,6 +1,7 @@
 //! Gathers a mount's options: the config file first, then every `-o` list; reports all problems together.
 
 use crate::cli::Invocation;
+use crate::config_file;
 use crate::options::{self, Origin, Typed};
 use crate::optlist;
 use crate::problem::Problems;
@@ -94,7 +95,7 @@ fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(),
 
 fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &mut Problems) {
     let shown = Printable::path(file);
-    let text = match config_text(file) {
+    let text = match config_file::read(file) {
         Ok(text) => text,
         Err(error) => return problems.usage(format!("config={shown}: cannot be read: {error}")),
     };
@@ -109,36 +110,15 @@ fn read_config_text(
     problems: &mut Problems,
 ) {
     let shown = Printable::path(file);
-    let table = match text.parse::<toml::Table>() {
-        Ok(table) => table,
-        Err(error) => {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            let reason = error.message().replace('\n', " ");
-            return problems.usage(format!(
-                "config={shown}: line {line}: {reason}; write it as TOML: create = \"mfs\" (a config file of mergerfs is not read)"
-            ));
-        }
+    let options = match config_file::parse(text) {
+        Ok(options) => options,
+        Err(why) => return problems.usage(format!("config={shown}: {why}")),
     };
-    for (name, value) in flatten(table) {
+    for (name, value) in options {
         if let Err(text) = take_config(raw, &name, &value, unknown) {
             problems.usage(format!("config={shown}: {text}"));
         }
     }
-}
-
-/// Maximum size of a config file in bytes.
-const CONFIG_AT_MOST: u64 = 1 << 20;
-
-/// Returns the text of a config file. A device or a pipe could block or never end, so only regular files are read.
-pub(crate) fn config_text(file: &Path) -> std::io::Result<String> {
-    let kind = std::fs::metadata(file)?;
-    if !kind.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    if CONFIG_AT_MOST < kind.len() {
-        return Err(std::io::Error::other("it is larger than 1 MiB"));
-    }
-    std::fs::read_to_string(file)
 }
 
 fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown) -> Result<(), String> {
@@ -164,20 +144,4 @@ fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown
         return Err("config: a config file cannot name another".to_owned());
     }
     take(raw, &Typed { name, value: words.as_deref(), origin: Origin::Config }, unknown)
-}
-
-/// TOML parses `cache.files = "off"` as a table in a table; here it is one option.
-fn flatten(table: toml::Table) -> Vec<(String, Value)> {
-    let mut flat = Vec::new();
-    for (name, value) in table {
-        match value {
-            Value::Table(inner) => {
-                flat.extend(
-                    flatten(inner).into_iter().map(|(rest, value)| (format!("{name}.{rest}"), value)),
-                );
-            }
-            plain => flat.push((name, plain)),
-        }
-    }
-    flat
 }

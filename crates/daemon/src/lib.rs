@@ -3,6 +3,7 @@
 mod background;
 mod branches;
 mod cli;
+mod config_file;
 mod confine;
 mod gather;
 mod handover;

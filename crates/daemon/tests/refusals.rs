@@ -451,7 +451,7 @@ fn a_config_file_is_refused_with_its_place() {
     with(
         "create = \"mfs\"\n\ncreate = ",
         expect![[r#"
-            mount.fsstack: config=$D/pool.toml: line 3: string values must be quoted, expected literal string; write it as TOML: create = "mfs" (a config file of mergerfs is not read)
+            mount.fsstack: config=$D/pool.toml: line 3: string values must be quoted, expected literal string; write it as TOML, create = "mfs", or as mergerfs has it, create=mfs
             exit 1"#]],
     );
     with(

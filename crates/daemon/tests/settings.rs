@@ -140,6 +140,7 @@ fn the_defaults() {
                     pool_id: None,
                     dir_fds: 512,
                     listing_entries: 1048576,
+                    linked_names: 524288,
                 },
                 require: Same,
                 branches_timeout: 0ns,

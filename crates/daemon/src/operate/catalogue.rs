@@ -23,6 +23,7 @@ impl Served {
         let all = self.union.catalogued().ok_or_else(none)?.map_err(failed)?;
         let in_pool = || all.iter().filter(|branch| branch.in_pool).collect::<Vec<_>>();
         let (branches, subject, dir, name, after) = match request {
+            CatalogueRequest::Where { path } => (in_pool(), Subject::Itself, dir_of(path)?, None, &None),
             CatalogueRequest::Find { dir, name, branch, after } => {
                 let only = branch.as_deref().map(|branch| named(&all, branch)).transpose()?;
                 let branches = only.map_or_else(in_pool, |only| vec![only]);

@@ -6,7 +6,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{
     BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs,
 };
-use fsstack_engine::jobs::level::By;
+use fsstack_engine::jobs::planning::level::By;
 use fsstack_engine::jobs::{
     BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, JobView, Manner, MovingList,
     PlannedMove, RulesOrder,

@@ -1,6 +1,6 @@
 //! Writes keys to the pool's config file atomically; other content and comments stay.
 
-use crate::gather::config_text;
+use crate::config_file::{self, Lines};
 use crate::options;
 use std::io;
 use std::path::Path;
@@ -12,13 +12,19 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 ///
 /// It cannot be read or parsed.
 pub(super) fn edited(file: &Path, values: &[(&str, String)]) -> Result<String, String> {
-    let text = match config_text(file) {
+    let text = match config_file::read(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|error| format!("cannot be read: {error}"))?,
     };
-    let mut document: DocumentMut = text
-        .parse()
-        .map_err(|error: toml_edit::TomlError| format!("not TOML: {}", error.message().replace('\n', " ")))?;
+    let mut document: DocumentMut = match text.parse::<DocumentMut>() {
+        Ok(document) => document,
+        Err(error) => {
+            let not_toml = || format!("not TOML: {}", error.message().replace('\n', " "));
+            let mut lines = Lines::parse(&text).ok_or_else(not_toml)?;
+            values.iter().for_each(|(name, value)| lines.set(name, value));
+            return Ok(lines.to_string());
+        }
+    };
     for (name, value) in values {
         if !replace_in(document.as_table_mut(), "", name, value) {
             document.as_table_mut().insert(name, Item::Value(typed(value)));
@@ -90,10 +96,19 @@ mod tests {
     }
 
     #[test]
+    fn a_config_file_of_mergerfs_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("mergerfs.conf");
+        fs::write(&file, "# pool\ncategory.create=epmfs\nminfreespace=20G\n").unwrap();
+        let edited = edited(&file, &[("create", "ff".to_owned()), ("attr-timeout", "2.5".to_owned())]);
+        assert_eq!(edited.unwrap(), "# pool\ncategory.create=ff\nminfreespace=20G\nattr-timeout=2.5\n");
+    }
+
+    #[test]
     fn a_file_that_is_no_toml_stays_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pool.toml");
-        fs::write(&file, "create = \n").unwrap();
+        fs::write(&file, "create = \"mfs\n").unwrap();
         assert!(edited(&file, &[("create", "ff".to_owned())]).unwrap_err().starts_with("not TOML"));
         assert_eq!(
             edited(&dir.path().join("none"), &[("create", "ff".into())]).unwrap(),

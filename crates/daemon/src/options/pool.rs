@@ -382,7 +382,7 @@ pub(super) const RUNNING: &[Row] = &[
         &["config"],
         Takes::Value("FILE"),
         "",
-        "TOML file with these options, name = value; options after -o override it.",
+        "File with these options, as TOML or in lines of name=value as mergerfs has it; options after -o override it.",
         |raw, typed| {
             raw.options.config.push(typed.absolute_path()?);
             Ok(())
