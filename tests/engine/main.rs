@@ -14,6 +14,7 @@ mod copy_range;
 mod create;
 mod data;
 mod deep;
+mod drain;
 mod durable;
 mod explain;
 mod fixed_beside;

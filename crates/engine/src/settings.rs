@@ -101,6 +101,8 @@ pub struct Settings {
     pub dir_fds: usize,
     /// Names and offsets that open listings keep at most, all together.
     pub listing_entries: usize,
+    /// Names of files with several hard links that walks of jobs remember at most, all together.
+    pub linked_names: usize,
 }
 
 impl Settings {
@@ -134,6 +136,7 @@ impl Settings {
             pool_id: None,
             dir_fds: 512,
             listing_entries: 1 << 20,
+            linked_names: 1 << 19,
         }
     }
 }

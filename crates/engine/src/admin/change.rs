@@ -70,6 +70,7 @@ fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
         ("the daemon's privilege", old.privileged == new.privileged),
         ("the number of open directories", old.dir_fds == new.dir_fds),
         ("the memory of open listings", old.listing_entries == new.listing_entries),
+        ("the memory of hard links that jobs meet", old.linked_names == new.linked_names),
     ];
     match fixed.into_iter().find(|(_, same)| !same) {
         Some((key, _)) => Err(BadSettings::Fixed(key)),

@@ -207,6 +207,7 @@ fn bounded_tables(union: &Union, pool: &Pool) -> Vec<TableSize> {
         ("conflicts", sum([&tree.clashes, &tree.unlike, &tree.unfit].into_iter().map(Clashes::size))),
         ("files-making-way", files.making_way.size()),
         ("awaited-closes", jobs.list.awaited_size()),
+        ("hard-links", jobs.linked.size()),
     ];
     tables.map(|(name, (entries, limit))| TableSize { name, entries, limit }).to_vec()
 }

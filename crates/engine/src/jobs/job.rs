@@ -8,10 +8,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::awaited::Awaited;
 use super::clock::DayClock;
-use super::moving_list::MovingList;
 use super::order::Work;
 use super::pacing::Pacing;
-use super::plan::Share;
+use super::planning::list::MovingList;
+use super::planning::room::Share;
 use super::{Amount, JobState, JobView, NAMED, Staying};
 use crate::files::departure::{Departure, DepartureOutcome};
 

@@ -11,17 +11,16 @@ mod clock;
 mod drain;
 mod failed_tries;
 mod job;
-pub mod level;
-mod moving_list;
+mod linked;
 mod order;
 mod pace;
 mod pacing;
 mod pass;
-pub mod plan;
+pub mod planning;
 mod rearrange;
 pub(crate) mod remembered;
+mod stock;
 mod tier;
-mod tier_plan;
 mod tier_watch;
 mod walk;
 
@@ -43,11 +42,13 @@ use crate::tree::Tree;
 use awaited::AnyAwaited;
 pub use clock::DayClock;
 use job::{Gone, Job};
-pub use moving_list::{MovingList, PlannedMove};
+use linked::LinkedNames;
 pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, Manner, RulesOrder};
 use order::{TierRun, Work};
-use plan::Share;
-pub use tier_plan::Fullness;
+pub use planning::Amount;
+pub use planning::list::{MovingList, PlannedMove};
+use planning::room::Share;
+pub use planning::tier::Fullness;
 use tier_watch::TierWatch;
 pub use tier_watch::{TierState, TierView, TiersHeld};
 
@@ -166,22 +167,6 @@ pub struct JobView {
     pub took: Duration,
 }
 
-/// Files, and their bytes on the branch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
-    /// Objects that are no directories.
-    pub files: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-impl Amount {
-    fn add(&mut self, bytes: u64) {
-        self.files += 1;
-        self.bytes += bytes;
-    }
-}
-
 /// Jobs: what they need of the pool, and which there are.
 #[derive(Debug)]
 pub(crate) struct Jobs {
@@ -190,6 +175,7 @@ pub(crate) struct Jobs {
     changes: Arc<PoolChanges>,
     moves: Arc<Moves>,
     pub(crate) list: JobList,
+    pub(crate) linked: LinkedNames,
 }
 
 /// The jobs of a pool: those at work, and the last that have ended.
@@ -277,7 +263,8 @@ impl Jobs {
         changes: Arc<PoolChanges>,
         moves: Arc<Moves>,
     ) -> Self {
-        Self { id, tree, changes, moves, list: JobList::default() }
+        let linked = LinkedNames::new(tree.pool.load().settings.linked_names);
+        Self { id, tree, changes, moves, list: JobList::default(), linked }
     }
 
     /// The pool as it is now.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Tier, Window};
 
-use super::level::By;
+use super::planning::level::By;
 
 pub use crate::moves::hidden::HiddenCopies;
 pub use crate::moves::job_move::Manner;

@@ -19,7 +19,9 @@ use crate::moves::batch;
 use crate::moves::directories;
 use crate::moves::hidden::{HIDDEN_DIFFERS, HIDDEN_DIR, HIDDEN_OPEN, HIDDEN_READ_ONLY, HIDDEN_REMOTE};
 use crate::moves::job_move::{self, HeldFile};
-use crate::moves::reasons::{FROZEN, HIDES, LINKED, LOCKED, RESTRICTED, RULED, UNFIT};
+use crate::moves::reasons::{
+    FROZEN, HIDES, LINKED, LINKED_TOO_OFTEN, LOCKED, MANY_LINKED, OTHERS_LINKED, RESTRICTED, RULED, UNFIT,
+};
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 const BUSY: &str = "earlier requests to the pool have not ended";
@@ -49,9 +51,10 @@ pub(super) enum Hope {
 pub(super) fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN => Hope::Waits,
-        LINKED => Hope::Once,
-        OTHERS_MOVE => Hope::Paused,
+        LINKED | MANY_LINKED => Hope::Once,
+        OTHERS_MOVE | OTHERS_LINKED => Hope::Paused,
         FROZEN
+        | LINKED_TOO_OFTEN
         | HIDES
         | RULED
         | UNFIT

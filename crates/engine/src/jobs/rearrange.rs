@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_pool::{BranchIx, EntryName, Ino, Printable, Size};
-use smallvec::SmallVec;
 
 use super::Jobs;
 use super::failed_tries::FailedTries;
-use super::level::Load;
-use super::moving_list::{MovingList, PlannedMove};
 use super::pass::{CHANGED_NOW, Hope, Leaving, Pass};
-use super::tier_plan::LastUse;
+use super::planning::gather;
+use super::planning::level::Load;
+use super::planning::list::{ListedFile, MovingList, PlannedMove};
+use super::planning::tier::LastUse;
 use super::walk::{Met, MetFile, Visitor};
 use super::{BadJob, BalanceOrder, ConsolidateOrder, Job, JobState, JobView, NAMED, PLANNED_SHOWN, Work};
 use crate::inode::{Inode, InodeName};
@@ -108,23 +108,20 @@ impl Jobs {
     }
 
     fn list_for_consolidate(&self, job: &Job, order: &ConsolidateOrder) -> Result<MovingList, String> {
-        let mut found: Vec<(BranchIx, FoundFile)> = Vec::new();
+        let mut found: Vec<(BranchIx, ListedFile)> = Vec::new();
         let branches: Vec<BranchIx> = self.pool().branches.iter().map(|branch| branch.ix).collect();
         for at in branches {
             let mut gather = Gather { jobs: self, job, from: at, found: Vec::new() };
             self.walk_dir(job, at, &order.dir, &mut gather)?;
             found.extend(gather.found.into_iter().map(|file| (at, file)));
         }
-        let all: u64 = found.iter().map(|(_, file)| file.bytes).sum();
-        let on = |at: BranchIx| {
-            found.iter().filter(|(from, _)| *from == at).map(|(_, file)| file.bytes).sum::<u64>()
-        };
         let candidates: Vec<BranchIx> = match order.to {
             Some(to) => vec![to],
             None => self.loads().iter().map(|load| load.branch).filter(|at| self.takes_moved(*at)).collect(),
         };
-        let fits = self.rooms(&candidates).into_iter().filter(|room| room.bytes >= all - on(room.branch));
-        let Some(to) = fits.map(|room| room.branch).max_by_key(|at| on(*at)) else {
+        let files = found.iter().map(|(from, file)| (*from, file.bytes));
+        let Some(to) = gather::target(files.clone(), &self.rooms(&candidates)) else {
+            let all: u64 = files.map(|(_, bytes)| bytes).sum();
             return Err(format!(
                 "{}: no branch that may take it has room for all of it, {}, above its floor",
                 job.subject,
@@ -135,14 +132,14 @@ impl Jobs {
         for (from, file) in found.into_iter().filter(|(from, _)| *from != to) {
             match self.is_forbidden(&file, to) {
                 true => job.leaves_out(file.path(), RULED),
-                false => file.plan(from, to, &mut list),
+                false => list.plan(file, from, to),
             }
         }
         Ok(list)
     }
 
     /// Whether a strict placement rule keeps the file from the branch `to`.
-    fn is_forbidden(&self, file: &FoundFile, to: BranchIx) -> bool {
+    fn is_forbidden(&self, file: &ListedFile, to: BranchIx) -> bool {
         placement_at(&self.pool(), file.names.iter().map(|(dir, _)| &**dir)).forbids(to)
     }
 
@@ -338,40 +335,12 @@ impl Jobs {
     }
 }
 
-/// A file on a branch, as the list keeps it.
-pub(super) struct FoundFile {
-    pub(super) ino: Ino,
-    pub(super) bytes: u64,
-    /// Paths of its directories, and its names there.
-    names: SmallVec<[(Arc<[u8]>, std::ffi::CString); 1]>,
-}
-
-impl FoundFile {
-    pub(super) fn of(file: &MetFile<'_>) -> Self {
-        let name =
-            |name: &InodeName| (name.parent.path().unwrap_or_default().into(), name.name.as_ref().to_owned());
-        Self { ino: file.met.inode.id.ino, bytes: file.bytes, names: file.names.iter().map(name).collect() }
-    }
-
-    /// The path of its first name.
-    fn path(&self) -> Vec<u8> {
-        let Some((dir, name)) = self.names.first() else { return Vec::new() };
-        let path = [dir, name.to_bytes()].join(&b'/');
-        path.strip_prefix(b"/").map(<[u8]>::to_vec).unwrap_or(path)
-    }
-
-    pub(super) fn plan(self, from: BranchIx, to: BranchIx, list: &mut MovingList) {
-        let names = self.names.into_iter().map(|(dir, name)| (list.dir(&dir), name)).collect();
-        list.push(PlannedMove { from, to, bytes: self.bytes, ino: self.ino, names });
-    }
-}
-
 /// A walk that takes note of all files.
 struct Gather<'a> {
     jobs: &'a Jobs,
     job: &'a Job,
     from: BranchIx,
-    found: Vec<FoundFile>,
+    found: Vec<ListedFile>,
 }
 
 impl<'a> Visitor<'a> for Gather<'_> {
@@ -381,7 +350,7 @@ impl<'a> Visitor<'a> for Gather<'_> {
             let why = |name| self.jobs.tree.why_not_from(&pool, name, self.from);
             match file.names.iter().find_map(why).or(file.why_frozen()) {
                 Some(why) => self.stays(file.path, why),
-                None => self.found.push(FoundFile::of(&file)),
+                None => self.found.push(file.listed()),
             }
         }
     }

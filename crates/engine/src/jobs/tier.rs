@@ -12,10 +12,9 @@ use fsstack_pool::{BranchIx, BranchSet, Class, Tier};
 use fsstack_sys::Time;
 
 use super::Jobs;
-use super::moving_list::MovingList;
-use super::plan::Room;
-use super::rearrange::FoundFile;
-use super::tier_plan::{Fullness, TierFile, TierPlan};
+use super::planning::list::{ListedFile, MovingList};
+use super::planning::room::Room;
+use super::planning::tier::{Fullness, TierFile, TierPlan};
 use super::walk::{MetFile, Visitor};
 use super::{BadJob, Job, JobState, JobView, TierRun, Work};
 use crate::inode::Inode;
@@ -72,7 +71,7 @@ impl Jobs {
         }
         let mut list = MovingList::default();
         for ((file, from), _, to) in walk.plan.finish() {
-            file.plan(from, to, &mut list);
+            list.plan(file, from, to);
         }
         Ok(list)
     }
@@ -119,7 +118,7 @@ struct GoingDown<'w> {
     slow: BranchSet,
     now: Time,
     from: BranchIx,
-    plan: TierPlan<(FoundFile, BranchIx)>,
+    plan: TierPlan<(ListedFile, BranchIx)>,
 }
 
 impl<'a> Visitor<'a> for GoingDown<'_> {
@@ -138,7 +137,7 @@ impl<'a> Visitor<'a> for GoingDown<'_> {
             }
             let to = placement_of(&pool, &file.names).home().and(self.slow);
             let (ino, bytes, used) = (file.met.inode.id.ino, file.bytes, file.used);
-            self.plan.offer(TierFile { ino, bytes, used, to }, || (FoundFile::of(&file), from));
+            self.plan.offer(TierFile { ino, bytes, used, to }, || (file.listed(), from));
         }
     }
 

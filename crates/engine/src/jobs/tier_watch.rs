@@ -12,8 +12,8 @@ use fsstack_pool::{Class, Tier};
 use parking_lot::{Condvar, Mutex};
 
 use super::Jobs;
+use super::planning::tier::Fullness;
 use super::tier::{fullness, givers, members};
-use super::tier_plan::Fullness;
 use super::{BadJob, Job, JobState, TierRun};
 use crate::pool::Pool;
 

@@ -4,7 +4,7 @@
 //! A file with several hard links is met once for each name. It is shown to the visitor when the last one is met; one of which
 //! names are missing at the end stays.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,12 +16,14 @@ use fsstack_sys::{Errno, Kind};
 
 use super::Job;
 use super::Jobs;
-use super::tier_plan::LastUse;
+use super::linked::{LinkedFiles, NoRoom};
+use super::planning::list::ListedFile;
+use super::planning::tier::LastUse;
 use crate::inode::{Inode, InodeName};
 use crate::moves::hidden::HiddenName;
 use crate::moves::job_move;
 use crate::moves::moving::Names;
-use crate::moves::reasons::{FROZEN, LINKED};
+use crate::moves::reasons::{FROZEN, LINKED, LINKED_TOO_OFTEN, MANY_LINKED, OTHERS_LINKED};
 use crate::tree::lookup::{hold, release};
 use crate::tree::resolve::is_private;
 
@@ -61,6 +63,17 @@ pub(super) struct MetFile<'a> {
 }
 
 impl MetFile<'_> {
+    /// The file as a plan lists it.
+    pub(super) fn listed(&self) -> ListedFile {
+        let name =
+            |name: &InodeName| (name.parent.path().unwrap_or_default().into(), name.name.as_ref().to_owned());
+        ListedFile {
+            ino: self.met.inode.id.ino,
+            bytes: self.bytes,
+            names: self.names.iter().map(name).collect(),
+        }
+    }
+
     /// Reason to stay of a file that is immutable or append-only.
     pub(super) fn why_frozen(&self) -> Option<&'static str> {
         self.is_frozen.then_some(FROZEN)
@@ -68,7 +81,7 @@ impl MetFile<'_> {
 }
 
 /// Files of which not all names were met yet.
-type Groups<'a> = HashMap<Ino, MetFile<'a>>;
+type Groups<'a> = LinkedFiles<'a, MetFile<'a>>;
 
 /// A directory that a walk has met, its path, and whether its content was visited.
 type MetDir<'a> = (Met<'a>, Vec<u8>, bool);
@@ -83,6 +96,10 @@ pub(super) trait Visitor<'a> {
     }
     /// A listed name that the branch does not have any more: it was replaced, renamed or moved since.
     fn went(&mut self) {}
+    /// A name of a file of `bytes` with so many hard `links`, which this walk leaves out though it may move later.
+    fn left_out(&mut self, path: Vec<u8>, _bytes: u64, _links: u32, why: &'static str) {
+        self.stays(path, why);
+    }
     /// An object that cannot be moved.
     fn stays(&mut self, path: Vec<u8>, why: &'static str);
     /// A directory whose names are not known, or a name that cannot be asked for.
@@ -124,7 +141,7 @@ impl Jobs {
         (top, path): (Met<'a>, Vec<u8>),
         visitor: &mut dyn Visitor<'a>,
     ) {
-        let mut groups = Groups::new();
+        let mut groups = Groups::new(&self.linked);
         let itself = top.inode.id.ino;
         // Its content is still to be visited, or was.
         let mut stack = vec![(top, path, false)];
@@ -164,7 +181,7 @@ impl Jobs {
                 Err(error) => visitor.unknown(path, cannot_list(error)),
             }
         }
-        for name in groups.values().flat_map(|file| &file.names) {
+        for name in groups.left().flat_map(|file| &file.names) {
             visitor.stays(name.path().unwrap_or_default(), LINKED);
         }
     }
@@ -238,13 +255,25 @@ impl Jobs {
             let bytes = stat.blocks.saturating_mul(512);
             let used = LastUse { read: stat.atime, written: stat.mtime };
             let is_frozen = stat.is_immutable() || stat.is_append_only();
+            let links = stat.nlink as usize;
             let new = || MetFile { met, path: Vec::new(), bytes, used, is_frozen, names: Names::new() };
-            let mut file = groups.remove(&ino).unwrap_or_else(new);
+            if links <= 1 {
+                // Its other name was removed since it was met.
+                groups.take(ino);
+                return files.push(MetFile { path, names: Names::from_iter([name]), ..new() });
+            }
+            let file = match groups.meet(ino, links, new) {
+                Ok(file) => file,
+                Err(NoRoom::Ever) => return visitor.stays(path, LINKED_TOO_OFTEN),
+                Err(NoRoom::Now) => return visitor.left_out(path, bytes, stat.nlink, MANY_LINKED),
+                Err(NoRoom::BesideOthers) => {
+                    return visitor.left_out(path, bytes, stat.nlink, OTHERS_LINKED);
+                }
+            };
             file.path = path;
             file.names.push(name);
-            match has_all_names(&mut file.names, stat.nlink as usize) {
-                true => files.push(file),
-                false => _ = groups.insert(ino, file),
+            if has_all_names(&mut file.names, links) {
+                files.extend(groups.take(ino));
             }
         }
     }
@@ -266,7 +295,7 @@ impl Jobs {
 /// Whether these are all the names of a file with so many links. A directory that was renamed to where the walk had not been is met
 /// again, and so are its names: each counts once.
 fn has_all_names(names: &mut Names, links: usize) -> bool {
-    if names.len() >= links && links > 1 {
+    if names.len() >= links {
         let mut met = HashSet::new();
         names.retain(|name| met.insert((name.parent.id.ino, name.name.clone())));
     }

@@ -18,6 +18,14 @@ pub(crate) const FROZEN: &str = "it is append-only or immutable: its old name co
 /// Reason for a file to stay that has further names, which the mover does not know.
 pub(crate) const LINKED: &str =
     "it has hard links that were not found: outside of the pool's tree, or made just now";
+/// Reason for a file to stay that has too many names.
+pub(crate) const LINKED_TOO_OFTEN: &str = "it has more hard links than jobs remember";
+/// Reason for a file to stay that has further names, while the walk remembers too many of other files.
+pub(crate) const MANY_LINKED: &str =
+    "it has hard links, and more names of such files were met than jobs remember: it can move after those";
+/// Like [`MANY_LINKED`], where another job remembers them.
+pub(crate) const OTHERS_LINKED: &str =
+    "it has hard links, and another job remembers as many names of such files as there may be";
 /// Reason for a file to stay that no branch can hold.
 pub(crate) const UNFIT: &str = "no branch with room for it can hold its attributes";
 /// Reason for a file to stay that no other branch may take.

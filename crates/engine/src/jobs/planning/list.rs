@@ -1,12 +1,33 @@
 //! Files that are to move, each with the branch that takes it: a plan that is kept in memory for a million files.
 
 use std::ffi::CString;
+use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Ino};
 use smallvec::SmallVec;
 
 use super::Amount;
-use super::plan::Share;
+use super::room::Share;
+
+/// A file on a branch, as it was met.
+#[derive(Clone, Debug)]
+pub struct ListedFile {
+    /// Its number.
+    pub ino: Ino,
+    /// Its bytes on the branch.
+    pub bytes: u64,
+    /// Paths of its directories, and its names there.
+    pub names: SmallVec<[(Arc<[u8]>, CString); 1]>,
+}
+
+impl ListedFile {
+    /// The path of its first name, from the pool's root.
+    pub fn path(&self) -> Vec<u8> {
+        let Some((dir, name)) = self.names.first() else { return Vec::new() };
+        let path = [dir, name.to_bytes()].join(&b'/');
+        path.strip_prefix(b"/").map(<[u8]>::to_vec).unwrap_or(path)
+    }
+}
 
 /// A file that is to move.
 #[derive(Clone, Debug)]
@@ -17,9 +38,9 @@ pub struct PlannedMove {
     pub to: BranchIx,
     /// Its bytes on the branch.
     pub bytes: u64,
-    pub(super) ino: Ino,
+    pub(in crate::jobs) ino: Ino,
     /// Its names, each with the index of its directory.
-    pub(super) names: SmallVec<[(u32, CString); 1]>,
+    pub(in crate::jobs) names: SmallVec<[(u32, CString); 1]>,
 }
 
 /// The files in the order in which they move.
@@ -30,20 +51,23 @@ pub struct MovingList {
 }
 
 impl MovingList {
+    /// The file moves after those before it.
+    pub(in crate::jobs) fn plan(&mut self, file: ListedFile, from: BranchIx, to: BranchIx) {
+        let ListedFile { ino, bytes, names } = file;
+        let names = names.into_iter().map(|(dir, name)| (self.dir(&dir), name)).collect();
+        self.moves.push(PlannedMove { from, to, bytes, ino, names });
+    }
+
     /// The index of the directory with that path, the one that was used last or a new one.
-    pub(super) fn dir(&mut self, path: &[u8]) -> u32 {
+    fn dir(&mut self, path: &[u8]) -> u32 {
         if self.dirs.last().is_none_or(|last| **last != *path) {
             self.dirs.push(path.into());
         }
         u32::try_from(self.dirs.len() - 1).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn push(&mut self, planned: PlannedMove) {
-        self.moves.push(planned);
-    }
-
     /// Forgets all but the first `most` files, and gives their memory back.
-    pub(super) fn keep_first(&mut self, most: usize) {
+    pub(in crate::jobs) fn keep_first(&mut self, most: usize) {
         self.moves.truncate(most);
         self.moves.shrink_to_fit();
         let last = self.moves.iter().flat_map(|planned| &planned.names).map(|(dir, _)| *dir).max();
@@ -59,7 +83,7 @@ impl MovingList {
     }
 
     /// The path of a name of a planned file, from the pool's root.
-    pub(super) fn path_of(&self, (dir, name): &(u32, CString)) -> Vec<u8> {
+    fn path_of(&self, (dir, name): &(u32, CString)) -> Vec<u8> {
         let dir = self.dir_of(*dir);
         let mut path = dir.to_vec();
         if !path.is_empty() {
@@ -69,7 +93,7 @@ impl MovingList {
         path
     }
 
-    pub(super) fn dir_of(&self, dir: u32) -> &[u8] {
+    pub(in crate::jobs) fn dir_of(&self, dir: u32) -> &[u8] {
         usize::try_from(dir).ok().and_then(|dir| self.dirs.get(dir)).map_or(&[], |path| path)
     }
 
@@ -79,7 +103,7 @@ impl MovingList {
     }
 
     /// Share of each branch that takes some.
-    pub(super) fn shares(&self) -> Vec<Share> {
+    pub(in crate::jobs) fn shares(&self) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         for planned in &self.moves {
             match shares.iter_mut().find(|share| share.branch == planned.to) {
@@ -99,16 +123,21 @@ impl MovingList {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A file of one name, `d/INO`.
+    pub(crate) fn listed(ino: u64, bytes: u64) -> ListedFile {
+        let name = (Arc::from(&b"d"[..]), CString::new(ino.to_string()).unwrap());
+        ListedFile { ino: Ino(ino), bytes, names: SmallVec::from_iter([name]) }
+    }
 
     #[test]
     fn the_first_moves_are_kept_with_their_directories_and_nothing_else() {
         let mut list = MovingList::default();
         for (at, dir) in [&b"a"[..], b"a", b"b", b"c"].into_iter().enumerate() {
-            let name = (list.dir(dir), CString::new(at.to_string()).unwrap());
-            let (from, to, names) = (BranchIx(0), BranchIx(1), SmallVec::from_iter([name]));
-            list.push(PlannedMove { from, to, bytes: 7, ino: Ino(at as u64 + 2), names });
+            let names = SmallVec::from_iter([(Arc::from(dir), CString::new(at.to_string()).unwrap())]);
+            list.plan(ListedFile { ino: Ino(at as u64 + 2), bytes: 7, names }, BranchIx(0), BranchIx(1));
         }
         let paths = |list: &MovingList| -> Vec<Vec<u8>> {
             list.moves().iter().map(|planned| list.path(planned)).collect()

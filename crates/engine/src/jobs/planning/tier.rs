@@ -9,7 +9,7 @@ use std::time::Duration;
 use fsstack_pool::{BranchIx, BranchSet, Ino, Tier, TierOrder};
 use fsstack_sys::Time;
 
-use super::plan::{Plan, Room};
+use super::room::{Plan, Room};
 
 const NANOS: i128 = 1_000_000_000;
 
@@ -34,7 +34,7 @@ impl Fullness {
 
 /// When a file was last used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LastUse {
+pub(in crate::jobs) struct LastUse {
     /// Last access, as far as the file system keeps it.
     pub read: Time,
     /// Last change of the content.
@@ -51,7 +51,7 @@ impl LastUse {
     }
 
     /// True if `tier` may take a file down that was last used then.
-    pub(super) fn is_old(self, tier: &Tier, now: Time) -> bool {
+    pub(in crate::jobs) fn is_old(self, tier: &Tier, now: Time) -> bool {
         tier.min_age.is_zero() || nanos(self.counts(tier.order)) + span(tier.min_age) <= nanos(now)
     }
 }
@@ -66,7 +66,7 @@ fn span(time: Duration) -> i128 {
 
 /// A file as the plan sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TierFile {
+pub(in crate::jobs) struct TierFile {
     /// Its number.
     pub ino: Ino,
     /// Its bytes on the branch.
@@ -108,7 +108,7 @@ impl<T> Ord for Leaver<T> {
 
 /// A plan in the making.
 #[derive(Debug)]
-pub(super) struct TierPlan<T> {
+pub(in crate::jobs) struct TierPlan<T> {
     order: TierOrder,
     need: u64,
     rooms: Vec<Room>,
@@ -118,12 +118,12 @@ pub(super) struct TierPlan<T> {
 
 impl<T> TierPlan<T> {
     /// No file leaves yet; `need` bytes are to leave, for branches with these rooms.
-    pub(super) fn new(order: TierOrder, need: u64, rooms: Vec<Room>) -> Self {
+    pub(in crate::jobs) fn new(order: TierOrder, need: u64, rooms: Vec<Room>) -> Self {
         Self { order, need, rooms, leavers: BinaryHeap::new(), bytes: 0 }
     }
 
     /// A file that may leave. `what` is asked for if it leaves as far as is known.
-    pub(super) fn offer(&mut self, file: TierFile, what: impl FnOnce() -> T) {
+    pub(in crate::jobs) fn offer(&mut self, file: TierFile, what: impl FnOnce() -> T) {
         let TierFile { ino, bytes, used, to } = file;
         let fits = |room: &Room| to.contains(room.branch) && bytes <= room.bytes;
         if bytes == 0 || self.need == 0 || !self.rooms.iter().any(fits) {
@@ -149,7 +149,7 @@ impl<T> TierPlan<T> {
     }
 
     /// The files in the order in which they leave, each with its bytes and the branch that takes it.
-    pub(super) fn finish(self) -> Vec<(T, u64, BranchIx)> {
+    pub(in crate::jobs) fn finish(self) -> Vec<(T, u64, BranchIx)> {
         let mut plan = Plan::new(self.rooms);
         let place = |leaver: Leaver<T>| {
             let to = plan.place(leaver.bytes, &[leaver.to])?;

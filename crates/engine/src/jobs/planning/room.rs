@@ -31,11 +31,11 @@ pub struct Share {
 
 impl Share {
     /// The share of a branch that takes one file.
-    pub(super) fn of(branch: BranchIx, bytes: u64) -> Self {
+    pub(in crate::jobs) fn of(branch: BranchIx, bytes: u64) -> Self {
         Self { branch, files: 1, bytes, dev: 0, left: 0, left_inodes: 0 }
     }
 
-    pub(super) fn add(&mut self, bytes: u64) {
+    pub(in crate::jobs) fn add(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
     }
