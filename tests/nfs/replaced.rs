@@ -1,10 +1,11 @@
 //! The daemon is replaced, or dies, under nfs-ganesha, which runs on with what its clients hold.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::ganesha::Ganesha;
-use fsstack_lab::nfs4::{Client, How, NfsError, Opened};
+use fsstack_lab::nfs4::{Client, HeldLock, How, NfsError, Opened};
 use fsstack_lab::shell::command;
 use fsstack_lab::{Pool, daemon, needs};
 
@@ -45,8 +46,13 @@ struct HeldFiles {
     root: Vec<u8>,
     open: Opened,
     removed: Opened,
+    /// Lock of the first bytes of the open file.
+    lock: HeldLock,
     round: u64,
 }
+
+/// Range of the lock.
+const LOCKED: (u64, u64) = (0, 8);
 
 impl HeldFiles {
     fn of(test_bed: &TestBed) -> Self {
@@ -57,7 +63,26 @@ impl HeldFiles {
         client.write(&removed, 0, b"removed").unwrap();
         // By another program: the server still has it open.
         fs::remove_file(test_bed.pool.at("removed")).unwrap();
-        Self { client, root, open, removed, round: 0 }
+        let lock = client.lock(&open, LOCKED).unwrap();
+        Self { client, root, open, removed, lock, round: 0 }
+    }
+
+    /// Whether another client, and a program on the server's machine, may lock what this one has locked.
+    fn others_may_lock(&self, test_bed: &TestBed) -> [bool; 2] {
+        let mut other = test_bed.client();
+        let open = other.open(&self.root, "open", How::Existing).unwrap();
+        let by_client = match other.lock(&open, LOCKED) {
+            Ok(lock) => {
+                other.unlock(&open, &lock).unwrap();
+                true
+            }
+            Err(error) => {
+                assert_eq!(error, NfsError::DENIED);
+                false
+            }
+        };
+        other.close(&open).unwrap();
+        [by_client, locked_here(&test_bed.pool.at("open"))]
     }
 
     /// Checks that they go on where they were.
@@ -72,6 +97,14 @@ impl HeldFiles {
         assert_eq!(client.stat(&self.root, "removed"), Err(NfsError::NOENT));
         self.round += 1;
     }
+}
+
+/// Whether a program on this machine locks the first bytes of the file, which it gives back at once.
+fn locked_here(path: &Path) -> bool {
+    let script = "import fcntl, sys\nf = open(sys.argv[1], 'r+b')\ntry: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 8)\nexcept BlockingIOError: sys.exit(9)";
+    let done = command("python3").args(["-c", script]).arg(path).output().unwrap();
+    assert!([0, 9].contains(&done.code), "{}", done.stderr);
+    done.code == 0
 }
 
 /// Files that a client makes, writes, reads and removes.
@@ -103,12 +136,15 @@ fn go_on_over(pool: Pool, events: &[Event]) {
         });
         held.go_on();
         test_bed.check(event);
+        assert_eq!(held.others_may_lock(&test_bed), [false; 2], "after {event}");
         // Nobody has its handles in a cache.
         forget();
         happen(&test_bed.pool);
         held.go_on();
         test_bed.check(event);
     }
+    held.client.unlock(&held.open, &held.lock).unwrap();
+    assert_eq!(held.others_may_lock(&test_bed), [true; 2]);
     held.client.close(&held.open).unwrap();
     held.client.close(&held.removed).unwrap();
     assert_eq!(test_bed.pool.read("open").len() as u64, held.round * 8);
@@ -117,12 +153,14 @@ fn go_on_over(pool: Pool, events: &[Event]) {
 #[test]
 fn handles_and_open_files_go_on_over_upgrades() {
     needs_ganesha!();
+    needs!(program("python3"));
     go_on_over(builder().option("transport=dev").mount(), &[("an upgrade", upgrade)]);
 }
 
 #[test]
 fn handles_and_open_files_go_on_over_deaths_with_a_keeper() {
     needs_ganesha!();
+    needs!(program("python3"));
     let pool = builder().option("transport=dev").option("restart=keep").mount();
     // Two deaths: a third one within a minute would end the pool.
     go_on_over(pool, &[("an upgrade beside the keeper", upgrade), ("kill -9 with restart=keep", crash)]);

@@ -1,11 +1,15 @@
 //! A client of NFS version 4.0 that keeps raw handles, as root: stateless calls, and as much state as making, writing
 //! and reading files needs.
 
+mod lock;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+pub use lock::HeldLock;
 
 const CLOSE: u32 = 4;
 const COMMIT: u32 = 5;
