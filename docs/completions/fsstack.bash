@@ -34,6 +34,9 @@ _fsstack() {
             fsstack,doctor)
                 cmd="fsstack__subcmd__doctor"
                 ;;
+            fsstack,du)
+                cmd="fsstack__subcmd__du"
+                ;;
             fsstack,explain)
                 cmd="fsstack__subcmd__explain"
                 ;;
@@ -161,7 +164,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch rule tier balance consolidate job upgrade where find explain copy nfs check doctor top log profile support metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch rule tier balance consolidate job upgrade where du find explain copy nfs check doctor top log profile support metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -429,6 +432,31 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__du)
+            opts="-h --depth --branch --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --depth)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --branch)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -942,7 +970,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__where)
-            opts="-h --json --help"
+            opts="-h --catalogue --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -40,6 +40,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "consolidate" -d 'Mo
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "job" -d 'List, show, pause or cancel the jobs of a pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "upgrade" -d 'Replace the pool\'s daemon by another version, or restart it, under open files'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show the branch of each path, and the path there'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "du" -d 'Show sizes of directories from a pool\'s catalogue, without asking its branches (catalogue=on)'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "find" -d 'Find names in a pool from its catalogue, without asking its branches (catalogue=on)'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain a path\'s placement, or where a new file would be put'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "copy" -d 'Copy files and trees into a pool, directly onto the branches that its policy chooses'
@@ -179,8 +180,13 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand job; and __fish_seen_sub
 complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -l program -d 'The program, owned by root and writable by nobody else; default: the path that the running one was started from' -r -F
 complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand upgrade" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand where" -l catalogue -d 'Look in the pool\'s catalogue, without asking its branches (catalogue=on); symbolic links in a path are not followed'
 complete -c fsstack -n "__fish_fsstack_using_subcommand where" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand where" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand du" -l depth -d 'Show directories so many names below it; 0: the sum only' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand du" -l branch -d 'Only files of this branch, which may be dead or have left the pool' -r -f -a "(__fish_complete_directories)"
+complete -c fsstack -n "__fish_fsstack_using_subcommand du" -l json -d 'Print JSON (schemas: docs/schema)'
+complete -c fsstack -n "__fish_fsstack_using_subcommand du" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand find" -l name -d 'Only names that match this pattern of the shell: *.mkv' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand find" -l branch -d 'Only names of this branch, which may be dead or have left the pool' -r -f -a "(__fish_complete_directories)"
 complete -c fsstack -n "__fish_fsstack_using_subcommand find" -l json -d 'Print JSON (schemas: docs/schema)'

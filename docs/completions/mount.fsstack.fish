@@ -35,7 +35,7 @@ idmap\t'Allow idmapped mounts of the pool (Linux 6.12), as containers use them; 
 mergerfs-control=\t'Whether the root has mergerfs\'s control file, .mergerfs, which is in no listing: "on" lets the operator set its keys, "read" nobody; with "off" the name is one like any other.'
 fsname=\t'Source that mount(8) and df(1) show.'
 subtype=\t'Type that mount(8) shows after "fuse.".'
-config=\t'TOML file with these options, name = value; options after -o override it.'
+config=\t'File with these options, as TOML or in lines of name=value as mergerfs has it; options after -o override it.'
 state-dir=\t'Directory for the pool\'s index of moved files, in a folder named after the pool\'s id; a lost index is rebuilt.'
 catalogue\t'Keep a catalogue of the names on each branch in state-dir, for fsstack branch lost when a branch is dead, and fsstack find.'
 metrics=\t'Serve a status page (`/`) and OpenMetrics (`/metrics`) by HTTP at this port, on 127.0.0.1 unless an address is given.'

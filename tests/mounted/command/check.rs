@@ -87,3 +87,51 @@ fn check_is_limited_to_a_directory_and_goes_on_at_a_path() {
     let (code, line) = refused(&["check", &at(&pool), "--from", "/../etc"]);
     assert_eq!(code, 2, "{line}");
 }
+
+#[test]
+fn check_names_files_that_lie_against_their_rule() {
+    needs!(mounting());
+    let pool = pool();
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for dir in ["films/new", "filmsold"] {
+        fs::create_dir_all(a.join(dir)).unwrap();
+    }
+    fs::create_dir(b.join("films")).unwrap();
+    for name in ["films/one", "films/new/two", "filmsold/three", "four"] {
+        fs::write(a.join(name), "x").unwrap();
+    }
+    fs::write(b.join("films/five"), "x").unwrap();
+    for (dir, on) in [("/films", "b"), ("/films/new", "a")] {
+        json("rules", &["rule", "set", &at(&pool), dir, &format!("ff@{}", branch(&pool, on))]);
+    }
+    let (findings, answer) = found(&["check", &at(&pool)]);
+    assert_eq!(findings, [("misplaced".to_owned(), "/films/one".to_owned())], "{answer:#}");
+    assert!(answer["findings"][0]["text"].as_str().unwrap().contains("rule for /films "), "{answer:#}");
+    output_of(&["balance", &at(&pool), "--rules"]);
+    assert_eq!(json("check", &["check", &at(&pool)])["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn check_finds_copies_with_different_acls_and_files_below_the_mount_point() {
+    needs!(mounting(), program("setfacl"));
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("nonempty").unmounted();
+    for name in ["a", "b"] {
+        let dir = pool.branch(name).path().join("dir");
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let acl = ["-m", "u:1234:rwx,m::rx"];
+    lab::shell::command("setfacl").args(acl).arg(pool.branch("b").path().join("dir")).run().unwrap();
+    fs::write(pool.path().join("lost"), "x").unwrap();
+    pool.remount();
+    let (findings, answer) = found(&["check", &at(&pool)]);
+    let lost = pool.at("lost").to_str().unwrap().to_owned();
+    let expected = [("below-mount".to_owned(), lost), ("differs".to_owned(), "/dir".to_owned())];
+    assert_eq!(findings, expected, "{answer:#}");
+    assert!(
+        answer["findings"][1]["text"].as_str().unwrap().contains("posix_acl_access only here"),
+        "{answer:#}"
+    );
+    pool.unmount();
+    fs::remove_file(pool.path().join("lost")).unwrap();
+}

@@ -2,7 +2,7 @@
 
 mod diagnosis;
 
-pub(super) use diagnosis::{Check, Find, Log, Profile, Support};
+pub(super) use diagnosis::{Check, Du, Find, Log, Profile, Support};
 mod rule;
 mod tier;
 
@@ -81,7 +81,12 @@ pub enum Command {
         /// Paths in a pool.
         #[arg(required = true, value_hint = ValueHint::AnyPath)]
         paths: Vec<PathBuf>,
+        /// Look in the pool's catalogue, without asking its branches (catalogue=on); symbolic links in a path are not followed.
+        #[arg(long)]
+        catalogue: bool,
     },
+    /// Show sizes of directories from a pool's catalogue, without asking its branches (catalogue=on).
+    Du(Du),
     /// Find names in a pool from its catalogue, without asking its branches (catalogue=on).
     Find(Find),
     /// Explain a path's placement, or where a new file would be put.

@@ -49,21 +49,16 @@ pub(crate) fn lost(word: &OsStr, branch: &Path, style: Style) -> Result<(), Fail
     Ok(())
 }
 
-/// Prints the names of all pages, page by page; JSON as one document. Returns the state of the branches.
-fn all_pages(
+/// Asks for all pages, and shows the names of each. Returns the state of the branches.
+pub(super) fn pages(
     client: &Client,
     request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
-    style: Style,
-    mut line: impl FnMut(&CatalogueName) -> String,
+    mut show: impl FnMut(&[CatalogueName]) -> Result<(), Failed>,
 ) -> Result<Vec<CatalogueBranch>, Failed> {
     let CataloguePage { mut branches, mut names, mut next } = client.catalogue(&request(None))?;
-    let mut document = PageWriter::default();
     loop {
-        show::live(&match style {
-            Style::Human => names.iter().map(&mut line).collect::<String>(),
-            Style::Json => document.names(&names)?,
-        })?;
-        let Some(after) = next else { break };
+        show(&names)?;
+        let Some(after) = next else { return Ok(branches) };
         let page = client.catalogue(&request(Some(after)))?;
         // It may have changed meanwhile, and the first page is from before.
         for (before, now) in branches.iter_mut().zip(page.branches) {
@@ -71,6 +66,22 @@ fn all_pages(
         }
         (names, next) = (page.names, page.next);
     }
+}
+
+/// Prints the names of all pages, page by page; JSON as one document. Returns the state of the branches.
+fn all_pages(
+    client: &Client,
+    request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
+    style: Style,
+    mut line: impl FnMut(&CatalogueName) -> String,
+) -> Result<Vec<CatalogueBranch>, Failed> {
+    let mut document = PageWriter::default();
+    let branches = pages(client, request, |names| {
+        show::live(&match style {
+            Style::Human => names.iter().map(&mut line).collect::<String>(),
+            Style::Json => document.names(names)?,
+        })
+    })?;
     if style == Style::Json {
         show::text(&document.end(&branches)?)?;
     }
@@ -131,7 +142,7 @@ fn summary(branches: &[CatalogueBranch], typed: &str, count: u64) -> String {
     text
 }
 
-fn incomplete(branch: &CatalogueBranch) -> String {
+pub(super) fn incomplete(branch: &CatalogueBranch) -> String {
     let walking = if branch.walking { "; a walk over the branch is under way" } else { "" };
     let as_of = branch.as_of.as_deref().map_or("never".to_owned(), |as_of| format!("as of {as_of}"));
     format!("the catalogue of {} is not complete (last complete: {as_of}){walking}\n", branch.branch)

@@ -13,6 +13,7 @@ mod check;
 mod copy;
 mod dead;
 mod doctor;
+mod du;
 mod explain;
 mod failure;
 mod job;
@@ -101,7 +102,8 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Consolidate(wish) => job::consolidate(wish, style),
         Command::Job(wish) => job::run(wish, style),
         Command::Upgrade(wish) => upgrade::run(wish, style),
-        Command::Where { paths } => whereis::run(paths, style),
+        Command::Where { paths, catalogue } => whereis::run(paths, *catalogue, style),
+        Command::Du(wish) => du::run(wish, style),
         Command::Find(wish) => catalogue::find(wish, style),
         Command::Explain(wish) => explain::run(wish, style),
         Command::Copy(wish) => copy::run(wish, style),

@@ -1,18 +1,19 @@
-//! `fsstack where`: the branch of each path, from extended attributes, which any user may read.
+//! `fsstack where`: the branch of each path, from extended attributes, which any user may read, or from the pool's catalogue.
 
 use super::show::{self, Style};
 use super::{Failed, pool};
-use fsstack_control::api::{FileLocation, FileLocations, exact};
-use fsstack_pool::Printable;
+use fsstack_control::api::{CatalogueRequest, FileLocation, FileLocations, exact};
+use fsstack_pool::{Printable, RuleDir};
 use rustix::fs::lgetxattr;
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn run(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
+pub(crate) fn run(paths: &[PathBuf], from_catalogue: bool, style: Style) -> Result<(), Failed> {
     let (mut places, mut failures) = (Vec::new(), Vec::new());
     for path in paths {
-        match location(path) {
+        let found = if from_catalogue { catalogued(path) } else { location(path) };
+        match found {
             Ok(place) => places.push(place),
             Err(failed) => failures.push(failed),
         }
@@ -61,6 +62,27 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
         }
         Err(errno) => Err(failed(errno)),
     }
+}
+
+/// The location as the catalogue has it. No branch is asked, so the path is taken as it is written.
+fn catalogued(path: &Path) -> Result<FileLocation, Failed> {
+    let shown = Printable::path(path).to_string();
+    let full = std::path::absolute(path).map_err(|error| Failed::system(&shown, &error))?;
+    let (pool, inside) = pool::holding_by_name(path, &full)?;
+    let dir = RuleDir::new(&[b"/", inside.as_slice()].concat());
+    let dir = dir.map_err(|error| Failed::Usage(format!("{shown}: {error}")))?;
+    let page = pool.client().catalogue(&CatalogueRequest::Where { path: dir.to_string() })?;
+    let Some(name) = page.names.first() else {
+        let is_complete = page.branches.iter().all(|branch| branch.complete);
+        let hint = if is_complete { "" } else { ", which is not complete" };
+        return Err(Failed::Missing(format!("{shown}: not in the pool's catalogue{hint}")));
+    };
+    let copies: Vec<String> = name.branches.iter().map(|branch| format!("{branch}/{}", name.path)).collect();
+    let branch = name.branches.first().cloned().unwrap_or_default();
+    let at = copies.first().cloned().unwrap_or_default();
+    // A branch whose path is no plain text is shown only.
+    let at_base64 = exact(&[branch.as_bytes(), b"/", dir.path()].concat()).filter(|_| !branch.contains('\\'));
+    Ok(FileLocation { path: shown, branch, at, at_base64, copies })
 }
 
 fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {

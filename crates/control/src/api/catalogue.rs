@@ -22,6 +22,11 @@ pub enum CatalogueRequest {
         #[serde(default)]
         after: Option<Vec<u8>>,
     },
+    /// The object at a path, if the catalogue has it.
+    Where {
+        /// The path, from the pool's root.
+        path: String,
+    },
     /// Names of a branch that no other branch has.
     Lost {
         /// The branch's path, or its id.
@@ -42,6 +47,31 @@ pub struct CataloguePage {
     pub names: Vec<CatalogueName>,
     /// Where the next page begins; null: there are no more.
     pub next: Option<Vec<u8>>,
+}
+
+/// Output of `fsstack du`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CatalogueUsage {
+    /// Directories, each before those in it.
+    pub directories: Vec<DirUsage>,
+    /// The branches whose names were counted.
+    pub branches: Vec<CatalogueBranch>,
+}
+
+/// Sizes below a directory, from the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DirUsage {
+    /// Its path from the pool's root, for display; empty for the root.
+    pub path: String,
+    /// The bytes of the path in base64, where `path` is not the same bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// Names below it.
+    pub names: u64,
+    /// Sum of the sizes of the files below it; a file with several names counts with each.
+    pub bytes: u64,
 }
 
 /// State of a branch in the catalogue.

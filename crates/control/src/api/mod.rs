@@ -103,6 +103,12 @@ pub fn exact(path: &[u8]) -> Option<String> {
     (!is_shown_as_it_is).then(|| BASE64.encode(path))
 }
 
+/// Returns the bytes of a path that is shown as `path`, or exactly in base64.
+pub fn bytes_of(path: &str, exactly: Option<&str>) -> Vec<u8> {
+    let decoded = exactly.and_then(|text| BASE64.decode(text.as_bytes()).ok());
+    decoded.unwrap_or_else(|| path.as_bytes().to_vec())
+}
+
 /// One branch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -405,6 +411,7 @@ mod tests {
         check::<RuleRequest>("request-rule");
         check::<CatalogueRequest>("request-catalogue");
         check::<CataloguePage>("catalogue");
+        check::<CatalogueUsage>("du");
         check::<TierList>("tiers");
         check::<TierRequest>("request-tier");
         check::<JobRequest>("request-job");

@@ -220,6 +220,8 @@ pub enum CheckKind {
     Mark,
     /// The pool does not find an object by the number in its mark: NFS handles of it are stale.
     Index,
+    /// A file lies on a branch that its placement rule does not name.
+    Misplaced,
     /// Could not be read.
     NotChecked,
 }

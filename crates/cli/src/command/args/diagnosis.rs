@@ -59,6 +59,28 @@ pub struct Find {
     pub branch: Option<PathBuf>,
 }
 
+/// Arguments of `fsstack du`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line has the bytes of the files below a directory, the number of names below it, and its path. It is the sum of file sizes, not of the \
+space that they use, and a file with several hard links counts with each. A file on several branches counts once, as the pool shows it. The figures are \
+those of fsstack find, and as late."
+)]
+pub struct Du {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: OsString,
+    /// Only this directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Show directories so many names below it; 0: the sum only.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub depth: usize,
+    /// Only files of this branch, which may be dead or have left the pool.
+    #[arg(long, value_name = "BRANCH", value_hint = ValueHint::DirPath)]
+    pub branch: Option<PathBuf>,
+}
+
 /// Arguments of `fsstack log`.
 #[derive(Debug, Args)]
 #[command(

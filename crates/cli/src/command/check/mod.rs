@@ -11,6 +11,7 @@ mod kept;
 mod marks;
 mod output;
 mod places;
+mod rules;
 mod walk;
 mod watch;
 
@@ -20,7 +21,7 @@ use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
 use super::{Failed, doctor, mounted, typed_dir};
 use beside::BesideDaemon;
-use fsstack_control::api::Status;
+use fsstack_control::api::{RuleRequest, Status};
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -93,7 +94,8 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
         places.check(&mut branches, &mut output)?;
     }
     let complete = branches.len() == status.branches.len();
-    let scope = Scope { start, from, fixes_beside, complete };
+    let rules = rules::of(&pool.client().rules(&RuleRequest::List)?)?.into();
+    let scope = Scope { start, from, fixes_beside, complete, rules };
     let next = watch::walk(branches.clone(), scope, &pool.client(), &mut output, &stop)?;
     output.end(next.as_deref(), kept::count(&branches))?;
     match (next, output.found()) {

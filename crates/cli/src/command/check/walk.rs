@@ -8,6 +8,7 @@ use super::compare::{self, Compared, DirTraits};
 use super::fix::{self, DirPair, Fixed, HiddenPair};
 use super::marks::{MarkOf, Marks};
 use super::output;
+use super::rules::{self, DirRule};
 use super::watch::{Reporter, Scope, shown};
 use super::{OpenBranch, cursor};
 use crate::command::Failed;
@@ -48,6 +49,8 @@ struct Level {
     path: usize,
     copies: Vec<DirCopy>,
     names: Peekable<IntoIter<ListedName>>,
+    /// Index of the placement rule for its files.
+    rule: Option<usize>,
     /// Rest of the cursor: names before its first one are passed over.
     from: Vec<Vec<u8>>,
 }
@@ -61,6 +64,7 @@ pub(super) struct Walk {
     /// Whether all branches of the pool are walked.
     complete: bool,
     marks: Marks,
+    rules: Arc<[DirRule]>,
     /// Path in the pool of the name at hand.
     path: Vec<u8>,
     levels: Vec<Level>,
@@ -74,8 +78,16 @@ impl Walk {
         client: Client,
     ) -> Self {
         let marks = Marks::new(client);
-        let (fixes_beside, complete) = (scope.fixes_beside.clone(), scope.complete);
-        Self { branches, reporter, fixes_beside, complete, marks, path: Vec::new(), levels: Vec::new() }
+        Self {
+            branches,
+            reporter,
+            fixes_beside: scope.fixes_beside.clone(),
+            complete: scope.complete,
+            marks,
+            rules: scope.rules.clone(),
+            path: Vec::new(),
+            levels: Vec::new(),
+        }
     }
 
     /// Walks the directory `start`, from the path `from` on. Returns where it was interrupted.
@@ -161,7 +173,8 @@ impl Walk {
         }
         names.sort_unstable_by(|a, b| (&a.name, a.copy).cmp(&(&b.name, b.copy)));
         let names = names.into_iter().peekable();
-        self.levels.push(Level { path: self.path.len(), copies, names, from });
+        let rule = rules::innermost(&self.rules, &self.path);
+        self.levels.push(Level { path: self.path.len(), copies, names, rule, from });
         Ok(())
     }
 
@@ -224,6 +237,7 @@ impl Walk {
         if let [ListedName { kind: Some(kind), copy, .. }] = group
             && *kind != Kind::Dir
         {
+            self.misplaced(&name, *copy)?;
             return if *kind == Kind::File { self.mark(&name, *copy, false) } else { Ok(()) };
         }
         let (mut present, mut failed) = (Vec::new(), Vec::new());
@@ -240,6 +254,9 @@ impl Walk {
             self.not_checked(branch, &error)?;
         }
         let Some(((first, stat), later)) = present.split_first() else { return Ok(()) };
+        if !stat.is_dir() {
+            self.misplaced(&name, *first)?;
+        }
         for (other, its) in later {
             if stat.is_dir() != its.is_dir() {
                 self.other_kind(stat.is_dir(), *first, *other)?;
@@ -251,6 +268,22 @@ impl Walk {
             self.mark(&name, *copy, stat.is_dir())?;
         }
         if stat.is_dir() { self.descend(&name, &present, from) } else { Ok(()) }
+    }
+
+    /// Tells of a file that is shown from a branch which the placement rule for its directory does not name. Of a file with several
+    /// names that depends on where the others are, which is not known here.
+    fn misplaced(&self, name: &CStr, copy: usize) -> Result<(), Failed> {
+        let Some(level) = self.levels.last() else { return Ok(()) };
+        let Some(rule) = level.rule.and_then(|rule| self.rules.get(rule)) else { return Ok(()) };
+        let (Some(at), branch) = (level.copies.get(copy), self.of_level(copy)) else { return Ok(()) };
+        if !rule.is_against(branch) || at::stat(at.dir.as_fd(), name).is_ok_and(|stat| stat.nlink > 1) {
+            return Ok(());
+        }
+        self.reporter.add(self.finding(
+            CheckKind::Misplaced,
+            format!("it is on {branch}, which the placement rule for {} does not name", rule.shown),
+            "fsstack balance POOL --rules moves such files",
+        ))
     }
 
     /// Tells of a file that hides a directory, or a directory that hides a file.

@@ -3,6 +3,7 @@
 
 use super::beside::BesideDaemon;
 use super::output::CheckOutput;
+use super::rules::DirRule;
 use super::walk::Walk;
 use super::{OpenBranch, cursor};
 use crate::command::Failed;
@@ -101,6 +102,8 @@ pub(super) struct Scope {
     pub(super) fixes_beside: Option<Arc<BesideDaemon>>,
     /// Whether all branches of the pool are walked.
     pub(super) complete: bool,
+    /// The pool's placement rules.
+    pub(super) rules: Arc<[DirRule]>,
 }
 
 /// Walks the branches and prints what is found. Returns where it was interrupted.

@@ -1,0 +1,76 @@
+//! `fsstack du` and `fsstack where --catalogue`: sizes and places that no branch is asked for.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use fsstack_lab::pool::Pool;
+use fsstack_lab::{self as lab, needs};
+use rustix::process::Signal;
+
+use crate::catalogue::until_complete;
+use crate::command::{at, branch, json, output_of, refused};
+
+/// Branch `a` is served by a daemon, which is stopped; `b` answers. Both have `films`.
+fn pool_beside_a_stopped_branch() -> Pool {
+    let builder = lab::pool().served_branch("a").tmp_branch("b");
+    let mut pool = builder.option("catalogue=on").option("branch-timeout=2").unmounted();
+    for (name, path, bytes) in [("a", "films/one", 3000), ("b", "films/old/two", 500), ("b", "note", 7)] {
+        let path = pool.branch(name).path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![b'x'; bytes]).unwrap();
+    }
+    let odd = std::ffi::OsStr::from_bytes(b"films/odd\xff");
+    fs::write(pool.branch("b").path().join(odd), b"12345").unwrap();
+    pool.remount();
+    until_complete(&pool);
+    pool.branch("a").daemon().signal(Signal::STOP).unwrap();
+    pool
+}
+
+#[test]
+fn sizes_of_directories_are_known_while_a_branch_is_stopped() {
+    needs!(mounting());
+    let pool = pool_beside_a_stopped_branch();
+    let rows = |words: &[&str]| -> Vec<(String, u64, u64)> {
+        let usage = json("du", &[&["du", &at(&pool)], words].concat());
+        let row = |dir: &serde_json::Value| {
+            let number = |key: &str| dir[key].as_u64().unwrap();
+            (dir["path"].as_str().unwrap().to_owned(), number("names"), number("bytes"))
+        };
+        usage["directories"].as_array().unwrap().iter().map(row).collect()
+    };
+    let row = |path: &str, names, bytes| (path.to_owned(), names, bytes);
+    assert_eq!(rows(&[]), [row("", 6, 3512), row("films", 4, 3505)]);
+    assert_eq!(rows(&["/films", "--depth", "7"]), [row("films", 4, 3505), row("films/old", 1, 500)]);
+    assert_eq!(rows(&["--depth", "0", "--branch", &branch(&pool, "a")]), [row("", 2, 3000)]);
+    let text = output_of(&["du", &at(&pool)]);
+    assert!(text.lines().count() == 2 && text.ends_with("/films\n"), "{text}");
+    assert_eq!(refused(&["du", &at(&pool), "/films/none"]).0, 3);
+    pool.branch("a").daemon().signal(Signal::CONT).unwrap();
+}
+
+#[test]
+fn the_branch_of_a_path_is_known_while_it_is_stopped() {
+    needs!(mounting());
+    let pool = pool_beside_a_stopped_branch();
+    let path = |inside: &str| format!("{}/{inside}", at(&pool));
+    let on = |name: &str, inside: &str| format!("{}/{inside}", branch(&pool, name));
+    let found = output_of(&["where", "--catalogue", &path("films/one")]);
+    assert_eq!(found, format!("{}\n", on("a", "films/one")));
+    let places = json("where", &["where", "--catalogue", &path("films"), &path("note")]);
+    let places = places["places"].as_array().unwrap();
+    let copies = |at: usize| places[at]["copies"].as_array().unwrap().len();
+    assert_eq!((places.len(), copies(0), copies(1)), (2, 2, 1), "{places:?}");
+    assert_eq!(places[1]["branch"], branch(&pool, "b").as_str());
+    let odd = PathBuf::from(std::ffi::OsStr::from_bytes(&[path("films/odd").as_bytes(), b"\xff"].concat()));
+    let found = lab::shell::command(lab::daemon::helper().unwrap().with_file_name("fsstack"))
+        .args(["where", "--json", "--catalogue"])
+        .arg(&odd)
+        .run()
+        .unwrap();
+    assert!(found.stdout.contains("at_base64"), "{}", found.stdout);
+    let (code, why) = refused(&["where", "--catalogue", &path("films/none")]);
+    assert!(code == 3 && why.contains("not in the pool's catalogue"), "{code}: {why}");
+    pool.branch("a").daemon().signal(Signal::CONT).unwrap();
+}
