@@ -6,7 +6,7 @@ use fsstack_lab::{self as lab, needs};
 
 use crate::command::{at, output_of};
 
-/// Options of mergerfs's quick start, and options that have other names here and options that mean nothing.
+/// Options of mergerfs's quick start. Some have other names here, some mean nothing.
 const FILE: &str = "# my pool\ncache.files=off\ncategory.create=epmfs\nmoveonenospc=true\nfunc.getattr=newest\n\
                     dropcacheonclose=false\nallow_other=true\ncache.attr=7\nnoforget=true\n";
 
