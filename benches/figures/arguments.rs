@@ -251,7 +251,7 @@ impl Arguments {
 
     /// Numbers of files that are open while the daemon is replaced.
     pub(crate) fn upgraded(&self) -> upgrade::UpgradeAmount {
-        // Two deaths in all need no pause: three within a minute end the pool.
+        // Two deaths in all need no pause: three within a minute end the pool. More than five would take minutes for each number.
         let (open, kills): (&[usize], _) = match self.pace {
             Pace::Quick => (&[0, 1_000], 1),
             Pace::Full => (&[0, 1_000, 10_000, 100_000], self.rounds().min(5)),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_engine::jobs::{DrainOrder, HiddenCopies, JobState, JobView, Manner};
 use fsstack_engine::settings::Settings;
+use fsstack_lab::needs::Skip;
 use fsstack_pool::BranchIx;
 use fsstack_pool::BranchMode::ReadWrite;
 
@@ -27,6 +28,12 @@ fn drain(pool: &TestBed) -> JobView {
         assert!(began.elapsed() < LIMIT, "the drain goes on: {job:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A pool over two file systems whose walks remember 20 names of files with several.
+fn pool() -> Result<TestBed, Skip> {
+    let settings = Settings { linked_names: 20, ..settings() };
+    Ok(TestBed::over(distinct_homes()?, &[ReadWrite; 2], settings))
 }
 
 /// Files of which the second names are met after all first names.
@@ -51,11 +58,10 @@ fn check_linked(pool: &TestBed, files: usize) {
 /// A user can give any number of files second names in a directory that is walked last: the daemon does not remember all of them.
 #[test]
 fn more_hard_links_than_a_walk_remembers_move_by_further_walks() {
-    let homes = match distinct_homes() {
-        Ok(homes) => homes,
+    let pool = match pool() {
+        Ok(pool) => pool,
         Err(skip) => return skip.announce(),
     };
-    let pool = TestBed::over(homes, &[ReadWrite; 2], Settings { linked_names: 20, ..settings() });
     put_linked(&pool, 100);
     let job = drain(&pool);
     assert_eq!((job.state, job.staying), (JobState::Done, 0), "{job:?}");
@@ -69,11 +75,10 @@ fn more_hard_links_than_a_walk_remembers_move_by_further_walks() {
 
 #[test]
 fn a_file_with_more_hard_links_than_any_walk_remembers_stays_and_says_so() {
-    let homes = match distinct_homes() {
-        Ok(homes) => homes,
+    let pool = match pool() {
+        Ok(pool) => pool,
         Err(skip) => return skip.announce(),
     };
-    let pool = TestBed::over(homes, &[ReadWrite; 2], Settings { linked_names: 20, ..settings() });
     put_linked(&pool, 5);
     for n in 0..30 {
         fs::hard_link(pool.on(0, "first/0"), pool.on(0, &format!("second/more-{n}"))).unwrap();

@@ -1,6 +1,7 @@
 //! The daemon is replaced, or dies, under nfs-ganesha, which runs on with what its clients hold.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,8 @@ use fsstack_lab::ganesha::Ganesha;
 use fsstack_lab::nfs4::{Client, HeldLock, How, NfsError, Opened};
 use fsstack_lab::shell::command;
 use fsstack_lab::{Pool, daemon, needs};
+use fsstack_sys::Errno;
+use fsstack_sys::locks::{Lock, LockType, try_lock};
 
 use crate::ganesha::needs_ganesha;
 use crate::test_bed::{TestBed, builder, forget};
@@ -99,12 +102,17 @@ impl HeldFiles {
     }
 }
 
-/// Whether a program on this machine locks the first bytes of the file, which it gives back at once.
+/// Whether a program on this machine may lock the first bytes of the file. The lock goes with the descriptor.
 fn locked_here(path: &Path) -> bool {
-    let script = "import fcntl, sys\nf = open(sys.argv[1], 'r+b')\ntry: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 8)\nexcept BlockingIOError: sys.exit(9)";
-    let done = command("python3").args(["-c", script]).arg(path).output().unwrap();
-    assert!([0, 9].contains(&done.code), "{}", done.stderr);
-    done.code == 0
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let (start, length) = LOCKED;
+    match try_lock(file.as_fd(), Lock { kind: LockType::Write, start, end: start + length - 1, pid: 0 }) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.errno, Errno::AGAIN);
+            false
+        }
+    }
 }
 
 /// Files that a client makes, writes, reads and removes.
@@ -153,14 +161,12 @@ fn go_on_over(pool: Pool, events: &[Event]) {
 #[test]
 fn handles_and_open_files_go_on_over_upgrades() {
     needs_ganesha!();
-    needs!(program("python3"));
     go_on_over(builder().option("transport=dev").mount(), &[("an upgrade", upgrade)]);
 }
 
 #[test]
 fn handles_and_open_files_go_on_over_deaths_with_a_keeper() {
     needs_ganesha!();
-    needs!(program("python3"));
     let pool = builder().option("transport=dev").option("restart=keep").mount();
     // Two deaths: a third one within a minute would end the pool.
     go_on_over(pool, &[("an upgrade beside the keeper", upgrade), ("kill -9 with restart=keep", crash)]);

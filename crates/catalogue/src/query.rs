@@ -26,8 +26,6 @@ pub enum Subject {
     All,
     /// Those of this branch that no other branch has.
     OnlyOn(BranchId),
-    /// The object at [`Asked::below`] itself, if a branch has it.
-    Itself,
 }
 
 /// A question.
@@ -99,10 +97,6 @@ impl Catalogue {
     /// # Errors
     /// The database failed.
     pub fn page(&self, asked: &Asked<'_>) -> Result<Page> {
-        if asked.subject == Subject::Itself {
-            let names = self.at(asked.branches, asked.below)?.into_iter().collect();
-            return Ok(Page { names, ..Page::default() });
-        }
         let read = self.read()?;
         let (names, branches) = (read.open_table(NAMES)?, read.open_table(BRANCHES)?);
         let mut dirs = Vec::new();
@@ -127,7 +121,7 @@ impl Catalogue {
             push(&mut path, &name);
             let dirs: Vec<_> = on.iter().filter_map(|(at, row)| Some((*at, row.dir?))).collect();
             let is_subject = match asked.subject {
-                Subject::All | Subject::Itself => true,
+                Subject::All => true,
                 Subject::OnlyOn(only) => on.iter().all(|(at, _)| *at == only),
             };
             if is_subject
@@ -210,15 +204,16 @@ impl Catalogue {
     }
 
     /// The object at `path`, with its attributes on the first of these branches that has it. The root is in no catalogue.
-    fn at(&self, branches: &[BranchId], path: &[u8]) -> Result<Option<FoundName>> {
-        let mut found: Option<FoundName> = None;
-        for branch in branches {
-            if let Some(row) = self.row(*branch, path)? {
-                let new = || FoundName { path: path.to_vec(), row, on: Vec::new() };
-                found.get_or_insert_with(new).on.push(*branch);
-            }
-        }
-        Ok(found)
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn at(&self, branches: &[BranchId], path: &[u8]) -> Result<Option<FoundName>> {
+        let slash = path.iter().rposition(|byte| *byte == b'/');
+        let (dir, name) = slash.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
+        let rows = self.rows(&self.dirs(branches, dir)?, name)?;
+        let Some((_, row)) = rows.first().copied() else { return Ok(None) };
+        let on = rows.into_iter().map(|(branch, _)| branch).collect();
+        Ok(Some(FoundName { path: path.to_vec(), row, on }))
     }
 
     /// Attributes of the object at `path` on a branch, and its number if it is a directory. The root has none.
@@ -304,7 +299,7 @@ fn next(names: &Names, frame: &Frame, asked: &Asked<'_>) -> Result<Option<Entry>
         // Names that only others have are no subject, nor is anything below them.
         let only = match asked.subject {
             Subject::OnlyOn(only) => only,
-            Subject::All | Subject::Itself => *at,
+            Subject::All => *at,
         };
         if *at != only {
             continue;

@@ -25,10 +25,8 @@ pub(crate) fn find(wish: &Find, style: Style) -> Result<(), Failed> {
         after,
     };
     let branches = all_pages(&pool.client(), request, style, |name| format!("/{}\n", name.path))?;
-    // Names that are missing here may be there all the same.
-    let notes: String = branches.iter().filter(|branch| !branch.complete).map(incomplete).collect();
     if style == Style::Human {
-        super::tell(&notes);
+        super::tell(&incomplete(&branches));
     }
     Ok(())
 }
@@ -129,7 +127,7 @@ fn summary(branches: &[CatalogueBranch], typed: &str, count: u64) -> String {
     if let Some(lost) = branches.iter().find(is_it) {
         text.push_str(&match (&lost.as_of, lost.complete) {
             (Some(as_of), true) => format!("the catalogue of {} is complete as of {as_of}\n", lost.branch),
-            _ => incomplete(lost),
+            _ => note(lost),
         });
     }
     for other in branches.iter().filter(|branch| !is_it(branch) && !branch.complete) {
@@ -142,7 +140,12 @@ fn summary(branches: &[CatalogueBranch], typed: &str, count: u64) -> String {
     text
 }
 
-pub(super) fn incomplete(branch: &CatalogueBranch) -> String {
+/// Notes on the branches whose names are not all known: those that are missing may be there all the same.
+pub(super) fn incomplete(branches: &[CatalogueBranch]) -> String {
+    branches.iter().filter(|branch| !branch.complete).map(note).collect()
+}
+
+fn note(branch: &CatalogueBranch) -> String {
     let walking = if branch.walking { "; a walk over the branch is under way" } else { "" };
     let as_of = branch.as_of.as_deref().map_or("never".to_owned(), |as_of| format!("as of {as_of}"));
     format!("the catalogue of {} is not complete (last complete: {as_of}){walking}\n", branch.branch)

@@ -5,9 +5,7 @@ use super::catalogue::{incomplete, pages};
 use super::show::{self, Style};
 use super::table::size;
 use super::{Failed, branch_word, pool, typed_dir};
-use fsstack_control::api::{
-    CatalogueBranch, CatalogueName, CatalogueRequest, CatalogueUsage, DirUsage, bytes_of, exact,
-};
+use fsstack_control::api::{CatalogueName, CatalogueRequest, CatalogueUsage, DirUsage, bytes_of, exact};
 use fsstack_pool::Printable;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,7 +24,11 @@ pub(crate) fn run(wish: &Du, style: Style) -> Result<(), Failed> {
         Ok(())
     })?;
     let usage = CatalogueUsage { directories: sums.directories(), branches };
-    show::answer(style, &usage, human)
+    show::answer(style, &usage, human)?;
+    if style == Style::Human {
+        super::tell(&incomplete(&usage.branches));
+    }
+    Ok(())
 }
 
 /// Names and bytes below directories, down to some depth.
@@ -77,8 +79,6 @@ fn human(usage: &CatalogueUsage) -> String {
     for DirUsage { path, names, bytes, .. } in &usage.directories {
         let _ = writeln!(text, "{:>8} {names:>10}  /{path}", size(Some(*bytes)));
     }
-    let is_incomplete = |branch: &&CatalogueBranch| !branch.complete;
-    text.extend(usage.branches.iter().filter(is_incomplete).map(incomplete));
     text
 }
 

@@ -140,30 +140,27 @@ fn unknown(word: &OsStr, live: &[Pool]) -> Failed {
 pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
     let Pools { live, .. } = all();
     let full = absolute(path).map_err(|failed| in_dead_mount(path, path, &live).unwrap_or(failed))?;
-    let found = below_mount_point(&full, &live).or_else(|| bind_mount::holding(&full, &live));
-    found.map(in_bytes).ok_or_else(|| in_no_pool(path, &full, &live))
+    holding_in(path, &full, &live)
 }
 
-/// Like [`holding`], by the absolute path alone: nothing in the pool is asked.
-pub(crate) fn holding_by_name(path: &Path, full: &Path) -> Result<(Pool, Vec<u8>), Failed> {
-    let Pools { live, .. } = all();
-    below_mount_point(full, &live).map(in_bytes).ok_or_else(|| in_no_pool(path, full, &live))
+/// Like [`holding`], by the path as it is written: nothing in the pool is asked, and no symbolic link is followed.
+pub(crate) fn holding_by_name(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
+    let full = std::path::absolute(path).map_err(|error| Failed::system(Printable::path(path), &error))?;
+    holding_in(path, &full, &all().live)
 }
 
-fn in_bytes((pool, inside): (Pool, PathBuf)) -> (Pool, Vec<u8>) {
-    (pool, inside.into_os_string().into_encoded_bytes())
-}
-
-fn below_mount_point(full: &Path, live: &[Pool]) -> Option<(Pool, PathBuf)> {
+/// The pool of `live` that holds `full`, which was typed as `path`.
+fn holding_in(path: &Path, full: &Path, live: &[Pool]) -> Result<(Pool, Vec<u8>), Failed> {
     let holds = |pool: &&Pool| full.starts_with(pool.entry.mount_point());
-    let pool = live.iter().filter(holds).max_by_key(|pool| pool.entry.mount_point().as_os_str().len())?;
-    Some((pool.clone(), full.strip_prefix(pool.entry.mount_point()).ok()?.to_owned()))
-}
-
-fn in_no_pool(path: &Path, full: &Path, live: &[Pool]) -> Failed {
-    in_dead_mount(path, full, live).unwrap_or_else(|| {
-        let shown = Printable::path(path);
-        Failed::Missing(format!("{shown}: not in a pool; `fsstack list` shows the pools"))
+    let found = live.iter().filter(holds).max_by_key(|pool| pool.entry.mount_point().as_os_str().len());
+    let inside = |pool: &Pool| full.strip_prefix(pool.entry.mount_point()).unwrap_or(full).to_owned();
+    let found = found.map(|pool| (pool.clone(), inside(pool)));
+    let found = found.or_else(|| bind_mount::holding(full, live));
+    found.map(|(pool, inside)| (pool, inside.into_os_string().into_encoded_bytes())).ok_or_else(|| {
+        in_dead_mount(path, full, live).unwrap_or_else(|| {
+            let shown = Printable::path(path);
+            Failed::Missing(format!("{shown}: not in a pool; `fsstack list` shows the pools"))
+        })
     })
 }
 

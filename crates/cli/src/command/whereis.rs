@@ -9,11 +9,24 @@ use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn run(paths: &[PathBuf], from_catalogue: bool, style: Style) -> Result<(), Failed> {
+/// `fsstack where`.
+pub(crate) fn run(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
+    each(paths, location, style)
+}
+
+/// `fsstack where --catalogue`.
+pub(crate) fn from_catalogue(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
+    each(paths, catalogued, style)
+}
+
+fn each(
+    paths: &[PathBuf],
+    find: fn(&Path) -> Result<FileLocation, Failed>,
+    style: Style,
+) -> Result<(), Failed> {
     let (mut places, mut failures) = (Vec::new(), Vec::new());
     for path in paths {
-        let found = if from_catalogue { catalogued(path) } else { location(path) };
-        match found {
+        match find(path) {
             Ok(place) => places.push(place),
             Err(failed) => failures.push(failed),
         }
@@ -67,11 +80,10 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
 /// The location as the catalogue has it. No branch is asked, so the path is taken as it is written.
 fn catalogued(path: &Path) -> Result<FileLocation, Failed> {
     let shown = Printable::path(path).to_string();
-    let full = std::path::absolute(path).map_err(|error| Failed::system(&shown, &error))?;
-    let (pool, inside) = pool::holding_by_name(path, &full)?;
-    let dir = RuleDir::new(&[b"/", inside.as_slice()].concat());
-    let dir = dir.map_err(|error| Failed::Usage(format!("{shown}: {error}")))?;
-    let page = pool.client().catalogue(&CatalogueRequest::Where { path: dir.to_string() })?;
+    let (pool, inside) = pool::holding_by_name(path)?;
+    let from_root = RuleDir::new(&[b"/", inside.as_slice()].concat());
+    let from_root = from_root.map_err(|error| Failed::Usage(format!("{shown}: {error}")))?;
+    let page = pool.client().catalogue(&CatalogueRequest::Where { path: from_root.to_string() })?;
     let Some(name) = page.names.first() else {
         let is_complete = page.branches.iter().all(|branch| branch.complete);
         let hint = if is_complete { "" } else { ", which is not complete" };
@@ -81,7 +93,7 @@ fn catalogued(path: &Path) -> Result<FileLocation, Failed> {
     let branch = name.branches.first().cloned().unwrap_or_default();
     let at = copies.first().cloned().unwrap_or_default();
     // A branch whose path is no plain text is shown only.
-    let at_base64 = exact(&[branch.as_bytes(), b"/", dir.path()].concat()).filter(|_| !branch.contains('\\'));
+    let at_base64 = exact(&[branch.as_bytes(), b"/", &inside].concat()).filter(|_| !branch.contains('\\'));
     Ok(FileLocation { path: shown, branch, at, at_base64, copies })
 }
 

@@ -23,7 +23,13 @@ impl Served {
         let all = self.union.catalogued().ok_or_else(none)?.map_err(failed)?;
         let in_pool = || all.iter().filter(|branch| branch.in_pool).collect::<Vec<_>>();
         let (branches, subject, dir, name, after) = match request {
-            CatalogueRequest::Where { path } => (in_pool(), Subject::Itself, dir_of(path)?, None, &None),
+            CatalogueRequest::Where { path } => {
+                let (branches, path) = (in_pool(), dir_of(path)?);
+                let ids = ids(&branches);
+                let found = self.union.ask_catalogue(|catalogue| catalogue.at(&ids, &path));
+                let found = found.ok_or_else(none)?.map_err(failed)?;
+                return Ok(reply(&branches, found.as_slice(), None));
+            }
             CatalogueRequest::Find { dir, name, branch, after } => {
                 let only = branch.as_deref().map(|branch| named(&all, branch)).transpose()?;
                 let branches = only.map_or_else(in_pool, |only| vec![only]);
@@ -43,7 +49,7 @@ impl Served {
         let wanted = |name: &[u8]| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(&String::from_utf8_lossy(name)))
         };
-        let ids: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
+        let ids = ids(&branches);
         let asked = Asked {
             branches: &ids,
             subject,
@@ -52,21 +58,15 @@ impl Served {
             after: after.as_deref(),
             most: PAGE,
         };
-        let page = self.union.catalogue_page(&asked).ok_or_else(none)?.map_err(failed)?;
+        let page = self.union.ask_catalogue(|catalogue| catalogue.page(&asked));
+        let page = page.ok_or_else(none)?.map_err(failed)?;
         // Where names are missing it may be there all the same.
         if page.has_no_dir && branches.iter().all(|branch| branch.known.complete) {
             return Err(Refusal::missing(format!("/{}: no directory in the catalogue", shown(&dir))));
         }
-        let paths = branches.iter().map(|branch| (branch.id, shown(&branch.path))).collect();
-        Ok(CataloguePage {
-            branches: branches.into_iter().map(state).collect(),
-            names: page.names.iter().map(|name| told(name, &paths)).collect(),
-            next: page.next,
-        })
+        Ok(reply(&branches, &page.names, page.next))
     }
-}
 
-impl Served {
     /// The branch that has left the pool and whose names are in the catalogue, by its path or its id. None: there is none.
     ///
     /// # Errors
@@ -85,6 +85,19 @@ impl Served {
                 )))
             }
         }
+    }
+}
+
+fn ids(branches: &[&CataloguedBranch]) -> Vec<BranchId> {
+    branches.iter().map(|branch| branch.id).collect()
+}
+
+fn reply(branches: &[&CataloguedBranch], names: &[FoundName], next: Option<Vec<u8>>) -> CataloguePage {
+    let paths = branches.iter().map(|branch| (branch.id, shown(&branch.path))).collect();
+    CataloguePage {
+        branches: branches.iter().map(|branch| state(branch)).collect(),
+        names: names.iter().map(|name| told(name, &paths)).collect(),
+        next,
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fsstack_branch::thread;
 pub use fsstack_catalogue::{Asked, CatalogueError, FoundName, Subject};
-use fsstack_catalogue::{BranchRow, Catalogue, Knowledge, Page, Upkeep};
+use fsstack_catalogue::{BranchRow, Catalogue, Knowledge, Upkeep};
 use fsstack_identity::number::number;
 use fsstack_pool::{BranchId, BranchIx};
 
@@ -206,13 +206,16 @@ impl Union {
         all.into_iter().map(|(_, branch)| branch).collect()
     }
 
-    /// Returns a page of names from the catalogue. None: there is no catalogue.
+    /// Asks the catalogue. None: there is no catalogue.
     ///
     /// # Errors
     /// The database failed.
-    pub fn catalogue_page(&self, asked: &Asked<'_>) -> Option<Result<Page, CatalogueError>> {
+    pub fn ask_catalogue<T>(
+        &self,
+        ask: impl FnOnce(&Catalogue) -> Result<T, CatalogueError>,
+    ) -> Option<Result<T, CatalogueError>> {
         let upkeep = self.catalogue.load_full()?;
-        Some(upkeep.catalogue.page(asked))
+        Some(ask(&upkeep.catalogue))
     }
 
     /// Removes what is known of a branch that has left the pool. False: nothing was.

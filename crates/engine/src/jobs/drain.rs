@@ -49,7 +49,7 @@ impl Jobs {
         if let Err(why) = self.moves.check_root_without(from) {
             return refuse(format!("{}: the pool's root: {why}", job.subject));
         }
-        if let Err(why) = self.take_stock(job, from, targets) {
+        if let Err(why) = self.check_room(job, from, targets) {
             return refuse(why);
         }
         if job.is_called_off() {

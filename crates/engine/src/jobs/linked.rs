@@ -6,7 +6,6 @@
 //! have moved.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use fsstack_pool::Ino;
 use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -67,43 +66,37 @@ impl<'n, F> LinkedFiles<'n, F> {
     /// The file, which has so many `links`; `new` when its first name is met.
     ///
     /// # Errors
-    /// There is no room for its names.
+    /// There is no room for its names; it is not remembered any more.
     pub(super) fn meet(&mut self, ino: Ino, links: usize, new: impl FnOnce() -> F) -> Result<&mut F, NoRoom> {
-        if links > self.names.most {
+        // It may have got more names since it was met.
+        let more = links.saturating_sub(self.files.get(&ino).map_or(0, |(_, promised)| *promised));
+        if let Err(why) = self.promise(ino, links, more) {
             self.take(ino);
-            return Err(NoRoom::Ever);
+            return Err(why);
         }
-        match self.files.entry(ino) {
-            Entry::Occupied(mut known) => {
-                // It may have got more since.
-                let more = links.saturating_sub(known.get().1);
-                if more > 0 && !self.names.promise(more) {
-                    let (_, promised) = known.remove();
-                    self.names.give_back(promised);
-                    self.promised -= promised;
-                    return Err(NoRoom::Now);
-                }
-                self.promised += more;
-                known.get_mut().1 += more;
-                Ok(&mut known.into_mut().0)
-            }
-            Entry::Vacant(place) => {
-                if let Some(full) = self.full {
-                    return Err(full);
-                }
-                if !self.names.promise(links) {
-                    let by_others = self.names.size().0 > self.promised;
-                    let full = if by_others { NoRoom::BesideOthers } else { NoRoom::Now };
-                    self.full = Some(full);
-                    return Err(full);
-                }
-                self.promised += links;
-                Ok(&mut place.insert((new(), links)).0)
-            }
-        }
+        self.promised += more;
+        let (file, promised) = self.files.entry(ino).or_insert_with(|| (new(), 0));
+        *promised += more;
+        Ok(file)
     }
 
-    /// Takes a file of which all names were met, or which has one only by now.
+    fn promise(&mut self, ino: Ino, links: usize, more: usize) -> Result<(), NoRoom> {
+        if links > self.names.most {
+            return Err(NoRoom::Ever);
+        }
+        if let Some(full) = self.full.filter(|_| !self.files.contains_key(&ino)) {
+            return Err(full);
+        }
+        if self.names.promise(more) {
+            return Ok(());
+        }
+        let by_others = self.names.size().0 > self.promised;
+        let full = if by_others { NoRoom::BesideOthers } else { NoRoom::Now };
+        self.full = Some(full);
+        Err(full)
+    }
+
+    /// Removes the file: all its names were met, or it has only one left.
     pub(super) fn take(&mut self, ino: Ino) -> Option<F> {
         let (file, promised) = self.files.remove(&ino)?;
         self.names.give_back(promised);

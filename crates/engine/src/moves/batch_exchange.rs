@@ -177,11 +177,10 @@ impl<'a> Exchange<'_, 'a> {
     }
 
     fn noted(&self, copied: &Copied<'_>) -> Result<BatchedMove> {
-        let moving = &copied.moving;
         let new = self.to.ask(|| sys::at::stat_fd(copied.fd.as_fd()))?;
         let paths: Option<Vec<Vec<u8>>> = copied.names().map(InodeName::path).collect();
         let paths = paths.ok_or(OpError::STALE)?.join(&SEPARATOR);
-        Ok(BatchedMove { old: Stamp::of(&moving.stat), new: Stamp::of(&new), paths })
+        Ok(BatchedMove { old: Stamp::of(&copied.moving.stat), new: Stamp::of(&new), paths })
     }
 
     /// Takes the file's place and gives the copy its names, if the file is as it was and nobody uses it. None: somebody does.
@@ -270,7 +269,7 @@ impl<'a> Exchange<'_, 'a> {
         // The record says of a file with several names that its new copy is the file: some old names may not stay.
         let stands = if moving.is_group() && nth > 0 { Err(error) } else { stands(moving, name, dir) };
         named.end = match stands {
-            // Its directory takes no removals by now; none of the group's names is gone.
+            // No name can be removed from its directory any more, and the group still has all of them.
             Ok(true) if moving.is_group() => match record.decides_old(named.at) {
                 Ok(()) => BatchEnd::Left,
                 Err(_) => BatchEnd::Undecided,

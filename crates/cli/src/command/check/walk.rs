@@ -236,8 +236,8 @@ impl Walk {
         let name = group[0].name.clone();
         if let [ListedName { kind: Some(kind), copy, .. }] = group
             && *kind != Kind::Dir
+            && self.rule_against(*copy).is_none()
         {
-            self.misplaced(&name, *copy)?;
             return if *kind == Kind::File { self.mark(&name, *copy, false) } else { Ok(()) };
         }
         let (mut present, mut failed) = (Vec::new(), Vec::new());
@@ -255,7 +255,7 @@ impl Walk {
         }
         let Some(((first, stat), later)) = present.split_first() else { return Ok(()) };
         if !stat.is_dir() {
-            self.misplaced(&name, *first)?;
+            self.misplaced(*first, stat)?;
         }
         for (other, its) in later {
             if stat.is_dir() != its.is_dir() {
@@ -270,15 +270,17 @@ impl Walk {
         if stat.is_dir() { self.descend(&name, &present, from) } else { Ok(()) }
     }
 
+    /// The placement rule for the directory at hand, if files in this copy of it lie against that.
+    fn rule_against(&self, copy: usize) -> Option<&DirRule> {
+        let rule = self.rules.get(self.levels.last()?.rule?)?;
+        rule.is_against(self.of_level(copy)).then_some(rule)
+    }
+
     /// Tells of a file that is shown from a branch which the placement rule for its directory does not name. Of a file with several
     /// names that depends on where the others are, which is not known here.
-    fn misplaced(&self, name: &CStr, copy: usize) -> Result<(), Failed> {
-        let Some(level) = self.levels.last() else { return Ok(()) };
-        let Some(rule) = level.rule.and_then(|rule| self.rules.get(rule)) else { return Ok(()) };
-        let (Some(at), branch) = (level.copies.get(copy), self.of_level(copy)) else { return Ok(()) };
-        if !rule.is_against(branch) || at::stat(at.dir.as_fd(), name).is_ok_and(|stat| stat.nlink > 1) {
-            return Ok(());
-        }
+    fn misplaced(&self, copy: usize, stat: &Stat) -> Result<(), Failed> {
+        let Some(rule) = self.rule_against(copy).filter(|_| stat.nlink <= 1) else { return Ok(()) };
+        let branch = self.of_level(copy);
         self.reporter.add(self.finding(
             CheckKind::Misplaced,
             format!("it is on {branch}, which the placement rule for {} does not name", rule.shown),

@@ -1,4 +1,4 @@
-//! Counting what is on a branch before it is emptied, and whether the other branches have room for it.
+//! The first walk of a drain: it counts what is on the branch, and finds out whether the other branches have room for it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Jobs {
     ///
     /// # Errors
     /// Why not, in a sentence.
-    pub(super) fn take_stock(
+    pub(super) fn check_room(
         &self,
         job: &Job,
         from: BranchIx,
