@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::{Finished, command};
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs, until};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags, mknodat, renameat_with};
 
 /// Places where a daemon dies: about to act, having acted, having noted the answer, having given it.
@@ -31,15 +31,6 @@ fn pool(place: &str, file: &Path, options: &[&str]) -> Pool {
         .env("FSSTACK_TEST_DEATHS", "any")
         .env("FSSTACK_TEST_KEEP", &format!("{place}:{}", file.display()))
         .mount()
-}
-
-#[track_caller]
-pub(crate) fn until(what: &str, is: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Makes the daemon die in the next such request.

@@ -7,10 +7,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, syml
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs, until};
 use rustix::fs::{CWD, RenameFlags, copy_file_range, renameat_with};
 
-use crate::kept::{open_handles, until};
+use crate::kept::open_handles;
 use crate::many_deaths::LIMIT;
 use crate::scenario::{SCENARIOS, named};
 

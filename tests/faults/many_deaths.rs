@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use fsstack_lab::ganesha::{Ganesha, ROOT};
 use fsstack_lab::nfs4::{Client, How};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, Pool, Skip, needs};
+use fsstack_lab::{self as lab, MiB, Pool, Skip, needs, until};
 
-use crate::kept::{command_path, open_handles, until, upgrade, work};
+use crate::kept::{command_path, open_handles, upgrade, work};
 
 /// Upgrades, if not as many as this says; a fifth as many deaths.
 const VARIABLE: &str = "FSSTACK_TEST_HANDOVERS";

@@ -8,13 +8,12 @@ use fsstack_engine::Caller;
 use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::ops::New;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 use fsstack_pool::{BranchIx, BranchSpec, EntryName, Ino};
 use fsstack_sys::{Errno, OFlags, fault};
 use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 
 use crate::engine::{Answer, Engine, settings};
-use crate::kept::until;
 
 const X: BranchIx = BranchIx(0);
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use fsstack_lab::pool::Pool;
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -18,16 +18,6 @@ use crate::hung_branches::lasting_a_second;
 
 /// Kind, mode, owner, group, size and time of a name.
 type Attributes = (String, String, u64, u64, u64, i64);
-
-/// Waits until `done`, with a generous limit.
-#[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 fn state(page: &Value, path: &str) -> Value {
     let branches = page["branches"].as_array().unwrap();

@@ -10,13 +10,11 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use fsstack_lab::pool::Builder;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 use rustix::fs::{OFlags, copy_file_range};
 use rustix::io::Errno;
 
-use crate::hung_branches::{
-    FrozenDaemon, callers_waiting, described, filled, lasting_a_second, until, waiting,
-};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, lasting_a_second, waiting};
 
 /// The parent directories are on the frozen branch too. A stuck caller waits, and then gets the other branch's data:
 /// names and attributes that were known, and names that were not.

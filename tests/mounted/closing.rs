@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fsstack_lab::daemon::Process;
 use fsstack_lab::pool::Builder;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 
 use crate::command as operator;
-use crate::hung_branches::{FrozenDaemon, described, filled, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, described, filled, lasting_a_second};
 
 const FILES: usize = 300;
 

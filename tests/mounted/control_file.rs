@@ -3,10 +3,10 @@
 use std::fs;
 
 use fsstack_lab::rival::Union;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 
 use crate::command::{at, output_of};
-use crate::hung_branches::{FrozenDaemon, until};
+use crate::hung_branches::FrozenDaemon;
 use crate::script::{log_with, python, refused_to_stranger, sh};
 
 /// Beginning of each script below: `get`, `put`, and `no`, which names the errno.

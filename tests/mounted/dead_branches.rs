@@ -6,11 +6,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fsstack_lab::pool::Pool;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Kind, MiB, Skip, mounts, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Skip, mounts, needs, until};
 
 use crate::command::{at, branch, json, output_of};
 use crate::handles::forget_everywhere;
@@ -32,16 +32,6 @@ pub(crate) fn listed(path: &Path) -> io::Result<Vec<String>> {
 
 fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
-}
-
-/// Waits until `done`, with a generous limit.
-#[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        sleep(Duration::from_millis(20));
-    }
 }
 
 /// `a` is served by another daemon and comes first, `b` is a plain directory; the kernel caches nothing.

@@ -5,12 +5,11 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use fsstack_lab::pool::Pool;
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use crate::catalogue::until_complete;
 use crate::command::{at, output_of, refused};
 use crate::dead_branches::{errno, listed};
-use crate::hung_branches::until;
 
 const EIO: Option<i32> = Some(5);
 

@@ -4,25 +4,16 @@
 use std::fs;
 use std::path::Path;
 use std::thread::{self, JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fsstack_lab::pool::Builder;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::hung_branches::FrozenDaemon;
 
 const CALLERS: usize = 24;
-
-#[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        sleep(Duration::from_millis(5));
-    }
-}
 
 /// A program working on a file of the hung branch.
 struct Caller {

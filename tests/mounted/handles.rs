@@ -8,12 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use fsstack_lab::branch::Kind;
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};
 use fsstack_sys::{Errno, OFlags, at};
 
 use crate::command as operator;
-use crate::hung_branches::until;
 use crate::script::sh;
 
 /// Objects held in each test: a file, a directory, a symlink, one of two hard links, and deeper ones.

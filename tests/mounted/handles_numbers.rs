@@ -59,6 +59,27 @@ fn a_new_file_never_has_the_number_of_one_that_was_moved_away() {
     is_found_at_last(&pool, &held);
 }
 
+/// The number of a file in the place of a moved one leads to it. The index has it a moment later, but before the moved one is gone.
+#[test]
+fn a_new_file_in_the_place_of_a_moved_one_keeps_its_number_over_kills() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, held) = moved();
+    let Some(again) = in_its_place(&pool, &held, |path| fs::write(path, "new").unwrap()) else { return };
+    let new = hold(&pool, &again);
+    assert_ne!(new.ino, held.ino);
+    let mut killed = |new: &HeldHandle| {
+        pool.kill_daemon();
+        pool.remount();
+        check(&pool, new);
+        assert_eq!(fs::metadata(pool.at(&again)).unwrap().ino(), new.ino);
+        pool.at("d/film")
+    };
+    let film = killed(&new);
+    fs::remove_file(film).unwrap();
+    killed(&new);
+    check_stale(&pool, &held);
+}
+
 #[test]
 fn a_new_directory_never_has_the_number_of_a_file_that_was_moved_away() {
     needs!(mounting(), loops(), drop_caches());

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs, until};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::{output_of, refused};
@@ -12,7 +12,7 @@ use crate::handles::{
     HeldHandle, check, check_stale, fill, forget, forget_everywhere, hold, hold_all, moved, open, over,
 };
 use crate::handles_elsewhere::index;
-use crate::hung_branches::{FrozenDaemon, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, lasting_a_second};
 use crate::script::{passthrough, sh};
 
 /// Error for a handle that cannot be resolved now: the kernel turns most errors into ESTALE, but not this one.

@@ -14,7 +14,7 @@ use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::{self, Process};
 use fsstack_lab::pool::{Builder, Pool};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 use rustix::process::Signal;
 
 use crate::command as operator;
@@ -44,20 +44,6 @@ impl Drop for FrozenDaemon {
     fn drop(&mut self) {
         // A process that has ended needs no thaw.
         let _thawed = self.0.signal(Signal::CONT);
-    }
-}
-
-#[track_caller]
-pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
-    until_within(Duration::from_secs(60), what, done);
-}
-
-#[track_caller]
-pub(crate) fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < limit, "{what}: waited in vain");
-        sleep(Duration::from_millis(20));
     }
 }
 

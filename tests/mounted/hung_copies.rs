@@ -9,9 +9,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
-use crate::hung_branches::{FrozenDaemon, described, no_file_is_open, until};
+use crate::hung_branches::{FrozenDaemon, described, no_file_is_open};
 use crate::relocate::{assert_clean, assert_mibs, mib, writer};
 
 const SIZE: usize = 48 << 20;

@@ -4,9 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
-use crate::hung_branches::until;
 use crate::script::{python, refused, sh, ways};
 
 #[test]

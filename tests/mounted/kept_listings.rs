@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 
-use fsstack_lab::{self as lab, Builder, Pool, Requests, needs};
+use fsstack_lab::{self as lab, Builder, Pool, Requests, needs, until};
 
 use crate::command as operator;
 use crate::handles_listings::listed;
-use crate::hung_branches::{FrozenDaemon, until};
+use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
 
 /// Two branches that are served by other daemons, and of which nobody else knows.

@@ -6,10 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use fsstack_lab::cleanup::Entry;
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 use tempfile::TempDir;
 
-use crate::hung_branches::until;
 use crate::keep::crash_and_serve;
 use crate::script::{python, sh, ways};
 

@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 
-use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled};
 use crate::script::{python, sh};
 
 const CHOICES: [&str; 2] = ["locks=local", "locks=branch"];

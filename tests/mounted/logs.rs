@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 use rustix::process::Signal;
 
 use crate::command::{at, branch, output_of};
-use crate::hung_branches::{FrozenDaemon, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, described, filled};
 use crate::script::{log_with, sh};
 
 #[test]

@@ -4,11 +4,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::{Builder, Pool};
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 use fsstack_sys::OFlags;
 
 use crate::handles;
@@ -83,14 +81,6 @@ impl Volume {
 
     fn below(&self) -> Builder {
         uncached(lab::pool().tmp_branch("b").over(&[self.pool.path().to_str().unwrap()]).option("create=ff"))
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
-        sleep(Duration::from_millis(20));
     }
 }
 

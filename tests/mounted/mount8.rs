@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs};
+use fsstack_lab::{
+    self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs, until,
+};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::nfs_identity::fresh_identity;
 use crate::command::{at, output_of};
-use crate::hung_branches::until;
 use crate::schedules::{WorkerSchedule, workers_become};
 use crate::script::{STRANGER, refused, sh};
 

@@ -7,9 +7,9 @@ use std::thread;
 use fsstack_lab::branch::Kind;
 use fsstack_lab::pool::Builder;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs, until};
 
-use crate::hung_branches::{FrozenDaemon, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, described, filled};
 
 /// Permits of the branch.
 const PERMITS: usize = 4;

@@ -6,10 +6,10 @@ use std::thread;
 
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, daemon, needs};
+use fsstack_lab::{self as lab, MiB, daemon, needs, until};
 
 use crate::command as operator;
-use crate::hung_branches::{callers_waiting, until};
+use crate::hung_branches::callers_waiting;
 use crate::relocate::{assert_clean, assert_mibs, mib, nearly_full, refused_after, writer};
 use crate::script::sh;
 

@@ -6,11 +6,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use fsstack_lab::Pool;
+use fsstack_lab::{Pool, until};
 use rustix::fs::{AtFlags, CWD, OFlags, RawDir, linkat};
 
 use crate::command::{at, json};
-use crate::hung_branches::until;
 use crate::script::sh;
 
 /// Names from where the descriptor stands, at most a buffer of that many bytes.

@@ -4,10 +4,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
 use crate::command::remount;
-use crate::hung_branches::until;
 use crate::script::sh;
 
 /// An XFS with the result of `prepare`, on which nothing new is placed, and a branch for new files.

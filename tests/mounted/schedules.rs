@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use fsstack_lab::{self as lab, CpuGroup, daemon, needs};
+use fsstack_lab::{self as lab, CpuGroup, daemon, needs, until};
 
-use crate::hung_branches::{FrozenDaemon, filled, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, filled, lasting_a_second};
 
 /// Schedule of a thread.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,10 +14,9 @@ use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::Process;
 use fsstack_lab::pool::Builder;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, Pool, mounts, needs};
+use fsstack_lab::{self as lab, MiB, Pool, mounts, needs, until};
 use rustix::process::Signal;
 
-use crate::hung_branches::until;
 use crate::relocate::{mib, nearly_full, writer};
 
 const SOON: Duration = Duration::from_secs(60);

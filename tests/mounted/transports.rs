@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
+use fsstack_lab::{self as lab, Pool, RingSwitch, needs, until, until_within};
 
 use crate::command as operator;
-use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until, until_within};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled};
 use crate::schedules::is_worker;
 use crate::script::{log_with, python, sh, ways};
 

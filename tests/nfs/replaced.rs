@@ -3,31 +3,19 @@
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use fsstack_lab::ganesha::Ganesha;
 use fsstack_lab::nfs4::{Client, HeldLock, How, NfsError, Opened};
 use fsstack_lab::shell::command;
-use fsstack_lab::{Pool, daemon, needs};
+use fsstack_lab::{Pool, daemon, needs, until};
 use fsstack_sys::Errno;
 use fsstack_sys::locks::{Lock, LockType, try_lock};
 
 use crate::ganesha::needs_ganesha;
 use crate::test_bed::{TestBed, builder, forget};
 
-/// How long an event is waited for.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Writes of a client beside each event.
 const WRITES: usize = 200;
-
-#[track_caller]
-fn until(what: &str, is: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < LIMIT, "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 fn upgrade(pool: &Pool) {
     let fsstack = daemon::helper().unwrap().with_file_name("fsstack");

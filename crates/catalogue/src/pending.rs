@@ -133,8 +133,14 @@ impl<D> Pending<D> {
 
     fn add(&self, change: impl FnOnce(&mut PendingState<D>)) {
         if self.is_on() {
-            change(&mut self.state.lock());
-            self.wake.notify_one();
+            let mut state = self.state.lock();
+            let is_first = state.changes.is_empty();
+            change(&mut state);
+            drop(state);
+            // The thread waits for the first change only: to wake it for each one costs more than the change itself.
+            if is_first {
+                self.wake.notify_one();
+            }
         }
     }
 

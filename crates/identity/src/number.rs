@@ -14,21 +14,22 @@ use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::Stat;
 
 /// Bits of the compact form that hold the branch's inode number.
-const INO_BITS: u32 = 48;
+const INO_BITS: u32 = 47;
+/// Bits of the compact form below the branch's id.
+const LOW_BITS: u32 = INO_BITS + 1;
 /// Marks a number that is a hash: the branch's inode number (GlusterFS, btrfs subvolumes) did not fit.
 const HASHED: u64 = 1 << 63;
-
-/// Marks numbers of objects that are known from the catalogue only: a compact number has an id of a branch above this bit.
-const OFFLINE: u64 = 1 << (INO_BITS - 1);
+/// Marks the second number of an inode ([`second`]), and without a branch's id an object that is known from the catalogue only.
+const SECOND: u64 = 1 << INO_BITS;
 
 /// The number of `name` in the directory `parent`, an object that is known from the catalogue only.
 pub fn offline_number(parent: Ino, name: &[u8]) -> Ino {
-    Ino(OFFLINE | hash_name(parent, name) & (OFFLINE - 1))
+    Ino(SECOND | hash_name(parent, name) & (SECOND - 1))
 }
 
 /// Whether `ino` was made by [`offline_number`].
 pub fn is_offline(ino: Ino) -> bool {
-    ino.0 >> (INO_BITS - 1) == 1
+    ino.0 >> INO_BITS == 1
 }
 
 /// Number and generation together name one object, now and after a remount.
@@ -56,7 +57,7 @@ pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
 /// Like [`number`], of the file system of the branch's root.
 pub fn number_on_root(branch: BranchId, ino: u64) -> Ino {
     if ino >> INO_BITS == 0 {
-        return Ino(u64::from(branch.get()) << INO_BITS | ino);
+        return Ino(u64::from(branch.get()) << LOW_BITS | ino);
     }
     // A device number means nothing after a reboot, so it counts only where it tells two inodes apart.
     hashed(branch, 0, ino)
@@ -72,15 +73,22 @@ pub fn another(natural: Identity) -> Identity {
     Identity { ino, ..natural }
 }
 
+/// Like [`another`], of a number that leads to the object without an entry of the index: the same inode of the same branch.
+/// None: its own number is a hash, or the branch has no birth times, so that nothing tells it from the next object there.
+pub fn second(natural: Identity) -> Option<Identity> {
+    let leads = branch_of(natural.ino).is_some() && natural.ino.0 & SECOND == 0 && natural.generation != 0;
+    leads.then_some(Identity { ino: Ino(natural.ino.0 | SECOND), ..natural })
+}
+
 /// The branch that a number of the compact form was made from.
 pub fn branch_of(ino: Ino) -> Option<BranchId> {
-    let high = u16::try_from(ino.0 >> INO_BITS).ok()?;
+    let high = u16::try_from(ino.0 >> LOW_BITS).ok()?;
     (ino.0 & HASHED == 0).then(|| BranchId::new(high)).flatten()
 }
 
-/// The branch's inode number that a number of the compact form was made from.
+/// The branch's inode number that a number of the compact form was made from: its own, or its [`second`] one.
 pub fn inode_of(ino: Ino) -> Option<u64> {
-    branch_of(ino).map(|_| ino.0 & ((1 << INO_BITS) - 1))
+    branch_of(ino).map(|_| ino.0 & (SECOND - 1))
 }
 
 /// Generation of the object with the attributes `stat`: from its birth time; 0 where the branch tells none.
@@ -129,4 +137,28 @@ pub fn hash_name(dir: Ino, name: &[u8]) -> u64 {
         hash = mix(hash ^ u64::from_le_bytes(word)).wrapping_add(hash.rotate_left(17));
     }
     mix(hash ^ name.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_number_leads_where_the_first_does_and_is_no_other_object_s() {
+        let branch = BranchId::new(7).unwrap();
+        for inode in [1, 128, SECOND - 1] {
+            let natural = Identity { ino: number_on_root(branch, inode), generation: 9 };
+            let again = second(natural).unwrap();
+            assert_eq!((branch_of(again.ino), inode_of(again.ino)), (Some(branch), Some(inode)));
+            assert_eq!(inode_of(natural.ino), Some(inode));
+            assert!(again != natural && !is_offline(again.ino) && !is_offline(natural.ino));
+            assert_eq!(second(again), None);
+        }
+        // As large an inode number has no room for both.
+        let hashed = Identity { ino: number_on_root(branch, SECOND), generation: 9 };
+        assert_eq!((branch_of(hashed.ino), second(hashed)), (None, None));
+        let birthless = Identity { ino: number_on_root(branch, 1), generation: 0 };
+        assert_eq!(second(birthless), None);
+        assert!(is_offline(offline_number(Ino::ROOT, b"a")));
+    }
 }

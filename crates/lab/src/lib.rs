@@ -36,6 +36,7 @@ pub mod rival;
 pub mod shell;
 pub mod test_bed;
 pub mod trace;
+mod wait;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
@@ -49,6 +50,7 @@ pub use pool::{Builder, MountRefused, Pool};
 pub use requests::Requests;
 pub use rival::Rival;
 pub use trace::Trace;
+pub use wait::{until, until_within};
 
 /// A size in mebibytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

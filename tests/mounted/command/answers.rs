@@ -3,10 +3,9 @@
 use std::fs;
 
 use fsstack_lab::shell::{Run, command};
-use fsstack_lab::{self as lab, cleanup, needs};
+use fsstack_lab::{self as lab, cleanup, needs, until};
 
 use super::*;
-use crate::hung_branches::until;
 
 /// Runs the command in another working directory.
 fn run_in(dir: &std::path::Path, arguments: &[&str]) -> Finished {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use fsstack_lab::needs;
+use fsstack_lab::{needs, until};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
 use serde_json::Value;
 
 use super::*;
-use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled};
 
 fn log(pool: &Pool, more: &[&str]) -> Value {
     json("log", &[&["log", &at(pool)], more].concat())

@@ -1,12 +1,14 @@
 //! `fsstack check` on a real pool: what it finds, what it leaves alone, how it goes on.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use fsstack_lab::needs;
+use fsstack_lab::{needs, until};
 use serde_json::Value;
 
 use super::*;
+use crate::handles::moved;
+use crate::handles_elsewhere::index;
 
 /// Findings of a check that finds something, by kind and path.
 #[track_caller]
@@ -134,4 +136,32 @@ fn check_finds_copies_with_different_acls_and_files_below_the_mount_point() {
     );
     pool.unmount();
     fs::remove_file(pool.path().join("lost")).unwrap();
+}
+
+/// A marked file that the index does not have, and one that it has. What the finding says to do is done.
+#[test]
+fn check_finds_a_mark_that_the_index_lacks_and_its_remedy_makes_the_index_whole() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, film) = moved();
+    until("the index is complete", || index(&pool).starts_with("complete"));
+    let Finished { code, stdout, .. } = run(&["check", &at(&pool)]);
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    let file = pool.branch("y").path().join("file");
+    fs::write(&file, "x").unwrap();
+    // A number that this branch of the pool has given to no object.
+    let (number, own) = (film.ino >> 48 << 48 | 1 << 40, fs::metadata(&file).unwrap().ino());
+    let mark = [&number.to_le_bytes()[..], &7_u32.to_le_bytes(), &own.to_le_bytes()].concat();
+    rustix::fs::setxattr(&file, c"trusted.fsstack.id", &mark, rustix::fs::XattrFlags::empty()).unwrap();
+    let (findings, answer) = found(&["check", &at(&pool)]);
+    assert_eq!(findings, [("index".to_owned(), "/file".to_owned())], "{answer:#}");
+    let remedy = answer["findings"][0]["remedy"].as_str().unwrap();
+    assert!(remedy.starts_with("unmount, remove index.redb of the pool's state-dir, and mount"), "{remedy}");
+    pool.unmount();
+    crate::script::sh(pool.state_dir(), "rm */index.redb");
+    pool.remount();
+    until("the index is complete", || index(&pool).starts_with("complete"));
+    let Finished { code, stdout, .. } = run(&["check", &at(&pool)]);
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert_eq!(fs::metadata(pool.at("file")).unwrap().ino(), number);
+    crate::handles::check(&pool, &film);
 }

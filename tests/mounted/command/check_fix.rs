@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::Process;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, needs, until};
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use serde_json::Value;
 
 use super::*;
-use crate::hung_branches::{FrozenDaemon, described, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, described, lasting_a_second};
 
 fn roots(pool: &Pool) -> (PathBuf, PathBuf) {
     (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned())

@@ -3,10 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::mib;
 use crate::script::{python, sh};
 

@@ -6,11 +6,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::*;
 use crate::handles::{check, forget, hold};
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, assert_mibs, mib, writer};
 use crate::script::{passthrough, sh};
 

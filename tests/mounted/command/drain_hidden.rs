@@ -4,12 +4,11 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::drain::job;
 use super::tiers::later;
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::{mib, writer};
 use crate::script::sh;
 

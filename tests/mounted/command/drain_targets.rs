@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::drain::job;
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, mib};
 use crate::script::{log_with, sh};
 

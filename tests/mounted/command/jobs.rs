@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::drain::job;
 use super::top::Terminal;
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, mib};
 use crate::script::sh;
 

@@ -6,10 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::*;
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, assert_mibs, mib};
 use crate::script::passthrough;
 

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::which;
-use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs, until};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::{at, branch, json, output_of, pool, refused, run};
 use crate::handles::{check, forget, hold, moved};
 use crate::handles_elsewhere::index;
-use crate::hung_branches::{FrozenDaemon, described, until};
+use crate::hung_branches::{FrozenDaemon, described};
 use crate::script::sh;
 
 #[test]

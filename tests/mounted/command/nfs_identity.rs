@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, mounts, needs};
+use fsstack_lab::{self as lab, Pool, mounts, needs, until};
 use fsstack_sys::loop_device::LoopDevice;
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 use super::{at, output_of, run};
-use crate::hung_branches::{FrozenDaemon, until};
+use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
 
 /// An identity that no other test uses.

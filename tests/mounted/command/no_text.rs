@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use fsstack_lab::{self as lab, daemon, needs};
+use fsstack_lab::{self as lab, daemon, needs, until};
 
 use super::*;
 use crate::catalogue::until_complete;
-use crate::hung_branches::until;
 
 /// Runs the command with arguments of any bytes.
 #[track_caller]

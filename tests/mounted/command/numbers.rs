@@ -6,11 +6,10 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::*;
 use crate::handles::forget_everywhere;
-use crate::hung_branches::until;
 
 const OLD: usize = 50;
 const NEW: usize = 60;

@@ -3,12 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::drain::{assert_shown, job, shown};
 use super::*;
 use crate::handles::{check, forget, hold};
-use crate::hung_branches::until;
 use crate::relocate::{assert_clean, mib, writer};
 use crate::script::{passthrough, sh};
 

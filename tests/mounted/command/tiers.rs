@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until, until_within};
 
 use super::drain::job;
 use super::*;
-use crate::hung_branches::{until, until_within};
 use crate::relocate::{assert_clean, mib};
 use crate::script::sh;
 

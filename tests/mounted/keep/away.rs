@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use fsstack_lab::cleanup::Entry;
-use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 use super::{crash, crash_and_serve};
 use crate::dead_branches::errno;
-use crate::hung_branches::until;
 use crate::script::sh;
 use crate::taken_away::IdleProgram;
 

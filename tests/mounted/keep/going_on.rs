@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{crash, crash_and_serve, daemon, pool};
 use crate::command::{at, binary, branch, json, output_of, run};
-use crate::hung_branches::until;
 use crate::open_files::{go_on, names, read_write, work_goes_on};
 use crate::script::{python, sh, ways};
 

@@ -3,13 +3,12 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs, until};
 use fsstack_sys::Errno;
 use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
 use crate::command::{at, json, output_of};
-use crate::hung_branches::until;
 use crate::script::sh;
 
 #[test]

@@ -9,9 +9,7 @@ mod upgraded;
 use std::time::Duration;
 
 use fsstack_lab::daemon::Process;
-use fsstack_lab::{self as lab, Pool};
-
-use crate::hung_branches::until;
+use fsstack_lab::{self as lab, Pool, until};
 
 /// A pool that outlives its daemon.
 pub(crate) fn pool(options: &[&str]) -> Pool {

@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fsstack_lab::{self as lab, Kind, MiB, Pool, needs};
+use fsstack_lab::{self as lab, Kind, MiB, Pool, needs, until};
 use rustix::process::Signal;
 
 use super::{crash, daemon, pool};
 use crate::command::{at, json, output_of, refused, run};
-use crate::hung_branches::until;
 use crate::open_files::{go_on, work_goes_on};
 use crate::script::{sh, ways};
 use crate::upgrade::refused::{ANSWERS, copy_of_the_daemon, refuses, script};

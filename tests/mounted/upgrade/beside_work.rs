@@ -5,12 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_lab::daemon::Process;
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 use rustix::process::Signal;
 
 use super::{pool, upgrade};
 use crate::command::{at, binary, refused, run};
-use crate::hung_branches::until;
 use crate::script::sh;
 
 /// Moves that are seen at least.

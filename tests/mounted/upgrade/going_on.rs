@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use fsstack_lab::needs;
+use fsstack_lab::{needs, until};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom as DirSeek, openat, seek};
 
 use super::{pool, upgrade};
 use crate::command::{at, branch, json, output_of};
-use crate::hung_branches::until;
 use crate::open_files::{go_on, names, read_write, work_goes_on};
 use crate::script::{python, sh, ways};
 

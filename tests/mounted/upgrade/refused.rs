@@ -5,11 +5,11 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
 use super::{pool, upgrade};
 use crate::command::{at, branch, output_of, refused};
-use crate::hung_branches::{FrozenDaemon, described, until};
+use crate::hung_branches::{FrozenDaemon, described};
 use crate::script::STRANGER;
 
 /// A program beside the pool: a script with these lines.

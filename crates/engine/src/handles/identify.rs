@@ -54,8 +54,22 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
-        let other = number::another(natural);
-        self.index.note_files(branch, &[(other, natural.ino, birth(stat))]);
+        let second = number::second(natural);
+        let other = match second.filter(|second| !self.is_taken(pool, *second, (branch, stat), &[])) {
+            // It leads to the object, and is found to be its number for as long as the other one lives: the index need not be waited for.
+            Some(second) => {
+                self.index.learn_second(branch, second, natural.ino, birth(stat));
+                if !self.is_taken_after_crash(pool, natural) {
+                    self.index.settle(natural.ino);
+                }
+                second
+            }
+            None => {
+                let other = number::another(natural);
+                self.index.note_files(branch, &[(other, natural.ino, birth(stat))]);
+                other
+            }
+        };
         self.mark_other(branch, stat, mark::FILE, other);
         other
     }
@@ -167,9 +181,16 @@ impl Tree {
             });
         self.index.forget_each(&gone);
         if !is_taken {
-            self.index.settle_forgotten(natural.ino);
+            self.index.settle(natural.ino);
         }
         is_taken
+    }
+
+    /// Whether the index has another object by the number `natural` that has a name.
+    fn is_taken_after_crash(&self, pool: &Pool, natural: Identity) -> bool {
+        self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
+            id.generation != natural.generation && naturals.iter().any(|at| self.lives_at(pool, id, *at))
+        })
     }
 
     /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one

@@ -55,6 +55,8 @@ impl Tree {
             if id != inode.id {
                 continue;
             }
+            // Another file may have a second number because of it, and keeps that one.
+            self.index.settle(id.ino);
             let known = |(_, natural, _): &(BranchIx, Ino, LastNameCheck<'a>)| naturals.contains(natural);
             match inode.is_dir() {
                 true => removal.places.extend(self.removed_copies(pool, inode).filter(known)),

@@ -22,7 +22,6 @@ mod damage;
 mod dir_path;
 mod file;
 mod filter;
-mod forgotten;
 mod health;
 mod members;
 mod names;
@@ -30,6 +29,7 @@ mod roots;
 mod scan;
 mod signed;
 mod store;
+mod unwritten;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -49,7 +49,6 @@ pub use away::AwayBranch;
 pub use branch_marks::BranchMarks;
 pub use dir_path::DirPath;
 use filter::Filter;
-use forgotten::Forgotten;
 pub use health::IndexHealth;
 pub use names::{KeptBy, Name};
 use roots::Members;
@@ -58,6 +57,7 @@ pub use scan::open_path;
 use signed::{ALL, FILES, signed_by};
 pub use store::IndexEntry;
 use store::{EntryKind, Store, StoreError, StoreWhen};
+use unwritten::Unwritten;
 
 /// Where the objects with one number are, as the index has it.
 pub type Places = SmallVec<[IndexEntry; 1]>;
@@ -93,8 +93,8 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
-    /// Objects whose removal from the index is not on disk yet.
-    forgotten: Forgotten,
+    /// Numbers whose changes are not on disk yet.
+    unwritten: Unwritten,
 }
 
 impl Index {
@@ -121,7 +121,7 @@ impl Index {
             wake: Condvar::new(),
             renames: RwLock::default(),
             dirty: AtomicBool::new(false),
-            forgotten: Forgotten::default(),
+            unwritten: Unwritten::default(),
         };
         let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
         if index.shared.store.load().is_some() {
@@ -167,11 +167,18 @@ impl Index {
     fn scan(&self, branch: &Arc<MarkedBranch>) {
         if self.shared.existing().is_some() {
             self.shared.jobs.lock().add(branch, Vec::new());
-            self.start();
+            self.wake();
         }
     }
 
-    /// Starts or wakes the thread that scans branches and writes deferred changes.
+    /// There is a branch to scan.
+    fn wake(&self) {
+        self.start();
+        self.shared.wake.notify_one();
+    }
+
+    /// Starts the thread that scans branches, and each second writes deferred changes. It is not woken for one of those: the next one
+    /// would wait until it is on disk.
     fn start(&self) {
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -184,7 +191,6 @@ impl Index {
                 Err(error) => tracing::error!(%error, "index: cannot start its thread; it stays incomplete"),
             }
         }
-        self.shared.wake.notify_one();
     }
 
     /// True if the index surely has nothing about the number `ino`.
@@ -281,7 +287,7 @@ impl Index {
     pub fn renamed(&self, branch: &Arc<MarkedBranch>, path: impl Fn() -> Option<Vec<u8>>) {
         if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
-            self.start();
+            self.wake();
         }
     }
 }
@@ -439,7 +445,7 @@ impl SharedIndex {
 
     /// Brings all to disk.
     fn flush(&self) {
-        self.forgotten.settle(|| _ = self.with(Store::flush));
+        self.unwritten.settle(|| _ = self.with(Store::flush));
     }
 
     /// Writes what was deferred.

@@ -40,7 +40,7 @@ impl Index {
             shared.learn_members(come);
             shared.review();
             shared.roots_due.store(true, Relaxed);
-            self.start();
+            self.wake();
         }
     }
 

@@ -1,4 +1,5 @@
-//! Numbers of objects that the index has forgotten, which is not on disk yet: after a kill it would know them again.
+//! Numbers whose changes are not on disk yet. Of an object that the index has forgotten: after a kill it would know it again. Of one
+//! whose number another file would have: after a kill that file would get it once the object is gone.
 //!
 //! This table is not locked while the disk is written to. The database is, for those who change it.
 
@@ -9,6 +10,7 @@ use fsstack_sync::Mutex;
 use fsstack_sync::atomic::Ordering::Relaxed;
 
 use super::Index;
+use crate::marked_branch::MarkedBranch;
 use crate::number::Identity;
 
 impl Index {
@@ -23,7 +25,7 @@ impl Index {
             objects.iter().filter(|(id, _)| !self.knows_nothing_of(id.ino)).copied().collect();
         if !known.is_empty() {
             let numbers = known.iter().map(|(id, _)| id.ino);
-            self.shared.forgotten.forget(numbers, || _ = self.shared.with(|store| store.forget(&known)));
+            self.shared.unwritten.change(numbers, || _ = self.shared.with(|store| store.forget(&known)));
             self.shared.dirty.store(true, Relaxed);
         }
     }
@@ -36,38 +38,47 @@ impl Index {
             known.filter_map(|(natural, birth)| Some((self.known(*natural, *birth)?, Some(*natural))));
         let known: Vec<(Identity, Option<Ino>)> = known.collect();
         self.forget_each(&known);
-        if known.iter().any(|(id, _)| self.shared.forgotten.is_due(id.ino)) {
+        if known.iter().any(|(id, _)| self.shared.unwritten.is_due(id.ino)) {
             self.shared.flush();
         }
     }
 
-    /// Another object is about to be known by the number `ino`: that former ones were forgotten is on disk when this returns.
-    pub fn settle_forgotten(&self, ino: Ino) {
-        if self.shared.forgotten.is_due(ino) {
+    /// The file on `branch` that would have the number `natural` has `second`, which leads to it, as another object has that one. On
+    /// disk within a second, and before the other object is gone ([`Self::settle`]): so nobody sees that the index lacks it after a
+    /// crash.
+    pub fn learn_second(&self, branch: &MarkedBranch, second: Identity, natural: Ino, birth: u32) {
+        self.shared.cover(branch);
+        self.shared.unwritten.change([natural].into_iter(), || self.learn_file(second, natural, birth));
+    }
+
+    /// The object with the number `ino` is about to be gone, or another one to be known by it: what was learned and forgotten of the
+    /// number is on disk when this returns.
+    pub fn settle(&self, ino: Ino) {
+        if self.shared.unwritten.is_due(ino) {
             self.shared.flush();
         }
     }
 }
 
-/// Numbers of forgotten objects.
+/// Numbers whose changes are not on disk.
 #[derive(Debug, Default)]
-pub(super) struct Forgotten(Mutex<ForgottenNumbers>);
+pub(super) struct Unwritten(Mutex<UnwrittenNumbers>);
 
 #[derive(Debug, Default)]
-struct ForgottenNumbers {
-    /// Numbers of objects that are being forgotten: a write that ends meanwhile may lack that.
+struct UnwrittenNumbers {
+    /// Those that are being changed: a write that ends meanwhile may lack that.
     under_way: Vec<Ino>,
-    /// Numbers of those that were since the last write began.
+    /// Those that were changed since the last write began.
     since: HashSet<Ino>,
     being_written: HashSet<Ino>,
     writers: usize,
 }
 
-impl Forgotten {
-    /// Runs `forget`, which removes the objects with these numbers from the database.
-    pub(super) fn forget(&self, numbers: impl Iterator<Item = Ino> + Clone, forget: impl FnOnce()) {
+impl Unwritten {
+    /// Runs `change`, which changes what the database has about these numbers.
+    pub(super) fn change(&self, numbers: impl Iterator<Item = Ino> + Clone, change: impl FnOnce()) {
         self.0.lock().under_way.extend(numbers.clone());
-        forget();
+        change();
         let mut all = self.0.lock();
         for number in numbers {
             if let Some(at) = all.under_way.iter().position(|ino| *ino == number) {
@@ -77,14 +88,14 @@ impl Forgotten {
         }
     }
 
-    /// Whether it is not on disk that an object with this number was forgotten.
+    /// Whether a change of this number is not on disk.
     pub(super) fn is_due(&self, ino: Ino) -> bool {
         let numbers = self.0.lock();
         let kept = [&numbers.since, &numbers.being_written];
         numbers.under_way.contains(&ino) || kept.iter().any(|numbers| numbers.contains(&ino))
     }
 
-    /// Runs `write`, which brings everything to disk that was forgotten so far.
+    /// Runs `write`, which brings everything to disk that was changed so far.
     pub(super) fn settle(&self, write: impl FnOnce()) {
         {
             let mut numbers = self.0.lock();
@@ -106,18 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_forgotten_is_due_until_it_was_written() {
-        let forgotten = Forgotten::default();
+    fn what_was_changed_is_due_until_it_was_written() {
+        let unwritten = Unwritten::default();
         let one = |n| [Ino(n)].into_iter();
-        forgotten.forget(one(7), || forgotten.settle(|| ()));
-        assert!(forgotten.is_due(Ino(7)), "what was written meanwhile may lack it");
-        assert!(!forgotten.is_due(Ino(8)));
-        forgotten.settle(|| {
-            assert!(forgotten.is_due(Ino(7)), "it is being written");
-            forgotten.forget(one(8), || assert!(forgotten.is_due(Ino(8))));
-            forgotten.settle(|| ());
-            assert!(forgotten.is_due(Ino(7)), "the other write may have begun before");
+        unwritten.change(one(7), || unwritten.settle(|| ()));
+        assert!(unwritten.is_due(Ino(7)), "what was written meanwhile may lack it");
+        assert!(!unwritten.is_due(Ino(8)));
+        unwritten.settle(|| {
+            assert!(unwritten.is_due(Ino(7)), "it is being written");
+            unwritten.change(one(8), || assert!(unwritten.is_due(Ino(8))));
+            unwritten.settle(|| ());
+            assert!(unwritten.is_due(Ino(7)), "the other write may have begun before");
         });
-        assert!(!forgotten.is_due(Ino(7)) && !forgotten.is_due(Ino(8)));
+        assert!(!unwritten.is_due(Ino(7)) && !unwritten.is_due(Ino(8)));
     }
 }
