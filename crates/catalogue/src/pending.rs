@@ -28,6 +28,8 @@ pub struct Pending<D> {
 struct PendingState<D> {
     changes: Changes<D>,
     names: usize,
+    /// Number of changes so far.
+    count: u64,
     stopped: bool,
 }
 
@@ -68,7 +70,7 @@ impl<D> Changes<D> {
 
 impl<D> Default for Pending<D> {
     fn default() -> Self {
-        let state = PendingState { changes: Changes::default(), names: 0, stopped: false };
+        let state = PendingState { changes: Changes::default(), names: 0, count: 0, stopped: false };
         Self { on: AtomicBool::new(false), state: Mutex::new(state), wake: Condvar::new() }
     }
 }
@@ -77,7 +79,7 @@ impl<D> Pending<D> {
     /// Changes are remembered from now on.
     pub fn start(&self) {
         let mut state = self.state.lock();
-        *state = PendingState { changes: Changes::default(), names: 0, stopped: false };
+        *state = PendingState { changes: Changes::default(), names: 0, count: 0, stopped: false };
         self.on.store(true, Relaxed);
     }
 
@@ -136,6 +138,7 @@ impl<D> Pending<D> {
             let mut state = self.state.lock();
             let is_first = state.changes.is_empty();
             change(&mut state);
+            state.count += 1;
             drop(state);
             // The thread waits for the first change only: to wake it for each one costs more than the change itself.
             if is_first {
@@ -171,6 +174,23 @@ impl<D> Pending<D> {
                 Some(until) if self.wake.wait_until(&mut state, until).timed_out() => return,
                 Some(_) => {}
             }
+        }
+    }
+
+    /// Waits until nothing has changed for `quiet`, for at most `longest`, or until it is stopped or half of the names that may be
+    /// remembered are.
+    pub fn pause_until_quiet(&self, quiet: Duration, longest: Duration) {
+        let began = Instant::now();
+        let seen = || {
+            let state = self.state.lock();
+            (state.count, state.stopped || state.names >= NAMES / 2)
+        };
+        let (mut before, mut is_over) = seen();
+        while !is_over && began.elapsed() < longest {
+            self.pause(quiet);
+            let (now, over) = seen();
+            is_over = over || now == before;
+            before = now;
         }
     }
 

@@ -20,7 +20,7 @@ use fsstack_catalogue::{
 use fsstack_identity::index::open_path;
 use fsstack_identity::number::number;
 use fsstack_pool::BranchIx;
-use fsstack_sys::thread::{IoClass, set_io_class, set_nice};
+use fsstack_sys::thread::{IoClass, Policy, set_io_class, set_nice, set_policy};
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use super::{fail, path_bytes};
@@ -28,8 +28,11 @@ use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
 
-/// Pause after changes: further ones of the same names cost nothing.
+/// Pause after changes: further ones of the same names cost nothing. While there are further ones the thread would take the CPU from
+/// those who make them.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause, with changes all the time: a branch that dies takes along what was not looked at.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a branch that could not be asked is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Names that are written in one step.
@@ -133,7 +136,9 @@ impl Keeper {
 
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
-        if let Err(error) = set_nice(19).and_then(|()| set_io_class(IoClass::Idle)) {
+        // Threads that serve requests may be under SCHED_IDLE, and any niceness comes before that.
+        let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
+        if let Err(error) = scheduled.and_then(|()| set_policy(Policy::Idle)) {
             tracing::debug!(%error, "catalogue: its thread is scheduled like others");
         }
         loop {
@@ -145,8 +150,11 @@ impl Keeper {
             };
             self.pending.wait(wait);
             let stopped = self.pending.is_stopped();
+            if stopped && let Err(error) = set_policy(Policy::Other) {
+                tracing::debug!(%error, "catalogue: its thread ends as an idle one");
+            }
             if !stopped && !self.pending.is_empty() {
-                self.pending.pause(PAUSE);
+                self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE);
             }
             let Some(union) = union.upgrade() else { return };
             let is_it = |branch: &&Arc<Member>| Arc::ptr_eq(&branch.uncatalogued, &self.pending);
