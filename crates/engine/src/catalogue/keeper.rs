@@ -20,16 +20,15 @@ use fsstack_catalogue::{
 use fsstack_identity::index::open_path;
 use fsstack_identity::number::number;
 use fsstack_pool::BranchIx;
-use fsstack_sys::thread::{IoClass, Policy, set_io_class, set_nice, set_policy};
+use fsstack_sys::thread::Policy;
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use super::{fail, path_bytes};
+use super::{fail, path_bytes, schedule_last};
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
 
-/// Pause after changes: further ones of the same names cost nothing. While there are further ones the thread would take the CPU from
-/// those who make them.
+/// Pause after changes: further ones of the same names cost nothing.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause, with changes all the time: a branch that dies takes along what was not looked at.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -137,10 +136,7 @@ impl Keeper {
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
         // Threads that serve requests may be under SCHED_IDLE, and any niceness comes before that.
-        let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
-        if let Err(error) = scheduled.and_then(|()| set_policy(Policy::Idle)) {
-            tracing::debug!(%error, "catalogue: its thread is scheduled like others");
-        }
+        schedule_last(Policy::Idle);
         loop {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
                 (true, ..) => Some(AGAIN),
@@ -150,10 +146,9 @@ impl Keeper {
             };
             self.pending.wait(wait);
             let stopped = self.pending.is_stopped();
-            if stopped && let Err(error) = set_policy(Policy::Other) {
-                tracing::debug!(%error, "catalogue: its thread ends as an idle one");
-            }
-            if !stopped && !self.pending.is_empty() {
+            if stopped {
+                schedule_last(Policy::Other);
+            } else if !self.pending.is_empty() {
                 self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE);
             }
             let Some(union) = union.upgrade() else { return };
@@ -205,14 +200,8 @@ impl Keeper {
         let known = Knowledge { complete, walking: self.walking, looking: false, as_of };
         self.upkeep.set_known(self.id, known);
         if sees && before.as_of != as_of && self.upkeep.is_dirty() {
-            let row = BranchRow {
-                root: self.root,
-                walk: self.walk,
-                complete: false,
-                trusted: false,
-                as_of,
-                path: self.path.clone(),
-            };
+            let (root, walk, path) = (self.root, self.walk, self.path.clone());
+            let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path };
             self.upkeep.catalogue.change(|batch| batch.set_branch(self.id, &row))?;
         }
         Ok(())

@@ -19,6 +19,7 @@ pub use fsstack_catalogue::{Asked, CatalogueError, FoundName, Subject};
 use fsstack_catalogue::{BranchRow, Catalogue, Knowledge, Upkeep};
 use fsstack_identity::number::number;
 use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sys::thread::{IoClass, Policy, set_io_class, set_nice, set_policy};
 
 use crate::member::Member;
 use crate::union::Union;
@@ -233,6 +234,14 @@ impl Union {
                 false
             }
         }
+    }
+}
+
+/// Schedules the calling thread behind others.
+fn schedule_last(policy: Policy) {
+    let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
+    if let Err(error) = scheduled.and_then(|()| set_policy(policy)) {
+        tracing::debug!(%error, "catalogue: its thread is scheduled like others");
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
-use fsstack_identity::index::{IndexEntry, birth};
+use fsstack_identity::index::{IndexEntry, birth, learn_second};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
@@ -58,8 +58,8 @@ impl Tree {
         let other = match second.filter(|second| !self.is_taken(pool, *second, (branch, stat), &[])) {
             // It leads to the object, and is found to be its number for as long as the other one lives: the index need not be waited for.
             Some(second) => {
-                self.index.learn_second(branch, second, natural.ino, birth(stat));
-                if !self.is_taken_after_crash(pool, natural) {
+                learn_second(&self.index, branch, second, natural.ino, birth(stat));
+                if !is_taken_after_crash(self, pool, natural) {
                     self.index.settle(natural.ino);
                 }
                 second
@@ -186,13 +186,6 @@ impl Tree {
         is_taken
     }
 
-    /// Whether the index has another object by the number `natural` that has a name.
-    fn is_taken_after_crash(&self, pool: &Pool, natural: Identity) -> bool {
-        self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
-            id.generation != natural.generation && naturals.iter().any(|at| self.lives_at(pool, id, *at))
-        })
-    }
-
     /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one
     /// known by this number was moved away. While it is being moved it is that one.
     fn has_left(&self, pool: &Pool, natural: Identity) -> bool {
@@ -314,4 +307,11 @@ fn has_come_back(live: &Inode, branch: &Branch, ino: u64) -> bool {
         (None, _) => None,
     };
     own.is_some_and(|own| own != ino)
+}
+
+/// Whether the index has another object by the number `natural` that has a name.
+fn is_taken_after_crash(tree: &Tree, pool: &Pool, natural: Identity) -> bool {
+    tree.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
+        id.generation != natural.generation && naturals.iter().any(|at| tree.lives_at(pool, id, *at))
+    })
 }

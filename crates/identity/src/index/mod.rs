@@ -58,6 +58,7 @@ use signed::{ALL, FILES, signed_by};
 pub use store::IndexEntry;
 use store::{EntryKind, Store, StoreError, StoreWhen};
 use unwritten::Unwritten;
+pub use unwritten::learn_second;
 
 /// Where the objects with one number are, as the index has it.
 pub type Places = SmallVec<[IndexEntry; 1]>;
@@ -167,14 +168,9 @@ impl Index {
     fn scan(&self, branch: &Arc<MarkedBranch>) {
         if self.shared.existing().is_some() {
             self.shared.jobs.lock().add(branch, Vec::new());
-            self.wake();
+            self.start();
+            self.shared.wake.notify_one();
         }
-    }
-
-    /// There is a branch to scan.
-    fn wake(&self) {
-        self.start();
-        self.shared.wake.notify_one();
     }
 
     /// Starts the thread that scans branches, and each second writes deferred changes. It is not woken for one of those: the next one
@@ -287,7 +283,8 @@ impl Index {
     pub fn renamed(&self, branch: &Arc<MarkedBranch>, path: impl Fn() -> Option<Vec<u8>>) {
         if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
-            self.wake();
+            self.start();
+            self.shared.wake.notify_one();
         }
     }
 }

@@ -40,7 +40,8 @@ impl Index {
             shared.learn_members(come);
             shared.review();
             shared.roots_due.store(true, Relaxed);
-            self.wake();
+            self.start();
+            shared.wake.notify_one();
         }
     }
 

@@ -43,14 +43,6 @@ impl Index {
         }
     }
 
-    /// The file on `branch` that would have the number `natural` has `second`, which leads to it, as another object has that one. On
-    /// disk within a second, and before the other object is gone ([`Self::settle`]): so nobody sees that the index lacks it after a
-    /// crash.
-    pub fn learn_second(&self, branch: &MarkedBranch, second: Identity, natural: Ino, birth: u32) {
-        self.shared.cover(branch);
-        self.shared.unwritten.change([natural].into_iter(), || self.learn_file(second, natural, birth));
-    }
-
     /// The object with the number `ino` is about to be gone, or another one to be known by it: what was learned and forgotten of the
     /// number is on disk when this returns.
     pub fn settle(&self, ino: Ino) {
@@ -58,6 +50,13 @@ impl Index {
             self.shared.flush();
         }
     }
+}
+
+/// The file on `branch` that would have the number `natural` has `second`, which leads to it, as another object has that one. On disk
+/// within a second, and before the other object is gone ([`Index::settle`]): so nobody sees that the index lacks it after a crash.
+pub fn learn_second(index: &Index, branch: &MarkedBranch, second: Identity, natural: Ino, birth: u32) {
+    index.shared.cover(branch);
+    index.shared.unwritten.change([natural].into_iter(), || index.learn_file(second, natural, birth));
 }
 
 /// Numbers whose changes are not on disk.
