@@ -84,7 +84,7 @@ pub(crate) fn run(amount: ManyAmount, tables: &mut Vec<Table>) -> Result<()> {
     let mut queue_rate = Table::new("The same, operations a second, all queues", Sense::MoreIsBetter);
     // Created files stay open until all are there.
     let limit = usize::try_from(thread::raise_nofile_limit()).unwrap_or(usize::MAX);
-    let names = amount.names.min(limit.saturating_sub(2048));
+    let names = amount.names.min(limit / 2);
     for round in 0..amount.rounds {
         for turn in 0..SETTINGS.len() {
             let setting = SETTINGS[(turn + round) % SETTINGS.len()];

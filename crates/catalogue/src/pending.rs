@@ -177,13 +177,13 @@ impl<D> Pending<D> {
         }
     }
 
-    /// Waits until nothing has changed for `quiet`, for at most `longest`, or until it is stopped or half of the names that may be
-    /// remembered are.
+    /// Waits until nothing has changed for `quiet`, for at most `longest`, or until it is stopped or half full.
     pub fn pause_until_quiet(&self, quiet: Duration, longest: Duration) {
         let began = Instant::now();
         let seen = || {
             let state = self.state.lock();
-            (state.count, state.stopped || state.names >= NAMES / 2)
+            let dirs = state.changes.dirs.len().max(state.changes.relist.len());
+            (state.count, state.stopped || state.names >= NAMES / 2 || dirs >= DIRS / 2)
         };
         let (mut before, mut is_over) = seen();
         while !is_over && began.elapsed() < longest {
@@ -247,6 +247,29 @@ mod tests {
         let changes = pending.take();
         assert!(changes.dirs[&7].all && changes.dirs[&7].names.is_empty());
         assert_eq!((changes.dirs.len(), changes.walk), (DIRS, true));
+    }
+
+    /// Each would wait for hours otherwise.
+    #[test]
+    fn the_pause_ends_once_it_is_quiet_half_full_or_stopped() {
+        let hours = Duration::from_secs(10_000);
+        let pending = on();
+        pending.note(7, || 7, Some(c"a"));
+        pending.pause_until_quiet(Duration::from_millis(1), hours);
+        for number in 0..NAMES / 2 {
+            let name = CString::new(number.to_string()).unwrap();
+            pending.note(7, || 7, Some(&name));
+        }
+        pending.pause_until_quiet(hours, hours);
+        pending.take();
+        (0..DIRS as u64 / 2).for_each(|number| pending.note(number, || number, None));
+        pending.pause_until_quiet(hours, hours);
+        pending.take();
+        (0..DIRS as u64 / 2).for_each(|number| pending.note_number(number));
+        pending.pause_until_quiet(hours, hours);
+        pending.take();
+        pending.stop();
+        pending.pause_until_quiet(hours, hours);
     }
 
     #[test]

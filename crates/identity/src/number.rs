@@ -73,8 +73,9 @@ pub fn another(natural: Identity) -> Identity {
     Identity { ino, ..natural }
 }
 
-/// Like [`another`], of a number that leads to the object without an entry of the index: the same inode of the same branch.
-/// None: its own number is a hash, or the branch has no birth times, so that nothing tells it from the next object there.
+/// Like [`another`], a number that names the same inode of the same branch: where the branch opens by inode number it leads to the
+/// object without an entry of the index. None: the object's own number is a hash, or the branch has no birth times, which tell it
+/// from the next object with that inode number.
 pub fn second(natural: Identity) -> Option<Identity> {
     let leads = branch_of(natural.ino).is_some() && natural.ino.0 & SECOND == 0 && natural.generation != 0;
     leads.then_some(Identity { ino: Ino(natural.ino.0 | SECOND), ..natural })
@@ -154,7 +155,7 @@ mod tests {
             assert!(again != natural && !is_offline(again.ino) && !is_offline(natural.ino));
             assert_eq!(second(again), None);
         }
-        // As large an inode number has no room for both.
+        // A larger inode number gives a hash, which has no second number.
         let hashed = Identity { ino: number_on_root(branch, SECOND), generation: 9 };
         assert_eq!((branch_of(hashed.ino), second(hashed)), (None, None));
         let birthless = Identity { ino: number_on_root(branch, 1), generation: 0 };

@@ -135,7 +135,6 @@ impl Keeper {
 
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
-        // Threads that serve requests may be under SCHED_IDLE, and any niceness comes before that.
         schedule_last(Policy::Idle);
         loop {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {

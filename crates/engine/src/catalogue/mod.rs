@@ -5,7 +5,7 @@
 //! cleanly and nothing but the pool changes the branch; when the branch was away; and when there were too many changes at a time.
 //! A branch that hangs holds up its own thread only.
 //!
-//! The threads have the lowest niceness and the idle I/O class.
+//! The threads run under SCHED_IDLE and in the idle I/O class.
 
 mod keeper;
 mod offline;
@@ -237,7 +237,8 @@ impl Union {
     }
 }
 
-/// Schedules the calling thread behind others.
+/// Gives the calling thread the lowest priority of `policy`: the threads that serve requests may be under SCHED_IDLE, before which any
+/// niceness comes; at its end a thread leaves it, so that a busy machine does not hold up the pool's end.
 fn schedule_last(policy: Policy) {
     let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
     if let Err(error) = scheduled.and_then(|()| set_policy(policy)) {

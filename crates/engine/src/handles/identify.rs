@@ -54,9 +54,10 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
-        let second = number::second(natural);
+        // Without the index it leads to the object only where the branch opens by inode number.
+        let second = number::second(natural).filter(|_| branch.by_number.is_some());
         let other = match second.filter(|second| !self.is_taken(pool, *second, (branch, stat), &[])) {
-            // It leads to the object, and is found to be its number for as long as the other one lives: the index need not be waited for.
+            // The index need not be waited for: while the other object lives, this one is found to have the number at each look.
             Some(second) => {
                 learn_second(&self.index, branch, second, natural.ino, birth(stat));
                 if !is_taken_after_crash(self, pool, natural) {
@@ -233,6 +234,8 @@ impl Tree {
     pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
         for IndexEntry { id: known, naturals, .. } in self.index.places(id.ino) {
             if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
+                // A file may have got a second number since the removal began.
+                self.index.settle(id.ino);
                 self.index.forget(id, None);
             }
         }

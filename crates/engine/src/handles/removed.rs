@@ -55,7 +55,7 @@ impl Tree {
             if id != inode.id {
                 continue;
             }
-            // Another file may have a second number because of it, and keeps that one.
+            // A file that has a second number because of this object keeps it once the object is gone, after a crash too.
             self.index.settle(id.ino);
             let known = |(_, natural, _): &(BranchIx, Ino, LastNameCheck<'a>)| naturals.contains(natural);
             match inode.is_dir() {
