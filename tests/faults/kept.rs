@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{self as lab, Pool, needs, until};
