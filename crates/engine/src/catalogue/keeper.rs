@@ -7,22 +7,21 @@
 //! there, it was renamed or removed, which is reported too. Otherwise the directory above is listed again.
 
 use std::collections::HashSet;
-use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::entries::Entries;
-use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::error::OpError;
 use fsstack_catalogue::{
-    BranchRow, CatalogueError, Changes, FLUSH_AFTER, Knowledge, Listed, Look, Pending, Row, Upkeep, now,
+    BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Listed, Pending, Row, Upkeep, now,
 };
 use fsstack_identity::index::open_path;
-use fsstack_identity::number::number;
 use fsstack_pool::BranchIx;
 use fsstack_sys::thread::Policy;
-use fsstack_sys::{self as sys, Errno, Stat};
+use fsstack_sys::{self as sys, Errno};
 
+use super::look::{is_hidden, look_at, number_of};
 use super::{fail, path_bytes, schedule_last};
 use crate::inode::Inode;
 use crate::member::Member;
@@ -144,11 +143,10 @@ impl Keeper {
                 _ => None,
             };
             self.pending.wait(wait);
+            self.pause();
             let stopped = self.pending.is_stopped();
             if stopped {
                 schedule_last(Policy::Other);
-            } else if !self.pending.is_empty() {
-                self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE);
             }
             let Some(union) = union.upgrade() else { return };
             let is_it = |branch: &&Arc<Member>| Arc::ptr_eq(&branch.uncatalogued, &self.pending);
@@ -167,6 +165,15 @@ impl Keeper {
             if self.step(&union, &branch).is_err() || stopped {
                 return;
             }
+        }
+    }
+
+    /// Leaves changes time to end. A walk goes on meanwhile, and at its end needs a moment without changes.
+    fn pause(&self) {
+        match (self.pending.is_empty() || !self.waiting.is_empty(), self.walking) {
+            (true, _) => {}
+            (false, true) => self.pending.pause(PAUSE),
+            (false, false) => self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE),
         }
     }
 
@@ -282,7 +289,7 @@ impl Keeper {
                     return Ok(());
                 }
             }
-            if self.last_until.is_none() && began.elapsed() > WALK_FOR || !self.pending.is_empty() {
+            if self.last_until.is_none() && began.elapsed() > WALK_FOR {
                 return Ok(());
             }
         }
@@ -435,61 +442,4 @@ impl Keeper {
         }
         Ok(self.full)
     }
-}
-
-fn number_of(branch: &Member, stat: &Stat) -> u64 {
-    number(branch, stat.dev, stat.ino).0
-}
-
-/// Whether the pool keeps `name` in a branch's root for itself.
-fn is_hidden(pool: &crate::pool::Pool, name: &CStr) -> bool {
-    name.to_bytes().first() == Some(&b'.') && pool.hides(name)
-}
-
-/// Asks the branch how the changed names are: what was seen, directories to list again, and whether all could be asked.
-fn look_at(union: &Union, branch: &Member, changes: Changes<Arc<Inode>>) -> (Vec<Look>, Vec<u64>, bool) {
-    let pool = union.pool();
-    let mut relist: Vec<u64> = changes.relist.into_iter().collect();
-    let (mut looks, mut complete) = (Vec::new(), true);
-    for change in changes.dirs.into_values() {
-        let dir = &change.dir;
-        let seen = union.tree.dirfd(&pool, dir, branch.ix).and_then(|fd| {
-            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
-            let hides = |name: &CStr| dir.is_root() && is_hidden(&pool, name);
-            let names = change.names.iter().filter(|name| !hides(name));
-            let names = names.map(|name| look_at_name(branch, fd.as_fd(), name)).collect::<Result<_>>()?;
-            let number = number_of(branch, &stat);
-            Ok(Look { dir: number, itself: Row::of(&stat, |_| number), names })
-        });
-        match seen {
-            Ok(look) => {
-                if change.all {
-                    relist.push(look.dir);
-                }
-                looks.push(look);
-            }
-            // It is gone, which is a change of the directory above; or it is there, and was not found.
-            Err(error) if is_astray(error) => {
-                relist.extend(dir.copy_ino(branch.ix).map(|ino| number(branch, branch.dev(), ino).0));
-            }
-            Err(error) => {
-                tracing::debug!(%error, branch = %branch.path.display(), "catalogue: changes cannot be looked at; the branch is walked again");
-                complete = false;
-            }
-        }
-    }
-    (looks, relist, complete)
-}
-
-fn look_at_name(branch: &Member, dir: BorrowedFd<'_>, name: &CStr) -> Result<(Box<[u8]>, Option<Row>)> {
-    let row = match branch.ask(|| sys::at::stat(dir, name)) {
-        Ok(stat) => Some(Row::of(&stat, |stat| number_of(branch, stat))),
-        Err(error) if error.is_missing() => None,
-        Err(error) => return Err(error),
-    };
-    Ok((name.to_bytes().into(), row))
-}
-
-fn is_astray(error: OpError) -> bool {
-    error.is_missing() || matches!(error.errno(), Errno::STALE | Errno::NOTDIR)
 }

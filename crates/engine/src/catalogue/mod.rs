@@ -8,6 +8,7 @@
 //! The threads run under SCHED_IDLE and in the idle I/O class.
 
 mod keeper;
+mod look;
 mod offline;
 
 use std::path::Path;

@@ -54,24 +54,16 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
-        // Without the index it leads to the object only where the branch opens by inode number.
-        let second = number::second(natural).filter(|_| branch.by_number.is_some());
-        let other = match second.filter(|second| !self.is_taken(pool, *second, (branch, stat), &[])) {
-            // The index need not be waited for: while the other object lives, this one is found to have the number at each look.
-            Some(second) => {
-                learn_second(&self.index, branch, second, natural.ino, birth(stat));
-                if !is_taken_after_crash(self, pool, natural) {
-                    self.index.settle(natural.ino);
-                }
-                second
-            }
-            None => {
-                let other = number::another(natural);
-                self.index.note_files(branch, &[(other, natural.ino, birth(stat))]);
-                other
-            }
-        };
-        self.mark_other(branch, stat, mark::FILE, other);
+        let second = second_number(self, pool, natural, (branch, stat));
+        let other = second.unwrap_or_else(|| number::another(natural));
+        match second {
+            Some(second) => learn_second(&self.index, branch, second, natural.ino, birth(stat)),
+            None => _ = self.index.note_files(branch, &[(other, natural.ino, birth(stat))]),
+        }
+        let marked = self.mark_other(branch, stat, mark::FILE, other);
+        if second.is_some() && !marked {
+            self.index.settle(natural.ino);
+        }
         other
     }
 
@@ -134,17 +126,18 @@ impl Tree {
     }
 
     /// The object of `stat` on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is rebuilt
-    /// from the marks, and the object that it is distinguished from may be gone by then.
-    fn mark_other(&self, branch: &Member, stat: &Stat, which: &CStr, other: Identity) {
-        if branch.is_writable()
-            && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
-            && birth(&there) == birth(stat)
-            && branch
-                .ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino))
-                .is_ok_and(|marked| marked.is_none())
-        {
-            let _put = branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino));
+    /// from the marks, and the object that it is distinguished from may be gone by then. False: its mark does not say so.
+    fn mark_other(&self, branch: &Member, stat: &Stat, which: &CStr, other: Identity) -> bool {
+        if !branch.is_writable() {
+            return false;
         }
+        let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino) else { return false };
+        let on = On::Fd(fd.as_fd());
+        birth(&there) == birth(stat)
+            && match branch.ask(|| mark::read(on, which, stat.ino)) {
+                Ok(None) => branch.ask(|| mark::put(on, which, other, stat.ino)).is_ok(),
+                marked => marked.is_ok_and(|marked| marked == Some(other)),
+            }
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
@@ -312,9 +305,40 @@ fn has_come_back(live: &Inode, branch: &Branch, ino: u64) -> bool {
     own.is_some_and(|own| own != ino)
 }
 
-/// Whether the index has another object by the number `natural` that has a name.
-fn is_taken_after_crash(tree: &Tree, pool: &Pool, natural: Identity) -> bool {
-    tree.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
-        id.generation != natural.generation && naturals.iter().any(|at| tree.lives_at(pool, id, *at))
-    })
+/// The second number of the file with the attributes `stat`, if it needs no row on disk: it leads to the file, and follows from a moved
+/// file that has the number `natural` for as long as that one lives.
+fn second_number(
+    tree: &Tree,
+    pool: &Pool,
+    natural: Identity,
+    (branch, stat): (&Member, &Stat),
+) -> Option<Identity> {
+    // While marks are read a moved file may have its row in memory only. A directory may go while the tree is locked.
+    if branch.by_number.is_none() || pool.marked().any(|branch| branch.asks_marks()) {
+        return None;
+    }
+    let is_moved_file = |IndexEntry { id, naturals, .. }: &IndexEntry| {
+        id.generation != natural.generation && naturals.iter().any(|at| tree.lives_at(pool, *id, *at))
+    };
+    let follows = tree.index.places(natural.ino).iter().any(|entry| !entry.is_dir() && is_moved_file(entry));
+    number::second(natural).filter(|second| follows && !tree.is_taken(pool, *second, (branch, stat), &[]))
+}
+
+/// The moved file `id` is about to be gone. A file in its place that has a second number because of it keeps that one, after a crash
+/// too: its mark has the number, and the index may have lost it in the last second before the crash.
+pub(super) fn keep_second(tree: &Tree, pool: &Pool, id: Identity) {
+    let there = pool.branch_of(id.ino).zip(number::inode_of(id.ino));
+    if let Some((at, inode)) = there
+        && let branch = pool.branch(at)
+        && let Ok(Some((fd, stat))) = tree.open_raw(branch, inode)
+        && let natural = number::identity(branch, &stat)
+        && natural.ino == id.ino
+        && let Some(second) = number::second(natural)
+        && tree.index.known(natural.ino, birth(&stat)) != Some(second)
+        && let Ok(Some(marked)) = branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::FILE, stat.ino))
+        && marked == second
+    {
+        learn_second(&tree.index, branch, second, natural.ino, birth(&stat));
+    }
+    tree.index.settle(id.ino);
 }

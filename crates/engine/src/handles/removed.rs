@@ -18,6 +18,7 @@ use fsstack_sync::ranked::LINKS;
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use smallvec::SmallVec;
 
+use crate::handles::identify::keep_second;
 use crate::inode::Inode;
 use crate::member::searches::LockedAlone;
 use crate::pool::Pool;
@@ -55,8 +56,9 @@ impl Tree {
             if id != inode.id {
                 continue;
             }
-            // A file that has a second number because of this object keeps it once the object is gone, after a crash too.
-            self.index.settle(id.ino);
+            if !inode.is_dir() {
+                keep_second(self, pool, id);
+            }
             let known = |(_, natural, _): &(BranchIx, Ino, LastNameCheck<'a>)| naturals.contains(natural);
             match inode.is_dir() {
                 true => removal.places.extend(self.removed_copies(pool, inode).filter(known)),
