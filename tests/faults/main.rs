@@ -11,6 +11,7 @@ mod drained;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod full_source;
 mod given_up;
 mod handles;
 mod hidden;

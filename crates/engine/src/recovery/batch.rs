@@ -7,6 +7,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result as OpResult};
 
 use crate::member::staged::fresh_name;
+use crate::recovery::decisions;
 use crate::recovery::intent::{BATCH, LINKED_BATCH, tell_undecided};
 use crate::recovery::record::{self, RecordKind, Written};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch};
@@ -120,8 +121,9 @@ impl<'a> NotedBatch<'a> {
     fn tell_source_first(&mut self) -> OpResult<()> {
         let Self { from, to, kind, .. } = *self;
         let record = encode(&self.intents);
-        let old = from.ask(|| self.on_from.replace(from, kind, &record));
-        let both = old.and_then(|()| to.ask(|| self.on_to.replace(to, kind, &record)));
+        let old = from.ask(|| decisions::replace_in_use(from, &mut self.on_from, kind, &record));
+        let both =
+            old.and_then(|()| to.ask(|| decisions::replace_in_use(to, &mut self.on_to, kind, &record)));
         self.is_unsure |= both.is_err();
         both
     }
@@ -150,7 +152,8 @@ impl<'a> NotedBatch<'a> {
                 intent.decides(if says_it { *decided } else { Decided::Not });
             }
             let entries = left.iter().map(|(at, _)| (number(*at), self.intents[*at].body.as_slice()));
-            tell_undecided(on.ask(|| written.replace(on, self.kind, &encode_batch(entries))));
+            let record = encode_batch(entries);
+            tell_undecided(on.ask(|| decisions::replace_in_use(on, written, self.kind, &record)));
             if self.is_unsure {
                 break; // the target's record stays: it decides
             }

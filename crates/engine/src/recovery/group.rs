@@ -20,6 +20,7 @@ use fsstack_sys::{Call, Errno, Stat, SysError};
 
 use crate::pool::Pool;
 use crate::recovery::copies::{there, used_on};
+use crate::recovery::decisions;
 use crate::recovery::intent::{SettledMove, settle_file, twin_of};
 use crate::recovery::record::{self, RecordKind};
 use crate::recovery::recover::own_folder;
@@ -60,7 +61,10 @@ impl<'a> IntentAt<'a> {
         };
         match folder.map(|folder| record::peek(on, folder.as_fd(), self.record)) {
             Some(Err(error)) if missing(&error) => Ok(None),
-            body => Ok(body.transpose()?.flatten()),
+            body => {
+                let Some((kind, body)) = body.transpose()?.flatten() else { return Ok(None) };
+                Ok(Some((kind, decisions::with_noted(on, self.record, kind, body)?)))
+            }
         }
     }
 
@@ -77,7 +81,7 @@ impl<'a> IntentAt<'a> {
         let (kind, mut body) = self.record(on)?.ok_or(gone)?;
         let intent = self.of(&mut body).ok_or(gone)?;
         *intent.first_mut().ok_or(gone)? = decided as u8;
-        record::replace(on, folder.as_fd(), self.record, kind, &body)
+        decisions::replace(on, folder.as_fd(), self.record, kind, &body)
     }
 }
 

@@ -27,6 +27,7 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use crate::member::staged::fresh_name;
 use crate::pool::Pool;
 use crate::recovery::copies::{lives, there, used_on};
+use crate::recovery::decisions;
 use crate::recovery::group::{self, IntentAt};
 use crate::recovery::record::{self, RecordKind, Successor, Written};
 use crate::recovery::recover::{own_folder, settling};
@@ -105,9 +106,9 @@ impl Noted<'_> {
     pub(crate) fn decides_old(&mut self) -> OpResult<()> {
         self.body[0] = Decided::Old as u8;
         if let Some(on_from) = &mut self.on_from {
-            self.from.ask(|| on_from.replace(self.from, self.sort, &self.body))?;
+            self.from.ask(|| decisions::replace_in_use(self.from, on_from, self.sort, &self.body))?;
         }
-        self.to.ask(|| self.on_to.replace(self.to, self.sort, &self.body))
+        self.to.ask(|| decisions::replace_in_use(self.to, &mut self.on_to, self.sort, &self.body))
     }
 
     /// The move is not to be finished: when both branches can be asked the new copy goes.
@@ -115,7 +116,8 @@ impl Noted<'_> {
         self.body[0] = Decided::Old as u8;
         taken_back.add(self.on_to.name().to_owned());
         if let Some(on_from) = &mut self.on_from {
-            tell_undecided(self.from.ask(|| on_from.replace(self.from, self.sort, &self.body)));
+            let told = || decisions::replace_in_use(self.from, on_from, self.sort, &self.body);
+            tell_undecided(self.from.ask(told));
         } else if self.in_root {
             let put = || root_attribute::put(self.from, self.on_to.name(), SORT.format, &self.body);
             tell_undecided(self.from.ask(put));
@@ -125,7 +127,8 @@ impl Noted<'_> {
     /// The new copy is the file: when both branches can be asked the old one goes.
     pub(crate) fn keeps_new(mut self) {
         self.body[0] = Decided::New as u8;
-        tell_undecided(self.to.ask(|| self.on_to.replace(self.to, self.sort, &self.body)));
+        let told = || decisions::replace_in_use(self.to, &mut self.on_to, self.sort, &self.body);
+        tell_undecided(self.to.ask(told));
     }
 }
 
@@ -261,7 +264,7 @@ pub(crate) fn twin_of(
         twin => twin.transpose()?.flatten(),
     };
     match twin {
-        Some((_, body)) => Ok(Some(body)),
+        Some((kind, body)) => decisions::with_noted(other, name, kind, body).map(Some),
         None if on.id.get() == reported.to => root_attribute::get(other, name, SORT.format),
         None => Ok(None),
     }
@@ -301,6 +304,7 @@ pub(crate) fn settle_file(
 pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         let settle = || {
+            decisions::clear(branch)?;
             let mut names = root_attribute::all(branch, SORT.suffix)?.into_iter();
             names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion))
         };

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod blank;
 pub(crate) mod copies;
+pub(crate) mod decisions;
 pub(crate) mod give_up;
 pub(crate) mod group;
 pub(crate) mod intent;

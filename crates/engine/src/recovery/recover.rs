@@ -20,6 +20,7 @@ use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, Stat, SysError};
 
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::recovery::decisions;
 use crate::recovery::group;
 use crate::recovery::intent;
 use crate::recovery::journal;
@@ -334,7 +335,10 @@ fn clear_entry(
 ) -> Result<bool, SysError> {
     let path = branch.path.display();
     // The lock is held until the record is gone.
-    let found = record::take(branch, folder.as_fd(), name)?;
+    let mut found = record::take(branch, folder.as_fd(), name)?;
+    if let Some(FoundRecord::Whole(kind, body, _)) = &mut found {
+        *body = decisions::with_noted(branch, name, kind, std::mem::take(body))?;
+    }
     match &found {
         Some(FoundRecord::Whole(sort, body, _))
             if !clear_record(pool, branch, folder, (name, sort, body), occasion)? =>
@@ -424,7 +428,7 @@ fn clear_record(
             }
             intent::SettledMove::Later(decided) => {
                 if let Some(decided) = decided {
-                    record::replace(branch, folder.as_fd(), name, sort, &decided)?;
+                    decisions::replace(branch, folder.as_fd(), name, sort, &decided)?;
                 }
                 return Ok(false);
             }
