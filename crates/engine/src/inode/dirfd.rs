@@ -57,6 +57,11 @@ impl Budget {
         DirFd::counted(fd, self.open.clone())
     }
 
+    /// Counts `fd`, which another budget counts, instead of that one.
+    pub fn take_over(&self, fd: &DirFd) {
+        fd.recount(&self.open);
+    }
+
     /// `dir`, one of `inodes`, has a descriptor on `branch` from now on: others are closed if they are too many.
     /// Must be called with no inode locked.
     pub fn opened(&self, inodes: &Table, dir: &Inode, branch: BranchIx) {

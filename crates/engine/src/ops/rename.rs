@@ -27,6 +27,7 @@ use crate::files::check_not_given_up;
 use crate::handles::removed::NameRemoval;
 use crate::inode::{Inode, InodeName};
 use crate::kept::slots;
+use crate::ops::rmdir::keep_object;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
@@ -375,8 +376,8 @@ impl Tree {
             }
             return Err(half.error);
         }
-        if let Some(((replaced, _), (at, object))) = replaced.as_ref().zip(object) {
-            replaced.keep_unlinked(pool.branch(at), object);
+        if let Some(((replaced, _), object)) = replaced.as_ref().zip(object) {
+            keep_object(self, pool, replaced, object);
         }
         self.moved(pool, known.clone(), from, to, first, replaced);
         if let Some(inode) = known {

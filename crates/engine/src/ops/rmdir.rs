@@ -125,13 +125,10 @@ impl Union {
 }
 
 impl Tree {
-    /// The object of a directory that is about to be removed or replaced, and its branch, if it can be kept. It has a descriptor
-    /// of its own, which counts as that of a removed object, not among the open directories that make room for others.
+    /// The object of a directory that is about to be removed or replaced, and its branch, if it can be kept.
     pub(crate) fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<(BranchIx, Arc<DirFd>)> {
         let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
-        let fd = self.dirfd(pool, dir, at).ok()?;
-        let own = fd.opened(fd.as_fd().try_clone_to_owned().ok()?);
-        Some((at, Arc::new(self.unlinked_inodes.count(own))))
+        Some((at, self.dirfd(pool, dir, at).ok()?))
     }
 
     /// The directory `dir` has lost its name for good: its `object` stays until the kernel forgets it.
@@ -142,8 +139,8 @@ impl Tree {
         (parent, name): (&Arc<Inode>, &CStr),
         removal: NameRemoval<'_>,
     ) {
-        if let Some((at, object)) = object {
-            dir.keep_unlinked(pool.branch(at), object);
+        if let Some(object) = object {
+            keep_object(self, pool, dir, object);
         }
         dir.lost_name(parent, name);
         pool.branches.iter().for_each(|branch| branch.unsynced.forget(dir.id.ino));
@@ -175,4 +172,11 @@ impl Tree {
             None => Ok(()),
         }
     }
+}
+
+/// Keeps the `object` of the directory `dir`, which was removed or replaced, until the kernel forgets it. Its descriptor counts
+/// as that of a removed object, not among the open directories that make room for others.
+pub(crate) fn keep_object(tree: &Tree, pool: &Pool, dir: &Inode, (at, object): (BranchIx, Arc<DirFd>)) {
+    tree.unlinked_inodes.take_over(&object);
+    dir.keep_unlinked(pool.branch(at), object);
 }
