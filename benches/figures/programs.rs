@@ -84,9 +84,11 @@ pub(crate) fn run(test_bed: &TestBed, amount: ProgramsAmount, tables: &mut Vec<T
         TIMES.iter().for_each(|(of, heading)| table.compare("xfs", &[of], heading));
         table
     });
+    let mut failed = Failed::new();
     for round in 0..amount.rounds {
-        measure(&archive, &standing, round, (&mut each, &mut sum))?;
+        measure(&archive, &standing, (round, &mut failed), (&mut each, &mut sum))?;
     }
+    each.notes.extend(failed.iter().map(|(rival, why)| format!("{rival} was left out from then on: {why}")));
     each.notes.extend(here.iter().map(Contender::described));
     each.notes.extend(missing.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
     tables.extend([each, sum]);
@@ -96,7 +98,10 @@ pub(crate) fn run(test_bed: &TestBed, amount: ProgramsAmount, tables: &mut Vec<T
         Ok(waits) => tables.extend(waits),
         Err(error) => Skip::because(format!("needs the trace events of fuse: {error:#}")).announce(),
     }
-    standing.into_iter().try_for_each(|(_, at)| at.fall())
+    standing.into_iter().try_for_each(|(of, at)| match at.fall() {
+        Err(_) if failed.contains_key(of.name) => Ok(()),
+        fallen => fallen,
+    })
 }
 
 /// Makes the directory that a contender's programs work in, on all its branches.
@@ -105,13 +110,17 @@ fn work(at: &Standing, name: &str) -> Result<PathBuf> {
     Ok(at.path().join(name))
 }
 
+/// Rivals by which a program failed, and its error. They are left out from then on: mhddfs may crash under rsync.
+type Failed = BTreeMap<&'static str, String>;
+
 /// One round: every program by every contender.
 fn measure(
     archive: &Archive,
     standing: &[(&Contender, Standing)],
-    round: usize,
+    (round, failed): (usize, &mut Failed),
     (each, sum): (&mut Table, &mut Table),
 ) -> Result<()> {
+    // On the branches: also of a rival that answers no more.
     let dirs = standing.iter().map(|(_, at)| work(at, &format!("work-{round}")));
     let dirs = dirs.collect::<Result<Vec<_>>>()?;
     let mut sums = vec![0.0; standing.len()];
@@ -119,10 +128,20 @@ fn measure(
         let mut said = vec![Vec::new(); standing.len()];
         for turn in 0..standing.len() {
             let n = (turn + round) % standing.len();
+            let of = standing[n].0;
+            if failed.contains_key(of.name) {
+                continue;
+            }
             // Data that one contender has not written yet must not be written while another one is measured.
             rustix::fs::sync();
-            let ran = archive.run(*program, &dirs[n])?;
-            each.put(program.name, standing[n].0.name, ran.seconds);
+            let ran = match archive.run(*program, &dirs[n]) {
+                Err(error) if matches!(of.server, Server::Rival(_)) => {
+                    failed.insert(of.name, format!("{error:#}"));
+                    continue;
+                }
+                ran => ran?,
+            };
+            each.put(program.name, of.name, ran.seconds);
             sums[n] += ran.seconds;
             said[n] = ran.said;
         }
@@ -130,7 +149,8 @@ fn measure(
             agree(*program, standing, &dirs, &said)?;
         }
     }
-    standing.iter().zip(sums).for_each(|((of, _), seconds)| sum.put("sum", of.name, seconds));
+    let whole = standing.iter().zip(sums).filter(|((of, _), _)| !failed.contains_key(of.name));
+    whole.for_each(|((of, _), seconds)| sum.put("sum", of.name, seconds));
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use fsstack_branch::error::Result;
 
 use crate::inode::Inode;
 use crate::member::Member;
+use crate::recovery::hidden_folder;
 use crate::recovery::locked_dir::LockedDir;
-use crate::recovery::recover;
 
 /// Staging directory: a copy makes its files there, until they are whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Staging {
         let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
         StagingPlace {
             branch: self.branch.path.clone(),
-            folder: name(recover::folder_name(&self.branch)).join(name(&self.locked.name)),
+            folder: name(hidden_folder::folder_name(&self.branch)).join(name(&self.locked.name)),
             ino: self.locked.ino,
             local: self.branch.kind.is_local(),
         }
@@ -82,7 +82,7 @@ impl Drop for Staging {
         if let Err(error) = cleared {
             tracing::warn!(%error, branch = %branch.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
         }
-        recover::leave(branch);
+        hidden_folder::leave(branch);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
+use fsstack_lab::daemon::Process;
 use fsstack_lab::{self as lab, Pool, needs, until};
 use fsstack_sys::Errno;
 use rustix::process::Signal;
@@ -71,6 +72,22 @@ fn the_end_of_the_pool_is_the_end_of_both() {
         pool.unmount();
         assert!(!keeper.lives() && !serves.lives() && !next.lives());
     }
+}
+
+/// Where sessions are scheduling groups (autogroup), threads of a daemon in another one's session have another priority.
+#[test]
+fn each_daemon_of_a_keeper_leads_a_session() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let session = |of: Process| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", of.pid)).unwrap();
+        let after_name = stat.rsplit(')').next().unwrap();
+        after_name.split_whitespace().nth(3).unwrap().to_owned()
+    };
+    let leads = |of: Process| session(of) == of.pid.to_string();
+    assert!(leads(pool.daemon()) && leads(daemon(&pool)));
+    crash_and_serve(&pool);
+    assert!(leads(daemon(&pool)), "the next one is in the session {}", session(daemon(&pool)));
 }
 
 #[test]

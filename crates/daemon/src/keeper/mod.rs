@@ -27,7 +27,7 @@ use fsstack_engine::kept::Kept;
 use fsstack_pool::settings::Restart;
 use fsstack_sys::handover::{self, become_file};
 use fsstack_sys::keeper::{self, Ended, fork_with_same_descriptors};
-use fsstack_sys::process::Fork;
+use fsstack_sys::process::{self, Fork};
 use fsstack_sys::thread::leave_descriptors;
 
 use crate::handover::{Passing, plain_arguments};
@@ -100,11 +100,18 @@ pub(crate) fn begin(settings: &Settings) -> Result<Option<Arc<Kept>>, LaunchErro
     begun.map(Some).map_err(|error| LaunchError::system(format!("restart=keep: no keeper: {error}")))
 }
 
-/// Becomes the keeper; returns in a child of it.
+/// Becomes the keeper; returns in a child of it. The child leads a session if the keeper does: where sessions are scheduling groups,
+/// its threads are scheduled as those of a daemon without a keeper.
 fn stay_behind(kept: &Kept) -> io::Result<()> {
     word(kept, SharedWord::Keeper).store(std::process::id().into(), SeqCst);
+    let leads = process::leads_session();
     match fork_with_same_descriptors()? {
-        Fork::Child => Ok(()),
+        Fork::Child => {
+            if leads && let Err(error) = process::setsid() {
+                tracing::debug!(%error, "restart=keep: the daemon is in the keeper's session");
+            }
+            Ok(())
+        }
         Fork::Parent(daemon) => keep(kept, daemon),
     }
 }

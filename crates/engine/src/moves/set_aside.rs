@@ -17,7 +17,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::member::Member;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::special::make_alike;
-use crate::recovery::recover;
+use crate::recovery::hidden_folder;
 use crate::settings::Relocation;
 use crate::write_all::write_all;
 
@@ -47,7 +47,7 @@ impl KeptCopy {
 /// # Errors
 /// The branch cannot tell.
 pub(crate) fn keeps_objects(branch: &Branch) -> Result<bool> {
-    let removed = branch.ask(|| match recover::own_folder(branch)? {
+    let removed = branch.ask(|| match hidden_folder::own_folder(branch)? {
         Some(folder) => sys::at::rmdir(folder.as_fd(), KEPT),
         None => Ok(()),
     });
@@ -84,7 +84,7 @@ impl SetAside<'_> {
         how: &Relocation,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<KeptCopy> {
-        let (_, kept) = to.ask(|| recover::in_folder(to, |folder| made_in(folder, to)))?;
+        let (_, kept) = to.ask(|| hidden_folder::in_folder(to, |folder| made_in(folder, to)))?;
         let _inside = self.from.come_in(CallKind::Long)?;
         let done = to.ask_long(|| {
             let dir = sys::at::open_dir(kept.above.as_fd(), &kept.name, to.mounts)?;
@@ -92,7 +92,7 @@ impl SetAside<'_> {
             self.write_origin(dir.as_fd(), to)?;
             sync_dir(dir.as_fd())?;
             sync_dir(kept.above.as_fd())?;
-            sync_dir(recover::folder(to)?.as_fd())?;
+            sync_dir(hidden_folder::folder(to)?.as_fd())?;
             sync_dir(to.root().as_fd())
         });
         match done {
@@ -160,7 +160,7 @@ fn made_in(folder: BorrowedFd<'_>, to: &Member) -> Result<KeptCopy, SysError> {
         _ => {}
     }
     let above = sys::at::open_dir(folder, KEPT, to.mounts)?;
-    if !recover::is_own(&above)? {
+    if !hidden_folder::is_own(&above)? {
         return Err(SysError::new(sys::Call::Open, Errno::PERM));
     }
     let name = format!("{:016x}", RandomState::new().hash_one(Instant::now()));
@@ -180,8 +180,8 @@ fn clear(to: &Member, above: BorrowedFd<'_>, name: &CStr) {
             }
         }
         let cleared = sys::at::rmdir(above, name);
-        let _not_empty = recover::folder(to).and_then(|folder| sys::at::rmdir(folder.as_fd(), KEPT));
-        recover::leave(to);
+        let _not_empty = hidden_folder::folder(to).and_then(|folder| sys::at::rmdir(folder.as_fd(), KEPT));
+        hidden_folder::leave(to);
         cleared
     });
     if let Err(error) = cleared {

@@ -8,8 +8,9 @@ use fsstack_branch::error::{OpError, Result as OpResult};
 
 use crate::member::staged::fresh_name;
 use crate::recovery::decisions;
-use crate::recovery::intent::{BATCH, LINKED_BATCH, tell_undecided};
-use crate::recovery::record::{self, RecordKind, Written};
+use crate::recovery::intent::tell_undecided;
+use crate::recovery::record::{self, Written};
+use crate::recovery::record_kind::{BATCH, LINKED_BATCH, RecordKind};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch};
 use crate::taken_back::TakenBack;
 

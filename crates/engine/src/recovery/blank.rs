@@ -11,9 +11,9 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::member::Member;
 use crate::member::staged::AtWork;
+use crate::recovery::hidden_folder;
 use crate::recovery::locked_dir::LockedDir;
 use crate::recovery::record;
-use crate::recovery::recover;
 
 /// Name of a copy in its [`LockedDir`].
 pub(crate) const LOCKED_COPY: &CStr = c"copy";
@@ -32,7 +32,7 @@ impl StagedCopy {
         let how = RenameFlags::NOREPLACE;
         match self {
             Self::File(staged) => {
-                let folder = recover::folder(to)?;
+                let folder = hidden_folder::folder(to)?;
                 sys::at::rename_if_free(folder.as_fd(), staged, dir.as_fd(), name, how)
             }
             Self::Special(locked) => {
@@ -48,11 +48,11 @@ impl StagedCopy {
         let cleared = to.ask(|| {
             let cleared = match self {
                 Self::File(staged) => {
-                    recover::folder(to).and_then(|folder| sys::at::unlink(folder.as_fd(), staged))
+                    hidden_folder::folder(to).and_then(|folder| sys::at::unlink(folder.as_fd(), staged))
                 }
                 Self::Special(locked) => locked.clear(to),
             };
-            recover::leave(to);
+            hidden_folder::leave(to);
             cleared
         });
         tell_left(cleared);
@@ -80,7 +80,7 @@ pub(crate) fn blank(
     }
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let root = to.root(); // the folder is below this one, or below a later one
-    let (_, (name, fd)) = recover::in_folder(to, |folder| {
+    let (_, (name, fd)) = hidden_folder::in_folder(to, |folder| {
         // A new name at each try: the one before may be another host's to clear.
         let name = to.stage(c".part");
         let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;

@@ -4,7 +4,7 @@
 //! the record says it. It counts only together with the record that it was made for, which has that checksum, and goes with it.
 //!
 //! Value, without the format: the checksum of the record's body in 8 bytes, then the decision on each of its intents in their
-//! order, a byte each.
+//! order, a byte each; 255 for one whose file is settled.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,19 +12,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_identity::number::{hash_name, mix};
 use fsstack_pool::Ino;
+use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::recovery::intent::{SORT, is_of_several};
-use crate::recovery::record::{self, RecordKind, Written};
-use crate::recovery::recover::own_folder;
+use crate::recovery::hidden_folder::own_folder;
+use crate::recovery::record::{self, Written};
+use crate::recovery::record_kind::{MOVE, NAMES, RecordKind, is_of_several};
+use crate::recovery::root_attribute;
 use crate::recovery::told::{intent_in_batch, parse_batch};
-use crate::recovery::{journal, root_attribute};
 
 /// Format of the attribute: none of a record.
 const FORMAT: u16 = 0x0100;
 const SUM: usize = 8;
+/// In place of a decision: the file is settled, and the record would not have its intent any more.
+const SETTLED: u8 = 0xff;
 
 /// Like [`record::replace`]; without room, the decisions of `body` on what the record is about are noted.
+///
+/// # Errors
+/// It is not known what the branch says.
 pub(crate) fn replace(
     on: &Branch,
     folder: BorrowedFd<'_>,
@@ -33,7 +39,7 @@ pub(crate) fn replace(
     body: &[u8],
 ) -> Result<(), SysError> {
     match record::replace(on, folder, name, kind, body) {
-        Ok(()) => root_attribute::remove(on, name),
+        Ok(()) => forget(on, name),
         Err(full) => note(on, name, body, full),
     }
 }
@@ -46,9 +52,18 @@ pub(crate) fn replace_in_use(
     body: &[u8],
 ) -> Result<(), SysError> {
     match record.replace(on, kind, body) {
-        Ok(()) => root_attribute::remove(on, record.name()),
+        Ok(()) => forget(on, record.name()),
         Err(full) => note(on, record.name(), body, full),
     }
+}
+
+/// Removes what was noted beside a record that was replaced since: a later record may have the body that it was noted for.
+fn forget(on: &Branch, name: &CStr) -> Result<(), SysError> {
+    if root_attribute::get(on, name, FORMAT)?.is_none() {
+        return Ok(());
+    }
+    root_attribute::remove(on, name)?;
+    sync_dir(on.root().as_fd())
 }
 
 /// Notes the decisions of `now` on what the record `name` is about, which could not be replaced.
@@ -72,7 +87,7 @@ pub(crate) fn with_noted(
     kind: &RecordKind,
     mut body: Vec<u8>,
 ) -> Result<Vec<u8>, SysError> {
-    if kind.suffix == journal::SORT.suffix {
+    if kind.suffix == NAMES.suffix {
         return Ok(body);
     }
     let Some(value) = root_attribute::get(on, name, FORMAT)? else { return Ok(body) };
@@ -82,7 +97,7 @@ pub(crate) fn with_noted(
 
 /// Removes decisions on the root of `branch` whose record is not there any more.
 pub(crate) fn clear(branch: &Branch) -> Result<(), SysError> {
-    for name in root_attribute::all(branch, SORT.suffix)? {
+    for name in root_attribute::all(branch, MOVE.suffix)? {
         if root_attribute::get(branch, &name, FORMAT)?.is_none() {
             continue;
         }
@@ -95,14 +110,14 @@ pub(crate) fn clear(branch: &Branch) -> Result<(), SysError> {
     Ok(())
 }
 
-/// Value for the decisions of `now`, beside a record with that body. What `now` is not about keeps its decision: it is settled.
+/// Value for the decisions of `now`, beside a record with that body. What `now` is not about is settled, whatever was decided on it.
 fn decisions(kind: &RecordKind, body: &[u8], now: &[u8]) -> Vec<u8> {
     let mut now = now.to_vec();
     let mut value = sum(body).to_le_bytes().to_vec();
-    for (number, before) in intents(kind, body) {
-        let after = intent(kind, &mut now, number).and_then(|intent| intent.first().copied());
-        value.extend(after.or(before.first().copied()));
-    }
+    value.extend(intents(kind, body).map(|(number, _)| {
+        let decision = intent(kind, &mut now, number).and_then(|intent| intent.first().copied());
+        decision.unwrap_or(SETTLED)
+    }));
     value
 }
 
@@ -140,28 +155,30 @@ fn sum(body: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::recovery::intent::BATCH;
-    use crate::recovery::told::encode_batch;
+    use crate::recovery::record_kind::BATCH;
+    use crate::recovery::told::{Told, encode_batch};
 
     use super::*;
 
     #[test]
     fn decisions_are_put_into_the_record_that_they_were_made_for_and_no_other() {
-        let batch = |files: &[(u32, &'static [u8])]| encode_batch(files.iter().copied());
-        let mut record = batch(&[(0, b"0a"), (7, b"0bb"), (9, b"0c")]);
-        // The first one is settled.
+        let batch = |files: &[(u32, &[u8])]| encode_batch(files.iter().copied());
+        let record = batch(&[(0, b"2a"), (7, b"0bb"), (9, b"0c")]);
+        // The first file was decided on otherwise, and is settled by then.
         let value = decisions(&BATCH, &record, &batch(&[(7, b"1bb"), (9, b"2c")]));
-        let mut other = batch(&[(0, b"0a"), (7, b"0bb"), (9, b"0d")]);
+        let mut other = batch(&[(0, b"2a"), (7, b"0bb"), (9, b"0d")]);
         let before = other.clone();
         apply(&BATCH, &mut other, &value);
         assert_eq!(other, before);
-        apply(&BATCH, &mut record, &value);
-        assert_eq!(record, batch(&[(0, b"0a"), (7, b"1bb"), (9, b"2c")]));
+        let mut with_noted = record.clone();
+        apply(&BATCH, &mut with_noted, &value);
+        assert_eq!(with_noted, batch(&[(0, b"\xffa"), (7, b"1bb"), (9, b"2c")]));
+        assert!(Told::parse(&[&[SETTLED][..], &[0; 256]].concat()).is_none(), "a settled file has no intent");
 
-        let (mut alone, noted) = (b"0film".to_vec(), decisions(&SORT, b"0film", b"1film"));
-        apply(&SORT, &mut alone, &noted[..noted.len() - 1]);
+        let (mut alone, noted) = (b"0film".to_vec(), decisions(&MOVE, b"0film", b"1film"));
+        apply(&MOVE, &mut alone, &noted[..noted.len() - 1]);
         assert_eq!(alone, b"0film");
-        apply(&SORT, &mut alone, &noted);
+        apply(&MOVE, &mut alone, &noted);
         assert_eq!(alone, b"1film");
     }
 }

@@ -21,9 +21,10 @@ use fsstack_sys::{Call, Errno, Stat, SysError};
 use crate::pool::Pool;
 use crate::recovery::copies::{there, used_on};
 use crate::recovery::decisions;
+use crate::recovery::hidden_folder::own_folder;
 use crate::recovery::intent::{SettledMove, settle_file, twin_of};
-use crate::recovery::record::{self, RecordKind};
-use crate::recovery::recover::own_folder;
+use crate::recovery::record;
+use crate::recovery::record_kind::RecordKind;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{
     self, Decided, SEPARATOR, Stamp, Told, encode_batch, name_in_batch, parse_batch,
@@ -97,7 +98,8 @@ pub(crate) fn settle_batch(
     occasion: Occasion<'_>,
 ) -> Result<SettledMove, SysError> {
     let Some(files) = parse_batch(record) else { return Ok(SettledMove::Whole) };
-    let Some(first) = files.first().and_then(|(_, intent)| Told::parse(intent)) else {
+    // Those that were settled while the branch was full have none (`decisions.rs`).
+    let Some(first) = files.iter().find_map(|(_, intent)| Told::parse(intent)) else {
         return Ok(SettledMove::Whole);
     };
     let twin = twin_of(pool, on, name, &first)?;

@@ -29,22 +29,15 @@ use crate::pool::Pool;
 use crate::recovery::copies::{lives, there, used_on};
 use crate::recovery::decisions;
 use crate::recovery::group::{self, IntentAt};
-use crate::recovery::record::{self, RecordKind, Successor, Written};
-use crate::recovery::recover::{own_folder, settling};
+use crate::recovery::hidden_folder::own_folder;
+use crate::recovery::record::{self, Successor, Written};
+use crate::recovery::record_kind::{GROUP, MOVE, RecordKind};
+use crate::recovery::recover::settling;
 use crate::recovery::root_attribute;
 use crate::recovery::settle::{Occasion, walk};
 use crate::recovery::told::{Decided, SEPARATOR, Stamp, Told, is_about};
 use crate::recovery::unsynced_removals::UnsyncedRemovals;
 use crate::taken_back::TakenBack;
-
-/// Records of moves.
-pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
-/// Those of files with several hard links, whose paths [`SEPARATOR`] separates. (Until 2026-11 they had the format of [`SORT`].)
-pub(crate) const GROUP: RecordKind = RecordKind { suffix: SORT.suffix, format: 5 };
-/// Those of several files (`batch.rs`).
-pub(crate) const BATCH: RecordKind = RecordKind { suffix: SORT.suffix, format: 6 };
-/// Those of several files, some of which have several hard links.
-pub(crate) const LINKED_BATCH: RecordKind = RecordKind { suffix: SORT.suffix, format: 7 };
 
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
@@ -119,7 +112,7 @@ impl Noted<'_> {
             let told = || decisions::replace_in_use(self.from, on_from, self.sort, &self.body);
             tell_undecided(self.from.ask(told));
         } else if self.in_root {
-            let put = || root_attribute::put(self.from, self.on_to.name(), SORT.format, &self.body);
+            let put = || root_attribute::put(self.from, self.on_to.name(), MOVE.format, &self.body);
             tell_undecided(self.from.ask(put));
         }
     }
@@ -153,7 +146,7 @@ impl<'a> Intent<'a> {
         };
         let body = told.encode();
         let is_group = self.paths.len() > 1;
-        let sort = if is_group { &GROUP } else { &SORT };
+        let sort = if is_group { &GROUP } else { &MOVE };
         let name = fresh_name(sort.suffix);
         let write = |on: &Branch| on.ask(|| record::write_as(on, sort, name.clone(), &body));
         let on_from = match write(from) {
@@ -204,11 +197,6 @@ impl Noted<'_> {
         let for_to = self.to.ask(|| self.on_to.prepare(self.to, self.sort, &body))?;
         Ok(Some((for_from, for_to)))
     }
-}
-
-/// Whether records of that kind are about several files.
-pub(crate) fn is_of_several(kind: &RecordKind) -> bool {
-    [&BATCH, &LINKED_BATCH].contains(&kind)
 }
 
 /// How far an intent could be settled.
@@ -265,7 +253,7 @@ pub(crate) fn twin_of(
     };
     match twin {
         Some((kind, body)) => decisions::with_noted(other, name, kind, body).map(Some),
-        None if on.id.get() == reported.to => root_attribute::get(other, name, SORT.format),
+        None if on.id.get() == reported.to => root_attribute::get(other, name, MOVE.format),
         None => Ok(None),
     }
 }
@@ -305,7 +293,7 @@ pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         let settle = || {
             decisions::clear(branch)?;
-            let mut names = root_attribute::all(branch, SORT.suffix)?.into_iter();
+            let mut names = root_attribute::all(branch, MOVE.suffix)?.into_iter();
             names.try_for_each(|name| settle_in_root(pool, branch, &name, occasion))
         };
         let settled = match occasion.joining == Some(branch.id) {
@@ -321,8 +309,8 @@ pub(crate) fn settle_in_roots(pool: &Pool, occasion: Occasion<'_>) {
 /// Removes the intents on the root of `branch` that concern `away`, which will not come back. Whether there was one.
 pub(crate) fn drop_in_root(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
     let mut any = false;
-    for name in root_attribute::all(branch, SORT.suffix)? {
-        let body = root_attribute::get(branch, &name, SORT.format)?;
+    for name in root_attribute::all(branch, MOVE.suffix)? {
+        let body = root_attribute::get(branch, &name, MOVE.format)?;
         if body.is_some_and(|body| is_about(&body, away)) {
             root_attribute::remove(branch, &name)?;
             any = true;
@@ -335,7 +323,7 @@ pub(crate) fn drop_in_root(branch: &Branch, away: BranchId) -> Result<bool, SysE
 }
 
 fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, occasion: Occasion<'_>) -> Result<(), SysError> {
-    let Some(body) = root_attribute::get(from, name, SORT.format)? else { return Ok(()) };
+    let Some(body) = root_attribute::get(from, name, MOVE.format)? else { return Ok(()) };
     let Some(reported) = Told::parse(&body).filter(|reported| reported.from == from.id.get()) else {
         return root_attribute::remove(from, name);
     };
@@ -358,7 +346,7 @@ fn settle_in_root(pool: &Pool, from: &Branch, name: &CStr, occasion: Occasion<'_
     match decided {
         SettledMove::Whole => root_attribute::remove(from, name),
         SettledMove::Later(None) => Ok(()),
-        SettledMove::Later(Some(body)) => root_attribute::put(from, name, SORT.format, &body),
+        SettledMove::Later(Some(body)) => root_attribute::put(from, name, MOVE.format, &body),
     }
 }
 

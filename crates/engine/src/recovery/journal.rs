@@ -24,10 +24,8 @@ use fsstack_sys::{Stat, Time};
 use crate::inode::Inode;
 use crate::line_a_minute::LineAMinute;
 use crate::pool::Pool;
-use crate::recovery::record::{self, RecordKind, Written};
-
-/// Records of changes of names.
-pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };
+use crate::recovery::record::{self, Written};
+use crate::recovery::record_kind::NAMES;
 /// Changes that no branch took a record of, in all pools of the program.
 static UNRECORDED: Mutex<LineAMinute> = Mutex::new(LineAMinute::new());
 const PART: usize = 1 + 2 + 2 * OBJECT;
@@ -146,7 +144,7 @@ impl NameChange {
         order.sort_by_key(|branch| part_of(branch).map_or(2, |part| u8::from(part.act == Act::Remove)));
         let mut reasons = Vec::new();
         for branch in order {
-            match branch.ask(|| record::write(branch, &SORT, &self.encode())) {
+            match branch.ask(|| record::write(branch, &NAMES, &self.encode())) {
                 Ok(written) => return Some((branch.ix, written)),
                 Err(error) => reasons.push(format!("{}: {error}", branch.path.display())),
             }

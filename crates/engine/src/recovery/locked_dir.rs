@@ -8,6 +8,7 @@ use fsstack_sys::{self as sys, OFlags, SysError};
 
 use crate::member::Member;
 use crate::member::staged::AtWork;
+use crate::recovery::hidden_folder;
 use crate::recovery::record;
 use crate::recovery::recover;
 
@@ -24,13 +25,13 @@ pub(crate) struct LockedDir {
 
 impl LockedDir {
     pub(crate) fn make(branch: &Member) -> Result<Self, SysError> {
-        let name = branch.stage(recover::COPY);
-        let (_, (dir, ino, lock)) = recover::in_folder(branch, |folder| {
+        let name = branch.stage(hidden_folder::COPY);
+        let (_, (dir, ino, lock)) = hidden_folder::in_folder(branch, |folder| {
             sys::at::mkdir(folder, &name, 0o700)?;
             let opened = sys::at::open_dir(folder, &name, branch.mounts).and_then(|dir| {
                 let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-                let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, branch.mounts)?;
-                record::hold_named(&lock, dir.as_fd(), recover::LOCK)?;
+                let lock = sys::at::open(dir.as_fd(), hidden_folder::LOCK, how, 0o600, branch.mounts)?;
+                record::hold_named(&lock, dir.as_fd(), hidden_folder::LOCK)?;
                 let ino = sys::at::stat_fd(dir.as_fd())?.ino;
                 Ok((dir, ino, lock))
             });
@@ -44,7 +45,7 @@ impl LockedDir {
     /// Removes it with the files in it. NFS and others keep an open file under another name, and with it the directory.
     pub(crate) fn clear(&self, branch: &Member) -> Result<(), SysError> {
         drop(self.lock.lock().take());
-        let folder = recover::folder(branch)?;
+        let folder = hidden_folder::folder(branch)?;
         recover::clear_dir(branch, folder.as_fd(), &self.name)
     }
 }

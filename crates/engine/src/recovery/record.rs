@@ -18,8 +18,8 @@ use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use crate::member::staged::fresh_name;
-use crate::recovery::recover::{folder_name, in_folder, is_only_ours, leave};
-use crate::recovery::{intent, journal};
+use crate::recovery::hidden_folder::{folder_name, in_folder, is_only_ours, leave};
+use crate::recovery::record_kind::{KINDS, RecordKind};
 
 /// A record is no longer than this; a path that makes it longer is not recorded.
 const LONGEST: u64 = 1 << 20;
@@ -29,18 +29,6 @@ const HEAD: usize = 4 + 2 + 4;
 const SUM: usize = 8;
 /// How the name ends of a record that is about to replace another.
 const ASIDE: &CStr = c".part";
-
-/// Common parts of records of one sort.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RecordKind {
-    /// How their names end.
-    pub(crate) suffix: &'static CStr,
-    /// The format of their bodies. A change of the body takes another number. Kinds with one suffix have different ones.
-    pub(crate) format: u16,
-}
-
-const SORTS: [&RecordKind; 5] =
-    [&intent::SORT, &intent::GROUP, &intent::BATCH, &intent::LINKED_BATCH, &journal::SORT];
 
 /// A record that is on a branch, and in use by this process.
 #[must_use = "it is acted on by the next mount unless it is done with"]
@@ -85,7 +73,7 @@ enum Parsed<'a> {
 impl RecordKind {
     /// The kinds of record that `name` may be.
     fn of(name: &CStr) -> impl Iterator<Item = &'static Self> {
-        SORTS.into_iter().filter(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
+        KINDS.into_iter().filter(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
     }
 
     /// Content of the record `name`. None: it is no record.
@@ -376,6 +364,8 @@ fn read(
 
 #[cfg(test)]
 mod tests {
+    use crate::recovery::record_kind;
+
     use super::*;
 
     const THIS: RecordKind = RecordKind { suffix: c".this", format: 3 };
@@ -398,9 +388,12 @@ mod tests {
     #[test]
     fn kinds_of_one_suffix_are_told_apart_by_their_format() {
         let later = RecordKind { suffix: c".move", format: 9 };
-        for (sort, known) in
-            [(&intent::SORT, true), (&intent::GROUP, true), (&intent::LINKED_BATCH, true), (&later, false)]
-        {
+        for (sort, known) in [
+            (&record_kind::MOVE, true),
+            (&record_kind::GROUP, true),
+            (&record_kind::LINKED_BATCH, true),
+            (&later, false),
+        ] {
             let record = sort.encode(b"names").unwrap();
             let (found, parsed) = RecordKind::parse_as(c"1.move", &record).unwrap();
             let expected = if known { Parsed::Body(b"names") } else { Parsed::Unknown };

@@ -32,7 +32,7 @@ use crate::inode::{Inode, InodeName};
 use crate::member::Member;
 use crate::member::staged::fresh_name;
 use crate::pool::Pool;
-use crate::recovery::recover;
+use crate::recovery::hidden_folder;
 use crate::tree::Tree;
 use crate::tree::clashes::ClashReport;
 use crate::tree::inode_flags::InodeFlags;
@@ -178,7 +178,7 @@ fn make_like(
     let before = sys::at::stat_fd(parent)?;
     let apart = || make_in_folder(branch, parent, name, model, id);
     // An unfinished copy may go at any time: another host's mount clears the folder, and the copy is made anew.
-    let made = match recover::unless_removed(apart) {
+    let made = match hidden_folder::unless_removed(apart) {
         // An ACL that cannot be set in the folder cannot be set in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
         Err(error) if lacks_folder(error.errno) => make_in_place(branch, parent, name, model, id)?,
@@ -219,7 +219,7 @@ fn make_in_folder(
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
     let apart = fresh_name(c".dir");
-    let (folder, ()) = recover::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
+    let (folder, ()) = hidden_folder::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
     let named = sys::at::open_dir(folder.as_fd(), &apart, branch.mounts).and_then(|fd| {
         clone_dir_metadata(fd.as_fd(), model, id)?;
         sys::at::rename(folder.as_fd(), &apart, parent, name, RenameFlags::NOREPLACE)?;
@@ -231,7 +231,7 @@ fn make_in_folder(
     {
         tracing::warn!(%error, branch = %branch.path.display(), "copy of a directory: rollback failed; the next mount clears it");
     }
-    recover::leave(branch);
+    hidden_folder::leave(branch);
     match named {
         Err(error) if error.errno == Errno::EXIST => sys::at::open_dir(parent, name, branch.mounts),
         named => named,
