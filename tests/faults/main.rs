@@ -30,6 +30,7 @@ mod on_its_way;
 mod races;
 mod rollbacks;
 mod scenario;
+mod shown_apart;
 mod two_hosts;
 
 use std::path::Path;

@@ -19,7 +19,7 @@ use crate::recovery::hidden_folder::own_folder;
 use crate::recovery::record::{self, Written};
 use crate::recovery::record_kind::{MOVE, NAMES, RecordKind, is_of_several};
 use crate::recovery::root_attribute;
-use crate::recovery::told::{intent_in_batch, parse_batch};
+use crate::recovery::told::{Decided, intent_in_batch, parse_batch};
 
 /// Format of the attribute: none of a record.
 const FORMAT: u16 = 0x0100;
@@ -114,9 +114,14 @@ pub(crate) fn clear(branch: &Branch) -> Result<(), SysError> {
 fn decisions(kind: &RecordKind, body: &[u8], now: &[u8]) -> Vec<u8> {
     let mut now = now.to_vec();
     let mut value = sum(body).to_le_bytes().to_vec();
-    value.extend(intents(kind, body).map(|(number, _)| {
+    let shown = Decided::Shown as u8;
+    value.extend(intents(kind, body).map(|(number, before)| {
         let decision = intent(kind, &mut now, number).and_then(|intent| intent.first().copied());
-        decision.unwrap_or(SETTLED)
+        match decision {
+            // How it was shown does not fit in.
+            Some(decision) if decision == shown && before.first() != Some(&shown) => Decided::New as u8,
+            decision => decision.unwrap_or(SETTLED),
+        }
     }));
     value
 }
@@ -165,14 +170,14 @@ mod tests {
         let batch = |files: &[(u32, &[u8])]| encode_batch(files.iter().copied());
         let record = batch(&[(0, b"2a"), (7, b"0bb"), (9, b"0c")]);
         // The first file was decided on otherwise, and is settled by then.
-        let value = decisions(&BATCH, &record, &batch(&[(7, b"1bb"), (9, b"2c")]));
+        let value = decisions(&BATCH, &record, &batch(&[(7, b"1bb"), (9, b"\x03c")]));
         let mut other = batch(&[(0, b"2a"), (7, b"0bb"), (9, b"0d")]);
         let before = other.clone();
         apply(&BATCH, &mut other, &value);
         assert_eq!(other, before);
         let mut with_noted = record.clone();
         apply(&BATCH, &mut with_noted, &value);
-        assert_eq!(with_noted, batch(&[(0, b"\xffa"), (7, b"1bb"), (9, b"2c")]));
+        assert_eq!(with_noted, batch(&[(0, b"\xffa"), (7, b"1bb"), (9, b"\x02c")]));
         assert!(Told::parse(&[&[SETTLED][..], &[0; 256]].concat()).is_none(), "a settled file has no intent");
 
         let (mut alone, noted) = (b"0film".to_vec(), decisions(&MOVE, b"0film", b"1film"));

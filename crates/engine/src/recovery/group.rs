@@ -8,7 +8,8 @@
 //! removes the others, and does not show the file. If the intent does not say so yet, the old copy has all its names, and may be
 //! changed from then on. So the mount notes there that it has shown the old copy. That one is the file then, whatever the target
 //! says, unless the new copy was changed by a mount of the target alone and the old one was not. If both were, both stay, and
-//! the log says so.
+//! the log says so. Content shows in size and mtime; so that rights and owner do, too, a mount that has the target alone notes
+//! there how the new copy is ([`Decided::Shown`]).
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,10 +70,10 @@ impl<'a> IntentAt<'a> {
         }
     }
 
-    /// The decision of the branch `on`. None: it has no intent.
-    fn decision(&self, on: &Branch) -> Result<Option<Decided>, SysError> {
+    /// The decision of the branch `on`, and how the new copy was. None: it has no intent.
+    fn decision(&self, on: &Branch) -> Result<Option<(Decided, Stamp)>, SysError> {
         let Some((_, mut body)) = self.record(on)? else { return Ok(None) };
-        Ok(self.of(&mut body).and_then(|intent| Told::parse(intent)).map(|told| told.decided))
+        Ok(self.of(&mut body).and_then(|intent| Told::parse(intent)).map(|told| (told.decided, told.new)))
     }
 
     /// The branch says from now on which copy is the file.
@@ -82,7 +83,7 @@ impl<'a> IntentAt<'a> {
         let (kind, mut body) = self.record(on)?.ok_or(gone)?;
         let intent = self.of(&mut body).ok_or(gone)?;
         *intent.first_mut().ok_or(gone)? = decided as u8;
-        decisions::replace(on, folder.as_fd(), self.record, kind, &body)
+        decisions::replace(on, folder.as_fd(), self.record, told::kind_of(kind, &body), &body)
     }
 }
 
@@ -162,31 +163,33 @@ pub(crate) fn settle(
         return settle_alone(on, told, record, lacks, removals);
     };
     // Without it nothing was begun, or it is over.
-    let Some(on_to) = at.decision(to)? else { return Ok(SettledMove::Whole) };
-    let on_from = from.map_or(Ok(None), |from| at.decision(from))?;
+    let Some((on_to, as_shown)) = at.decision(to)? else { return Ok(SettledMove::Whole) };
+    let on_from = from.map_or(Ok(None), |from| at.decision(from))?.map(|(decided, _)| decided);
     let taken_back = on_from == Some(Decided::Old) || is_taken_back;
     let new = names_of(to, told.new, told, removals)?;
     let used = match (from, new.first()) {
         (Some(from), Some((at_new, is_new))) => used_on(pool, (from, told.old.ino), (to, is_new), at_new)?,
         _ => None,
     };
-    if on_to != Decided::New {
+    if !on_to.is_new() {
         // A program may have come to the new copy before this was settled.
         return match used == Some(to.ix) {
             true => Ok(SettledMove::Later(None)),
             false => take_back(to, at, told, on_to, new, removals),
         };
     }
-    let Some(from) = from else { return Ok(SettledMove::Later(None)) };
+    let Some(from) = from else { return Ok(SettledMove::Later(shown_alone(told, on_to, &new))) };
     let old = names_of(from, told.old, told, removals)?;
     let has_all = old.len() == paths(told).count();
     let used = used.filter(|_| !old.is_empty());
     let old_is_unchanged = is_unchanged(told, &old);
     // All new names are on disk since the intent says so: one that is not there was removed or renamed.
-    let new_is_unchanged = new.len() == paths(told).count() && is_as_made(told, &new);
+    let is_as_shown = on_to != Decided::Shown || new.iter().all(|(_, stat)| as_shown.is_unchanged(stat));
+    let is_as_made = is_as_shown && is_as_made(told, &new);
+    let new_is_unchanged = new.len() == paths(told).count() && is_as_made;
     let (finishes, takes_back) = match taken_back {
         true => (has_all && old_is_unchanged && !new_is_unchanged, new_is_unchanged),
-        false => (old_is_unchanged, has_all && is_as_made(told, &new)),
+        false => (old_is_unchanged, has_all && is_as_made),
     };
     if finishes && used != Some(from.ix) {
         if on_from.is_some_and(|decided| decided != Decided::New) {
@@ -199,10 +202,23 @@ pub(crate) fn settle(
     if takes_back && used != Some(to.ix) {
         return take_back(to, at, told, on_to, new, removals);
     }
+    if new.is_empty() && !finishes {
+        // It was removed, or moved on, and the old one was changed.
+        removals.is_vacated(to.id, told.new);
+        return Ok(SettledMove::Whole);
+    }
     let (from, to) = (from.path.display(), to.path.display());
     tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
     Ok(SettledMove::Later(None))
 }
+
+/// Intent of a target without its source that shows the new copy, with how that is now. None: it says so already, or the copy was
+/// written to before.
+fn shown_alone(told: &Told<'_>, on_to: Decided, new: &[NamedCopy]) -> Option<Vec<u8>> {
+    let (_, stat) = new.first().filter(|_| on_to == Decided::New && is_as_made(told, new))?;
+    Some(Told { decided: Decided::Shown, new: Stamp::of(stat), ..*told }.encode())
+}
+
 /// Like [`settle`], of the source `from` without the target. `lacks`: that one is in the pool, and does not answer.
 fn settle_alone(
     from: &Branch,
@@ -213,7 +229,7 @@ fn settle_alone(
 ) -> Result<SettledMove, SysError> {
     let old = names_of(from, told.old, told, removals)?;
     match told.decided {
-        Decided::New if is_unchanged(told, &old) => finish((from, told), old, removals),
+        Decided::New | Decided::Shown if is_unchanged(told, &old) => finish((from, told), old, removals),
         Decided::Not if old.is_empty() => Ok(SettledMove::Whole),
         Decided::Not if !lacks => {
             let mut record = record.to_vec();
@@ -221,7 +237,7 @@ fn settle_alone(
             BranchId::new(told.to).into_iter().for_each(|to| removals.is_vacated(to, told.new));
             Ok(SettledMove::Later(Some(record)))
         }
-        Decided::New | Decided::Not | Decided::Old => Ok(SettledMove::Later(None)),
+        Decided::New | Decided::Shown | Decided::Not | Decided::Old => Ok(SettledMove::Later(None)),
     }
 }
 
@@ -263,7 +279,7 @@ fn take_back(
         tracing::warn!(%to, "interrupted move: the new copy was written to; both stay until one is removed by hand");
         return Ok(SettledMove::Later(None));
     }
-    if on_to == Decided::New {
+    if on_to.is_new() {
         // Killed with some of them gone, the next mount must not remove the old ones.
         at.decide(to, Decided::Old)?;
     }

@@ -417,7 +417,7 @@ fn settle_copies(
     };
     let keeps_old = match decided {
         Some(Decided::Old) => true,
-        Some(Decided::New) | None => false,
+        Some(Decided::New | Decided::Shown) | None => false,
         // Without an old copy there is nothing to go on with: the new one is the file.
         Some(Decided::Not) => match used {
             Some(used) => used == from.ix,

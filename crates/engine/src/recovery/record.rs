@@ -364,8 +364,6 @@ fn read(
 
 #[cfg(test)]
 mod tests {
-    use crate::recovery::record_kind;
-
     use super::*;
 
     const THIS: RecordKind = RecordKind { suffix: c".this", format: 3 };
@@ -387,13 +385,9 @@ mod tests {
 
     #[test]
     fn kinds_of_one_suffix_are_told_apart_by_their_format() {
-        let later = RecordKind { suffix: c".move", format: 9 };
-        for (sort, known) in [
-            (&record_kind::MOVE, true),
-            (&record_kind::GROUP, true),
-            (&record_kind::LINKED_BATCH, true),
-            (&later, false),
-        ] {
+        let later = RecordKind { suffix: c".move", format: u16::MAX };
+        let of_moves = KINDS.into_iter().filter(|kind| kind.suffix == later.suffix).map(|kind| (kind, true));
+        for (sort, known) in of_moves.chain([(&later, false)]) {
             let record = sort.encode(b"names").unwrap();
             let (found, parsed) = RecordKind::parse_as(c"1.move", &record).unwrap();
             let expected = if known { Parsed::Body(b"names") } else { Parsed::Unknown };

@@ -19,13 +19,18 @@ pub(crate) const GROUP: RecordKind = RecordKind { suffix: MOVE.suffix, format: 5
 pub(crate) const BATCH: RecordKind = RecordKind { suffix: MOVE.suffix, format: 6 };
 /// Records of moves of several files, some of which have several hard links.
 pub(crate) const LINKED_BATCH: RecordKind = RecordKind { suffix: MOVE.suffix, format: 7 };
+/// Records like [`GROUP`], of a file that was shown without the source.
+pub(crate) const SHOWN_GROUP: RecordKind = RecordKind { suffix: MOVE.suffix, format: 8 };
+/// Records like [`LINKED_BATCH`], with such a file.
+pub(crate) const SHOWN_BATCH: RecordKind = RecordKind { suffix: MOVE.suffix, format: 9 };
 /// Records of changed names (`journal.rs`).
 pub(crate) const NAMES: RecordKind = RecordKind { suffix: c".names", format: 3 };
 
 /// All kinds.
-pub(crate) const KINDS: [&RecordKind; 5] = [&MOVE, &GROUP, &BATCH, &LINKED_BATCH, &NAMES];
+pub(crate) const KINDS: [&RecordKind; 7] =
+    [&MOVE, &GROUP, &BATCH, &LINKED_BATCH, &SHOWN_GROUP, &SHOWN_BATCH, &NAMES];
 
 /// Whether records of that kind are about several files that move.
 pub(crate) fn is_of_several(kind: &RecordKind) -> bool {
-    [&BATCH, &LINKED_BATCH].contains(&kind)
+    [&BATCH, &LINKED_BATCH, &SHOWN_BATCH].contains(&kind)
 }

@@ -330,7 +330,8 @@ fn clear_record(
             }
             intent::SettledMove::Later(decided) => {
                 if let Some(decided) = decided {
-                    decisions::replace(branch, folder.as_fd(), name, sort, &decided)?;
+                    let kind = told::kind_of(sort, &decided);
+                    decisions::replace(branch, folder.as_fd(), name, kind, &decided)?;
                 }
                 return Ok(false);
             }

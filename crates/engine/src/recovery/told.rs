@@ -9,6 +9,8 @@ use fsstack_identity::index::birth;
 use fsstack_pool::BranchId;
 use fsstack_sys::{Stat, Time};
 
+use crate::recovery::record_kind::{RecordKind, SHOWN_BATCH, SHOWN_GROUP, is_of_several};
+
 /// The decision, the two branches, the two copies.
 const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
 /// Between the paths of a file with several hard links.
@@ -21,6 +23,15 @@ pub(crate) enum Decided {
     Not = 0,
     Old = 1,
     New = 2,
+    /// The new one, of a file with several hard links. A mount without the source has shown it, and the intent says how it was then.
+    Shown = 3,
+}
+
+impl Decided {
+    /// Whether the new copy is the file.
+    pub(crate) fn is_new(self) -> bool {
+        matches!(self, Self::New | Self::Shown)
+    }
 }
 
 /// Contents of an intent.
@@ -51,8 +62,8 @@ impl<'a> Told<'a> {
         let (to, rest) = rest.split_first_chunk::<2>()?;
         let (old, rest) = rest.split_first_chunk::<COPY>()?;
         let (new, path) = rest.split_first_chunk::<COPY>()?;
-        let decided =
-            [Decided::Not, Decided::Old, Decided::New].into_iter().find(|one| *one as u8 == *decided)?;
+        let all = [Decided::Not, Decided::Old, Decided::New, Decided::Shown];
+        let decided = all.into_iter().find(|one| *one as u8 == *decided)?;
         let (from, to) = (u16::from_le_bytes(*from), u16::from_le_bytes(*to));
         Some(Self { decided, from, to, old: Stamp::take(old), new: Stamp::take(new), path })
     }
@@ -144,6 +155,19 @@ pub(crate) fn intent_in_batch(record: &mut [u8], number: u32) -> Option<&mut [u8
     let before: usize = entries[..at].iter().map(|(_, intent)| 8 + intent.len()).sum();
     let len = entries[at].1.len();
     record.get_mut(before + 8..before + 8 + len)
+}
+
+/// Kind of a record of that kind once it has the body `record`.
+pub(crate) fn kind_of<'k>(kind: &'k RecordKind, record: &[u8]) -> &'k RecordKind {
+    let is_shown = |intent: &[u8]| intent.first() == Some(&(Decided::Shown as u8));
+    if is_of_several(kind) {
+        let files = parse_batch(record).unwrap_or_default();
+        if files.iter().any(|(_, intent)| is_shown(intent)) { &SHOWN_BATCH } else { kind }
+    } else if is_shown(record) {
+        &SHOWN_GROUP
+    } else {
+        kind
+    }
 }
 
 /// Name for one file of the batch `record`, for what is known of it besides the record.
