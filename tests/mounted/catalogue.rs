@@ -332,7 +332,7 @@ fn a_branch_that_left_a_quiet_pool_holds_up_neither_an_upgrade_nor_the_end() {
     until_complete(&pool);
     let walks =
         || fs::read_to_string(log.path()).unwrap().matches("all names of the branch recorded").count();
-    assert_eq!(walks(), 3);
+    until("three walks are in the log, which a thread writes", || walks() == 3);
     // Nothing is written from now on, so that no thread of the catalogue wakes by itself.
     pool.remount();
     until_complete(&pool);
