@@ -24,12 +24,7 @@ fn a_link_and_a_fifo_are_on_one_branch_wherever_a_drain_is_killed() {
     let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
-    let reset = || {
-        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-            fs::remove_dir_all(entry.unwrap().path()).unwrap();
-        }
-        DRAIN.prepare(&paths);
-    };
+    let reset = || DRAIN.prepare_anew(&paths);
     reset();
     let (mounting, _) = kill::child(&DRAIN, &paths, None).unwrap();
     assert_eq!(pool.holders("d/link").len(), 1);
@@ -96,10 +91,7 @@ fn links(pool: &Pool, files: &[&[&str]], numbers: &[Ino]) -> Result<(), String> 
 
 /// Empties the branches, prepares the scenario there and mounts them: the numbers of the files with these names.
 fn prepared(scenario: &Scenario, paths: &[&Path; 3], files: &[&[&str]]) -> Vec<Ino> {
-    for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-        fs::remove_dir_all(entry.unwrap().path()).unwrap();
-    }
-    scenario.prepare(paths);
+    scenario.prepare_anew(paths);
     let engine = Engine::over(paths.iter().copied(), settings("ff"));
     files.iter().map(|names| engine.find(Path::new(names[0])).unwrap().ino).collect()
 }
@@ -258,10 +250,7 @@ fn killed_in_a_batch(first: &[&str]) {
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
     let reset = || {
-        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-            fs::remove_dir_all(entry.unwrap().path()).unwrap();
-        }
-        DRAIN_FILES.prepare(&paths);
+        DRAIN_FILES.prepare_anew(&paths);
         files(&pool).unwrap()
     };
     let numbers = reset();

@@ -25,12 +25,7 @@ fn a_hidden_file_is_whole_wherever_a_drain_that_sets_it_aside_is_killed() {
     let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(4));
     let pool = pool.unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
-    let reset = || {
-        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
-            fs::remove_dir_all(entry.unwrap().path()).unwrap();
-        }
-        DRAIN_HIDDEN.prepare(&paths);
-    };
+    let reset = || DRAIN_HIDDEN.prepare_anew(&paths);
     let hidden = || fs::read(paths[1].join(HIDDEN)).is_ok_and(|all| all == HIDDEN.as_bytes());
     let kept = || [paths[0], paths[2]].into_iter().flat_map(kept).count();
     reset();

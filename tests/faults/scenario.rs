@@ -81,6 +81,14 @@ impl Scenario {
         (self.prepare)(branches);
     }
 
+    /// Like [`Self::prepare`], of branches that are emptied first. They have directories only.
+    pub(crate) fn prepare_anew(&self, branches: &[&Path; 3]) {
+        for entry in branches.iter().flat_map(|branch| fs::read_dir(branch).unwrap()) {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        self.prepare(branches);
+    }
+
     /// True if an error may leave `seen`.
     pub(crate) fn between(&self, before: &Tree, after: &Tree, seen: &Tree) -> bool {
         let but = |tree: &Tree, name: &str| {

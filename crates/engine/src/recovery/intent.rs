@@ -109,8 +109,8 @@ impl Noted<'_> {
         self.body[0] = Decided::Old as u8;
         taken_back.add(self.on_to.name().to_owned());
         if let Some(on_from) = &mut self.on_from {
-            let told = || decisions::replace_in_use(self.from, on_from, self.sort, &self.body);
-            tell_undecided(self.from.ask(told));
+            let replace = || decisions::replace_in_use(self.from, on_from, self.sort, &self.body);
+            tell_undecided(self.from.ask(replace));
         } else if self.in_root {
             let put = || root_attribute::put(self.from, self.on_to.name(), MOVE.format, &self.body);
             tell_undecided(self.from.ask(put));
@@ -120,8 +120,8 @@ impl Noted<'_> {
     /// The new copy is the file: when both branches can be asked the old one goes.
     pub(crate) fn keeps_new(mut self) {
         self.body[0] = Decided::New as u8;
-        let told = || decisions::replace_in_use(self.to, &mut self.on_to, self.sort, &self.body);
-        tell_undecided(self.to.ask(told));
+        let replace = || decisions::replace_in_use(self.to, &mut self.on_to, self.sort, &self.body);
+        tell_undecided(self.to.ask(replace));
     }
 }
 
