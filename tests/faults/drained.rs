@@ -1,6 +1,5 @@
 //! A job that empties a branch is killed before each call: every object is on one branch afterwards.
 
-use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 

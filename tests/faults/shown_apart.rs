@@ -17,7 +17,7 @@ const MOST: u64 = 20_000;
 const ON_SOURCE: u32 = 0o666;
 const ON_TARGET: u32 = 0o600;
 
-/// What the mount of the target alone does.
+/// Change by the mount of the target alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Restrict,
