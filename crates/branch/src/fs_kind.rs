@@ -13,7 +13,7 @@ pub enum FsKind {
 
 impl FsKind {
     /// From `f_type` of statfs(2).
-    pub(crate) fn of(f_type: u64) -> Self {
+    pub fn of(f_type: u64) -> Self {
         match f_type {
             0xef53 => Self::LocalHashed,
             0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010 | 0x794c_7630

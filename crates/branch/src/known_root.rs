@@ -59,14 +59,15 @@ impl KnownRoot {
     }
 
     /// The branch that has this root and cannot be opened now: it is down, like one whose mount has gone, until it is found at its
-    /// path. `why` is logged. It is looked for from [`Branch::look_for_it`] on.
+    /// path. `why` is logged. It is looked for from [`Branch::look_for_it`] on. The mount with the id `silent` is the branch, and does not
+    /// answer: descriptors of it are good when it does.
     ///
     /// # Errors
     /// No descriptor is left.
     pub fn branch_away(
         &self,
         ids: (BranchIx, BranchId),
-        spec: &BranchSpec,
+        (spec, silent): (&BranchSpec, Option<u64>),
         options: BranchOptions,
         why: &str,
     ) -> Result<Arc<Branch>, SysError> {
@@ -76,7 +77,7 @@ impl KnownRoot {
             kind: FsKind::of(f_type),
             level: self.level,
             by_number: ByNumber::known(f_type, self.subvolume),
-            mount_root: MountRoot::away(self)?,
+            mount_root: MountRoot::away(self, silent)?,
             // Nothing is free until it is asked.
             space: FsSpace {
                 f_type,

@@ -47,6 +47,8 @@ pub(crate) struct MountedRoot {
     pub left: bool,
     /// Subvolumes that it may lack while it answers.
     pub subvolumes: Option<Arc<Subvolumes>>,
+    /// The mount that `mnt_id` names did not answer when it was taken over: descriptors of it are of this generation.
+    pub unasked: bool,
 }
 
 impl MountRoot {
@@ -55,7 +57,8 @@ impl MountRoot {
         let mounts = sys::mounts::list().unwrap_or_default();
         let listed = mounts.iter().any(|mount| mount.id == stat.mnt_id);
         let subvolumes = Subvolumes::of(stat.mnt_id, &mounts);
-        let mounted = MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes };
+        let mounted =
+            MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes, unasked: false };
         Self {
             now: ArcSwap::from_pointee(mounted),
             f_type: space.f_type,
@@ -78,11 +81,12 @@ impl MountRoot {
 }
 
 impl MountRoot {
-    /// The root of a mount that is not there, and was noted.
-    pub(crate) fn away(known: &KnownRoot) -> Result<Self, sys::SysError> {
-        let nowhere = MountedRoot::nowhere_since(0)?;
+    /// The root of a mount that was noted and is not there, or is the one with the id `silent`, which does not answer.
+    pub(crate) fn away(known: &KnownRoot, silent: Option<u64>) -> Result<Self, sys::SysError> {
+        let nowhere = MountedRoot { dev: known.dev, ..MountedRoot::nowhere_since(0)? };
+        let (mnt_id, unasked) = (silent.unwrap_or(nowhere.mnt_id), silent.is_some());
         Ok(Self {
-            now: ArcSwap::from_pointee(MountedRoot { dev: known.dev, ..nowhere }),
+            now: ArcSwap::from_pointee(MountedRoot { mnt_id, unasked, ..nowhere }),
             f_type: known.f_type,
             fsid: known.fsid,
             proof: known.proof,
@@ -109,7 +113,7 @@ impl MountedRoot {
             errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
         })?;
         let root = Arc::new(DirFd::pinned(MountedFd::root(end, mount_generation)));
-        Ok(Self { root, dev: 0, mnt_id: 0, left: true, subvolumes: None })
+        Ok(Self { root, dev: 0, mnt_id: 0, left: true, subvolumes: None, unasked: false })
     }
 }
 
@@ -154,13 +158,17 @@ impl Branch {
         if !self.kind.is_local() {
             mounted.root.is_root_of(&self.me);
         }
+        let is_another = mounted.root.mount_generation != self.mount_generation();
         self.mount_root.now.store(Arc::new(mounted));
         // The branch has left the pool since the probe, and its former root may have been released before this one was
         // stored.
         if self.is_gone() {
             return self.let_go();
         }
-        self.has_new_permits();
+        // One mount has one set, whoever opened its root.
+        if is_another {
+            self.has_new_permits();
+        }
         // Anything on it may have changed while it was away.
         self.report(|pool| pool.mount_replaced(self));
     }
@@ -206,5 +214,11 @@ impl Branch {
 
     pub(crate) fn has_left_mount(&self) -> bool {
         self.mount_root.now.load().left
+    }
+
+    /// True if the mount with this device and id did not answer when it was taken over, and has not since.
+    pub(crate) fn is_unasked(&self, mount: (u64, u64)) -> bool {
+        let now = self.mount_root.now.load();
+        now.unasked && (now.dev, now.mnt_id) == mount
     }
 }

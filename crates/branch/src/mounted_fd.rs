@@ -52,6 +52,18 @@ impl MountedFd {
         self.mount_generation == on.mount_generation()
     }
 
+    /// One more descriptor of the same object, without a call into its file system.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn one_more(&self) -> Result<Self, sys::SysError> {
+        let more = self.as_fd().try_clone_to_owned().map_err(|error| {
+            let errno = error.raw_os_error().map_or(sys::Errno::IO, sys::Errno::from_raw_os_error);
+            sys::SysError::new(sys::Call::Open, errno)
+        })?;
+        Ok(self.opened(more))
+    }
+
     /// Wraps `fd`, which was opened through this one: the same object, or one below it.
     pub fn opened(&self, fd: OwnedFd) -> Self {
         Self { fd: Some(fd), mount_generation: self.mount_generation, remote: self.remote.clone() }

@@ -14,6 +14,8 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitIdOptions, WaitOptions, waitpid};
 
+use crate::Stat;
+use crate::at::stat_kept;
 use crate::process::Fork;
 
 /// Signals that are handed on, with that of a child's end.
@@ -197,14 +199,14 @@ pub fn descriptors() -> io::Result<Vec<RawFd>> {
     Ok(numbers)
 }
 
-/// Attributes of what the descriptor `number` leads to, as the system has them.
+/// Attributes of what the descriptor `number` leads to, as the kernel has them: no server of a file system is asked, which may hang.
 ///
 /// # Errors
 /// It is not open.
-pub fn stat_of(number: RawFd) -> io::Result<rustix::fs::Stat> {
+pub fn stat_of(number: RawFd) -> io::Result<Stat> {
     check_number(number)?;
     // SAFETY: not negative, and used for this call only; a number that is not open is answered by EBADF.
-    Ok(rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(number) })?)
+    stat_kept(unsafe { BorrowedFd::borrow_raw(number) }).map_err(|error| error.errno.into())
 }
 
 /// Flags that the descriptor `number` was opened with.

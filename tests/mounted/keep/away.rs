@@ -6,9 +6,11 @@ use std::os::unix::fs::FileExt;
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::process::Signal;
 
 use super::{crash, crash_and_serve};
 use crate::dead_branches::errno;
+use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
 use crate::taken_away::IdleProgram;
 
@@ -150,4 +152,41 @@ fn a_keeper_that_gives_up_unmounts_its_own_pool_only() {
     assert_eq!(at_path.as_deref(), Some("tmpfs"));
     assert!(path.join("file").exists());
     other.undo().unwrap();
+}
+
+/// A server that hangs holds up no file of the other branches; what is open on it goes on when it answers again.
+#[test]
+fn a_branch_that_hangs_at_the_death_does_not_hold_up_the_others() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool().branch("b", Kind::Numbered).tmp_branch("a");
+    let options = "transport=dev,restart=keep,create=ff,minfreespace=1M,branch-timeout=2,write-path=stacked";
+    let pool = pool.option(options).option("attr-timeout=0,entry-timeout=0").mount();
+    pool.write("there", b"content");
+    fs::write(pool.branch("a").path().join("here"), "here").unwrap();
+    let open = File::options().read(true).write(true).open(pool.at("there")).unwrap();
+    let frozen = FrozenDaemon::new(pool.branch("b").daemon());
+    crash(&pool);
+    until("the others are served", || fs::read(pool.at("here")).is_ok_and(|text| text == b"here"));
+    assert!(is_missed(&pool), "{:?}", fs::read(pool.at("there")));
+    assert_eq!(errno(open.read_at(&mut [0; 7], 0)), EIO);
+    drop(frozen);
+    until("the branch is back", || fs::read(pool.at("there")).is_ok_and(|text| text == b"content"));
+    open.write_all_at(b"C", 0).unwrap();
+    assert_eq!(pool.read("there"), b"Content");
+    assert_eq!(fs::read(pool.branch("b").path().join("there")).unwrap(), b"Content");
+}
+
+/// SIGTERM ends a pool whose next daemon waits for a branch that hangs.
+#[test]
+fn a_pool_ends_while_its_next_daemon_waits_for_a_branch() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool().branch("b", Kind::Numbered).tmp_branch("a");
+    let pool = pool.option("transport=dev,restart=keep,branch-timeout=2").mount();
+    let keeper = pool.daemon();
+    let frozen = FrozenDaemon::new(pool.branch("b").daemon());
+    crash(&pool);
+    keeper.signal(Signal::TERM).unwrap();
+    until("the keeper ends", || !keeper.lives());
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+    drop(frozen);
 }

@@ -205,8 +205,12 @@ impl Branch {
             _ if self.is_gone() => {}
             ProbeResult::Good(missing) => self.returns(&missing, "branch up: it answers again"),
             ProbeResult::Elsewhere(mounted, missing) => {
+                let why = match mounted.root.mount_generation == self.mount_generation() {
+                    true => "branch up: it answers again",
+                    false => "branch mounted again; its open files are opened again by name",
+                };
                 self.replace_root(mounted);
-                self.returns(&missing, "branch mounted again; its open files are opened again by name");
+                self.returns(&missing, why);
             }
             ProbeResult::Bad(why) => self.is_down(&why),
             ProbeResult::Vanished => {

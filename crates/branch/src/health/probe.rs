@@ -27,7 +27,7 @@ use crate::mounted_fd::MountedFd;
 pub(super) enum ProbeResult {
     /// It answers; these subvolumes are missing.
     Good(Vec<String>),
-    /// It was mounted again, at this root; these subvolumes are missing.
+    /// It was mounted again, at this root, or answers the first time; these subvolumes are missing.
     Elsewhere(MountedRoot, Vec<String>),
     /// It does not answer, or is not the same branch.
     Bad(ProbeFailure),
@@ -82,9 +82,12 @@ impl Branch {
             return Ok(None);
         }
         let Some(stat) = self.known_root().stat_of(root.as_fd())? else { return Ok(None) };
-        let root = Arc::new(DirFd::pinned(MountedFd::root(root, self.mount_generation() + 1)));
+        let is_another = !self.is_unasked((stat.dev, stat.mnt_id));
+        let mount_generation = self.mount_generation() + u32::from(is_another);
+        let root = Arc::new(DirFd::pinned(MountedFd::root(root, mount_generation)));
         let subvolumes = Subvolumes::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
-        Ok(Some(MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes }))
+        let (dev, mnt_id) = (stat.dev, stat.mnt_id);
+        Ok(Some(MountedRoot { root, dev, mnt_id, left: false, subvolumes, unasked: false }))
     }
 
     /// True if the mount table shows another mount at the path than the one in use. Walks no path: one that leads through the

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fsstack_control::Listeners;
 use fsstack_control::api::{Upgrade, UpgradeStage};
@@ -47,8 +47,6 @@ const NONE: &str = "-";
 
 /// How long a branch that does not answer is asked again.
 const BRANCHES_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two attempts.
-const BRANCHES_PAUSE: Duration = Duration::from_millis(100);
 /// How long a program may take until it serves, if nothing is open.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// The same, whatever is open: less than the command waits for.
@@ -115,8 +113,7 @@ struct WayBack {
 impl WayBack {
     /// Length of the state; 0 if that is not known, as when it cannot be read.
     fn bytes(self) -> u64 {
-        fsstack_sys::keeper::stat_of(self.state)
-            .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or_default())
+        fsstack_sys::keeper::stat_of(self.state).map_or(0, |stat| stat.size)
     }
 
     /// Becomes the program before; returns only if there is none, or it cannot be run.
@@ -409,17 +406,9 @@ fn open_pool(
     inherited: &Inherited,
     unreachable: Unreachable,
 ) -> Result<Pool, String> {
-    let began = Instant::now();
     let pool_id = state.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
-    loop {
-        let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
-        let is_late = began.elapsed() >= BRANCHES_TIMEOUT;
-        let now = if is_late { unreachable } else { Unreachable::Fails };
-        match state.pool.open(settings, inherited, now) {
-            Err(_) if !is_late => std::thread::sleep(BRANCHES_PAUSE),
-            opened => return opened,
-        }
-    }
+    let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
+    state.pool.open(settings, inherited, unreachable, BRANCHES_TIMEOUT)
 }
 
 fn branches(pool: &Pool) -> Vec<Branch> {

@@ -152,7 +152,7 @@ fn start(kept: &Kept, state: &PassedState, mut inherited: Inherited) -> Result<I
     needed.extend(RawFd::try_from(word(kept, SharedWord::Before).load(SeqCst)));
     for number in inherited.numbers() {
         let of_a_handle =
-            || keeper::stat_of(number).is_ok_and(|stat| objects.contains(&(stat.st_dev, stat.st_ino)));
+            || keeper::stat_of(number).is_ok_and(|stat| objects.contains(&(stat.dev, stat.ino)));
         if !needed.contains(&number) && !of_a_handle() {
             drop(inherited.take(number));
         }

@@ -19,7 +19,7 @@ use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sync::ranked::{HeldRank, PLACED};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use fsstack_sys::{self as sys, Call, Errno, SysError};
+use fsstack_sys as sys;
 
 use super::departure::{Departure, DepartureOutcome};
 use super::{Access, LOOK_AGAIN, LOOKS, OpenFile, OpenedObject};
@@ -245,11 +245,8 @@ impl OpenFile {
     /// As [`Self::placed`]; no descriptor is left.
     pub(crate) fn source(&self) -> Result<(FdOrigin, Arc<Branch>, MountedFd)> {
         let placed = self.placed()?;
-        let source = placed.fd.as_fd().try_clone_to_owned().map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-            OpError::Sys(SysError::new(Call::Open, errno))
-        })?;
-        Ok((placed.was(), placed.branch.branch().clone(), placed.fd.opened(source)))
+        let source = placed.fd.one_more().map_err(OpError::Sys)?;
+        Ok((placed.was(), placed.branch.branch().clone(), source))
     }
 
     /// The file is to leave the branch `full`: from now on it is not changed until the move is over.

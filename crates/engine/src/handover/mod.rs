@@ -8,6 +8,7 @@
 //! Descriptors go over exec by their numbers. Mount generations begin at 0 again; a descriptor of a mount that was replaced has
 //! another one, and is opened again at its next use, as it would have been.
 
+mod branches;
 mod gather;
 mod restore;
 mod revive;

@@ -1,29 +1,24 @@
 //! A pool from the state that another program has handed over.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use fsstack_branch::dir_fd::DirFd;
-use fsstack_branch::known_root::KnownRoot;
-use fsstack_branch::mount_root::Proof;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor, Printable};
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec};
 use fsstack_sys::handover::Inherited;
-use fsstack_sys::{Call, Errno, SysError};
 use smallvec::SmallVec;
 
-use super::{BranchRow, KnownRootRow, PoolState};
+use super::branches::open_within;
+use super::{BranchRow, PoolState};
 use crate::files::OpenFile;
 use crate::files::handed::Unusable;
 use crate::inode::{Inode, InodeName};
-use crate::member::Member;
 use crate::opened::{DirHandle, FileHandle};
-use crate::pool::{Pool, id_attribute, keep_id};
+use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::tree::Tree;
 use crate::union::Union;
@@ -31,95 +26,6 @@ use crate::union::Union;
 fn take(inherited: &mut Inherited, fd: i32) -> Result<OwnedFd, Unusable> {
     inherited.take(fd).map_err(|error| format!("descriptor {fd}: {error}"))
 }
-
-impl BranchRow {
-    fn spec(&self) -> Result<BranchSpec, Unusable> {
-        let wrong = || format!("branch in slot {}: its row is damaged", self.slot);
-        let path = self.path.name().ok_or_else(wrong)?;
-        let mode: BranchMode = self.mode.parse().map_err(|_| wrong())?;
-        let floor =
-            self.floor.as_ref().map(|floor| floor.parse::<Floor>()).transpose().map_err(|_| wrong())?;
-        Ok(BranchSpec {
-            mode,
-            floor,
-            min_inodes: self.min_inodes,
-            cross_mounts: self.cross_mounts,
-            class: self.class.as_deref().map(str::parse).transpose().map_err(|_| wrong())?,
-            ..BranchSpec::new(PathBuf::from(OsString::from_vec(path.into_bytes())))
-        })
-    }
-}
-
-impl BranchRow {
-    /// Identity of its root; None: it was not noted.
-    fn known_root(&self, privileged: bool) -> Option<KnownRoot> {
-        let KnownRootRow { f_type, fsid, proof, was_listed, level, subvolume, joined: _ } = self.known?;
-        let (dev, ino) = self.object;
-        let proof = proof.map(|value| Proof { attribute: id_attribute(privileged), value });
-        Some(KnownRoot { dev, ino, f_type, fsid, proof, was_listed, level, subvolume })
-    }
-
-    /// Its root: the descriptor that was handed over; if another one has that number by now, or its mount is gone, the directory at its
-    /// path, provided that this is the branch.
-    fn root(
-        &self,
-        path: &Path,
-        known: Option<&KnownRoot>,
-        inherited: &Inherited,
-    ) -> Result<OwnedFd, SysError> {
-        let is_it = |fd: &OwnedFd| {
-            fsstack_sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| {
-                (stat.dev, stat.ino) == self.object && !known.is_some_and(|known| known.has_left(&stat))
-            })
-        };
-        if let Some(root) = inherited.copy(self.root).ok().filter(is_it) {
-            return Ok(root);
-        }
-        let root = fsstack_sys::at::open_root(path)?;
-        match known.map_or(Ok(true), |known| known.stat_of(root.as_fd()).map(|stat| stat.is_some()))? {
-            true => Ok(root),
-            // The bare directory below, or another file system.
-            false => Err(SysError { call: Call::Open, errno: Errno::NODEV }),
-        }
-    }
-
-    fn id(&self) -> Result<BranchId, Unusable> {
-        BranchId::new(self.id).ok_or_else(|| "a branch has no id".to_owned())
-    }
-
-    /// The branch.
-    ///
-    /// # Errors
-    /// NODEV if its mount has gone; what it answered.
-    fn opened(&self, settings: &Settings, inherited: &Inherited) -> Result<OpenedBranch, Unusable> {
-        let (id, spec, known) = (self.id()?, self.spec()?, self.known_root(settings.privileged));
-        let opened = self.root(&spec.path, known.as_ref(), inherited).and_then(|root| {
-            let (proof, _) = keep_id(root.as_fd(), settings.privileged, id)?;
-            Member::open((BranchIx(self.slot), id), &spec, root, proof, settings)
-        });
-        Ok(opened)
-    }
-
-    /// The branch, which is down because of `why`.
-    ///
-    /// # Errors
-    /// It was not noted how it is recognised: `why`.
-    fn down(&self, settings: &Settings, why: SysError) -> Result<Arc<Member>, Unusable> {
-        let (id, spec) = (self.id()?, self.spec()?);
-        let away = match self.known_root(settings.privileged) {
-            Some(known) => Member::away((BranchIx(self.slot), id), &spec, &known, settings, &why.to_string()),
-            None => Err(why),
-        };
-        let away = away.map_err(|error| format!("branch {}: {error}", Printable::path(&spec.path)))?;
-        if let Some(known) = self.known {
-            away.set_joined(known.joined);
-        }
-        Ok(away)
-    }
-}
-
-/// A branch, or what it answered.
-type OpenedBranch = Result<Arc<Member>, SysError>;
 
 /// Treatment of a branch that is away or does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +45,7 @@ impl PoolState {
         self.branches.iter().map(BranchRow::spec).collect()
     }
 
-    /// Opens the pool with the roots of its branches.
+    /// Opens the pool with the roots of its branches. A branch that is away or does not answer is tried again for `retry`.
     ///
     /// # Errors
     /// The state is damaged, or was written by a version that did not note how a branch is recognised, or a branch is away or does
@@ -149,16 +55,22 @@ impl PoolState {
         settings: Settings,
         inherited: &Inherited,
         unreachable: Unreachable,
+        retry: Duration,
     ) -> Result<Pool, String> {
-        let opened = self.branches.iter().map(|row| Ok((row, row.opened(&settings, inherited)?)));
-        let opened = opened.collect::<Result<Vec<(&BranchRow, OpenedBranch)>, String>>()?;
+        let left =
+            self.branches.iter().map(|row| row.left(&settings)).collect::<Result<Vec<_>, Unusable>>()?;
+        let roots =
+            self.branches.iter().map(|row| inherited.copy(row.root).ok().map(Arc::new)).collect::<Vec<_>>();
+        let opened = open_within(retry, settings.branch_timeout, left.iter().zip(&roots));
         if unreachable == Unreachable::Fails
-            && let Some((row, error)) =
-                opened.iter().find_map(|(row, opened)| Some((row, opened.as_ref().err()?)))
+            && let Some((branch, why)) =
+                left.iter().zip(&opened).find_map(|(branch, opened)| Some((branch, opened.as_ref().err()?)))
         {
-            return Err(format!("branch {}: {error}", Printable::path(&row.spec()?.path)));
+            return Err(branch.fails(why));
         }
-        let branches = opened.into_iter().map(|(row, opened)| opened.or_else(|why| row.down(&settings, why)));
+        let branches = opened.into_iter().zip(left.iter().zip(roots));
+        let branches =
+            branches.map(|(opened, (branch, root))| opened.or_else(|why| branch.down(why, root.as_deref())));
         let branches = branches.collect::<Result<_, String>>()?;
         let line: Option<Vec<BranchId>> = self.line.iter().map(|id| BranchId::new(*id)).collect();
         Pool::adopt(branches, line.unwrap_or_default(), settings).map_err(|error| error.to_string())

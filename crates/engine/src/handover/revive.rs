@@ -80,7 +80,7 @@ impl Union {
         let mut fds = OpenFds::new();
         for number in inherited.numbers() {
             if let Ok(stat) = sys::keeper::stat_of(number) {
-                fds.entry((stat.st_dev, stat.st_ino)).or_default().push(number);
+                fds.entry((stat.dev, stat.ino)).or_default().push(number);
             }
         }
         let mut told = Revived::default();
@@ -144,7 +144,10 @@ impl Union {
         let writes = rows.iter().any(|row| row.writer.is_some());
         let (fd, access) = self.tree.open_as(&reached, writes, search)?;
         let kind = reached.stat.kind();
-        let capable = writes && kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
+        // It may have one where the branch does not answer.
+        let has_one =
+            || if branch.is_open() { branch.ask(|| Ok(has_capability(fd.as_fd()))) } else { Ok(true) };
+        let capable = writes && kind == Kind::File && has_one()?;
         let file = OpenFile::new(branch.acquire()?, fd, access, &reached.stat, self.files.backings.clone());
         file.set_strips(capable || reached.stat.mode & SET_ID != 0);
         file.owes_everything();
@@ -284,12 +287,14 @@ impl Tree {
         open.ok_or(failed)
     }
 
-    /// The file of `row` by a descriptor that is open.
+    /// The file of `row` by a descriptor that is open. A branch that does not answer is not asked.
     fn reach_open(&self, row: &HandleRow, search: &Search<'_>) -> Option<Reached> {
         let branch = search.pool.live(BranchIx(row.branch))?;
         search.fds.get(&row.object.at)?.iter().find_map(|number| {
             let fd = search.inherited.lock().copy(*number).ok()?;
-            let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok()?;
+            let kept = || sys::at::stat_kept(fd.as_fd()).ok();
+            let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok();
+            let stat = stat.or_else(|| if branch.is_open() { None } else { kept() })?;
             let id = Identity { ino: row.ino, generation: row.generation };
             (OpenedObject::of(&stat) == row.object).then(|| Reached {
                 at: branch.ix,
@@ -314,6 +319,10 @@ impl Tree {
         let access = if writes { Access::Write } else { Access::Read };
         if let Some(fd) = good.find_map(|number| search.inherited.lock().take(*number).ok()) {
             return Ok((reached.fd.opened(fd), access));
+        }
+        if !branch.is_open() {
+            // Opened for more by the first request that needs it.
+            return Ok((reached.fd.one_more().map_err(OpError::Sys)?, Access::Name));
         }
         // All callers wait meanwhile: no wait for another program's lease.
         let at_once = if branch.kind.is_local() { OFlags::NONBLOCK } else { OFlags::empty() };

@@ -72,18 +72,20 @@ impl Member {
             .map(|branch| Arc::new(Self::of(branch)))
     }
 
-    /// A branch that a daemon before this one had, and that cannot be opened now: it is down, until it is back.
+    /// A branch that a daemon before this one had, and that cannot be opened now: it is down, until it is back. The mount with the
+    /// id `silent` is the branch, and does not answer.
     ///
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn away(
         ids: (BranchIx, BranchId),
         spec: &BranchSpec,
-        known: &KnownRoot,
+        (known, silent): (&KnownRoot, Option<u64>),
         settings: &Settings,
         why: &str,
     ) -> Result<Arc<Self>, SysError> {
-        known.branch_away(ids, spec, branch_options(settings), why).map(|branch| Arc::new(Self::of(branch)))
+        let away = known.branch_away(ids, (spec, silent), branch_options(settings), why);
+        away.map(|branch| Arc::new(Self::of(branch)))
     }
 
     /// A branch that has left: nothing is on it.
