@@ -165,7 +165,7 @@ impl Branch {
         if self.is_gone() {
             return self.let_go();
         }
-        // One mount has one set, whoever opened its root.
+        // One mount has one set, however often its root is opened.
         if is_another {
             self.has_new_permits();
         }
