@@ -16,6 +16,9 @@ use fsstack_sys as sys;
 use crate::branch::Branch;
 use crate::health::closers::closes_here;
 
+/// Mount generation of a descriptor whose mount is gone: no mount of a branch has it.
+pub const GONE_MOUNT: u32 = u32::MAX;
+
 /// A descriptor on a branch, with the mount generation in which it was opened.
 #[derive(Debug)]
 pub struct MountedFd {

@@ -54,12 +54,12 @@ impl Process {
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     }
 
-    /// Its last child that lives: those before may be inside a call that does not return.
+    /// Its first child that lives.
     #[must_use]
     pub fn child(self) -> Option<Self> {
         let path = format!("/proc/{}/task/{}/children", self.pid, self.pid);
         let children = fs::read_to_string(path).ok()?;
-        children.split_whitespace().rev().find_map(|child| Self::of(child.parse().ok()?))
+        children.split_whitespace().find_map(|child| Self::of(child.parse().ok()?))
     }
 
     /// Whether it still lives.

@@ -8,11 +8,11 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::Timespec;
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitIdOptions, WaitOptions, wait};
+use rustix::process::{Pid, WaitIdOptions, WaitOptions, waitpid};
 
 use crate::Stat;
 use crate::at::stat_kept;
@@ -29,15 +29,7 @@ pub enum Ended {
     Exit(i32),
     /// A signal killed it.
     Killed(i32),
-    /// It runs no more, and a thread of it is inside a call that no signal ends, as closing a file of a FUSE server that hangs. It is a
-    /// zombie until that returns.
-    Stuck,
 }
-
-/// Interval of looking whether the child is stuck: its end tells itself, this does not.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Pause between two looks for the child's end while signals stay pending.
-const ENDING_PAUSE: Duration = Duration::from_millis(2);
 
 /// Forks the process, which must have one thread; the child has the same table of descriptors, not a copy: what one of them opens or
 /// closes is open or closed for both, until one becomes another program.
@@ -79,8 +71,8 @@ fn thread_id_of_libc() -> *mut libc::c_void {
     if told == 0 { at } else { std::ptr::null_mut() }
 }
 
-/// Waits for the child `pid` to end, or to be [`Ended::Stuck`], and hands signals on to it meanwhile. One that comes when the child has
-/// ended, or `is_ending` says that it is about to, stays pending for this process. Other children, which were stuck, are waited for too.
+/// Waits for the child `pid` to end, and hands signals on to it meanwhile. One that comes when the child has ended, or `is_ending`
+/// says that it is about to, stays pending for this process.
 ///
 /// # Errors
 /// There is no such child.
@@ -97,32 +89,18 @@ pub fn attend(pid: i32, is_ending: impl Fn() -> bool) -> io::Result<Ended> {
     let set = unsafe { set.assume_init() };
     // SAFETY: the set is initialized and outlives the call; the old mask is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
-    let (mut ends, mut looked, mut was_dead) = (false, Instant::now(), false);
+    let mut options = WaitOptions::NOHANG;
     loop {
         // It may have ended before its signal was blocked.
-        while let Some((ended, status)) = rustix::io::retry_on_intr(|| wait(WaitOptions::NOHANG))? {
+        if let Some((_, status)) = rustix::io::retry_on_intr(|| waitpid(Some(child), options))? {
             match (status.exit_status(), status.terminating_signal()) {
-                _ if ended != child => {}
                 (Some(code), _) => return Ok(Ended::Exit(code)),
                 (None, Some(signal)) => return Ok(Ended::Killed(signal)),
                 (None, None) => {}
             }
         }
-        if looked.elapsed() >= LOOK_EVERY {
-            // Twice: its other threads end a moment later.
-            let is_dead = is_zombie(pid);
-            if was_dead && is_dead {
-                return Ok(Ended::Stuck);
-            }
-            (looked, was_dead) = (Instant::now(), is_dead);
-        }
-        if ends {
-            std::thread::sleep(ENDING_PAUSE);
-            continue;
-        }
-        let limit = libc::timespec { tv_sec: LOOK_EVERY.as_secs().cast_signed(), tv_nsec: 0 };
-        // SAFETY: set and limit are initialized; nothing more about the signal is asked for.
-        let signal = unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const limit) };
+        // SAFETY: the set is initialized; nothing more about the signal is asked for.
+        let signal = unsafe { libc::sigwaitinfo(&raw const set, std::ptr::null_mut()) };
         if signal <= 0 || signal == libc::SIGCHLD {
             continue;
         }
@@ -135,17 +113,9 @@ pub fn attend(pid: i32, is_ending: impl Fn() -> bool) -> io::Result<Ended> {
         // Asked after the signal was sent: a child that is about to end tells that first, and then looks for signals.
         if is_ending() || matches!(has_ended, Ok(Some(_))) {
             raise(1 << (signal - 1));
-            ends = true;
+            options = WaitOptions::empty();
         }
     }
-}
-
-/// Whether the first thread of the process has ended: the others end with it, but for those inside a call that does not return.
-fn is_zombie(pid: i32) -> bool {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything.
-    let behind = stat.iter().rposition(|byte| *byte == b')').map_or(&[][..], |at| &stat[at + 1..]);
-    behind.trim_ascii_start().starts_with(b"Z")
 }
 
 fn own_number() -> i32 {

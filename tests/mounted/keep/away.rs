@@ -8,8 +8,7 @@ use fsstack_lab::{self as lab, Kind, MiB, Pool, mounts, needs, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::Signal;
 
-use super::{crash, crash_and_serve, daemon};
-use crate::command as operator;
+use super::{crash, crash_and_serve};
 use crate::dead_branches::errno;
 use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
@@ -175,30 +174,6 @@ fn a_branch_that_hangs_at_the_death_does_not_hold_up_the_others() {
     open.write_all_at(b"C", 0).unwrap();
     assert_eq!(pool.read("there"), b"Content");
     assert_eq!(fs::read(pool.branch("b").path().join("there")).unwrap(), b"Content");
-}
-
-/// Descriptors that the dead daemon was about to close are not waited for either: to close one is a request to the server.
-#[test]
-fn files_that_wait_to_be_closed_on_a_branch_that_hangs_do_not_hold_up_the_others() {
-    needs!(mounting(), program("mergerfs"));
-    let pool = lab::pool().branch("b", Kind::Numbered).tmp_branch("a");
-    let options = "transport=dev,restart=keep,create=ff,minfreespace=1M,branch-timeout=1,write-path=stacked";
-    let pool = pool.option(options).option("attr-timeout=0,entry-timeout=0").mount();
-    fs::write(pool.branch("a").path().join("here"), "here").unwrap();
-    let names: Vec<String> = (0..30).map(|n| format!("f{n}")).collect();
-    names.iter().for_each(|name| pool.write(name, b"content"));
-    let open: Vec<File> = names.iter().map(|name| File::open(pool.at(name)).unwrap()).collect();
-    let frozen = FrozenDaemon::new(pool.branch("b").daemon());
-    drop(open);
-    until("the kernel has closed them", || {
-        let status = operator::json("status", &["status", &operator::at(&pool)]);
-        status["pools"][0]["tables"]["files"] == 0
-    });
-    // It stays a zombie while the closes hang.
-    daemon(&pool).signal(Signal::KILL).unwrap();
-    until("the others are served", || fs::read(pool.at("here")).is_ok_and(|text| text == b"here"));
-    drop(frozen);
-    until("the branch is back", || fs::read(pool.at("f0")).is_ok_and(|text| text == b"content"));
 }
 
 /// SIGTERM ends a pool whose next daemon waits for a branch that hangs.

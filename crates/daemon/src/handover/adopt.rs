@@ -301,7 +301,7 @@ impl TakenOver {
         if let Err(error) = handover::keep_none() {
             tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
         }
-        close_rest(inherited);
+        inherited.close_rest();
         Ok(Self { settings, listed, log, mounted, attended, listeners, revived })
     }
 
@@ -409,17 +409,6 @@ fn open_pool(
     let pool_id = state.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
     let settings = fsstack_engine::settings::Settings { pool_id, ..engine_settings(settings) };
     state.pool.open(settings, inherited, unreachable, BRANCHES_TIMEOUT)
-}
-
-/// Closes what is left, by a thread: files of a branch that hangs may be among it.
-fn close_rest(inherited: Inherited) {
-    if inherited.numbers().is_empty() {
-        return;
-    }
-    let thread = std::thread::Builder::new().name("close-rest".into());
-    if let Err(error) = thread.spawn(move || inherited.close_rest()) {
-        tracing::warn!(%error, "no thread to close files of the daemon before: they stay open");
-    }
 }
 
 fn branches(pool: &Pool) -> Vec<Branch> {

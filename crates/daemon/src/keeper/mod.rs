@@ -77,9 +77,8 @@ const OF_THE_KEEPER: u64 = 32;
 /// Bytes of [`SharedWord::Failure`].
 const FAILURE_BYTES: usize = 240;
 
-/// An exit code in [`SharedWord::DiedOf`]; else it is a signal, or [`STUCK`].
+/// An exit code in [`SharedWord::DiedOf`]; else it is a signal.
 const EXIT: u64 = 1 << 32;
-const STUCK: u64 = u64::MAX;
 
 fn word(kept: &Kept, word: SharedWord) -> &AtomicU64 {
     &kept.own_words()[word as usize]
@@ -126,7 +125,6 @@ fn keep(kept: &Kept, daemon: i32) -> ! {
     let how = match ended {
         Ended::Exit(code) => EXIT | u64::try_from(code).unwrap_or_default(),
         Ended::Killed(signal) => u64::try_from(signal).unwrap_or_default(),
-        Ended::Stuck => STUCK,
     };
     let stage = word(kept, SharedWord::Stage).load(SeqCst);
     let is_passed = word(kept, SharedWord::Next).load(SeqCst) != 0;
@@ -144,7 +142,6 @@ fn keep(kept: &Kept, daemon: i32) -> ! {
         AfterEnd::End => keeper::end(match ended {
             Ended::Exit(code) => code,
             Ended::Killed(signal) => 128 + signal,
-            Ended::Stuck => FAILED,
         }),
     };
     let error = match program {
@@ -195,7 +192,6 @@ fn program_before(kept: &Kept) -> io::Result<OwnedFd> {
 /// How a daemon ended, in words.
 fn told(how: u64) -> String {
     match how {
-        STUCK => "has ended inside a call that does not return".to_owned(),
         signal if signal < EXIT => format!("was killed by signal {signal}"),
         code => format!("ended with code {}", code & (EXIT - 1)),
     }

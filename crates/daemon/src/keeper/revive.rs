@@ -15,7 +15,7 @@ use fsstack_engine::kept::Kept;
 use fsstack_fuse::notify::{expire_names, send_again};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, Inherited};
-use fsstack_sys::mounts::{self, MountInfo, UmountFlags, umount};
+use fsstack_sys::mounts::{self, UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper};
 
 use super::{
@@ -139,8 +139,7 @@ fn read(kept: &Kept, inherited: &Inherited) -> Result<PassedState, String> {
     PassedState::read(&bytes).map_err(|error| failed(error.to_string()))
 }
 
-/// Has the kernel send requests again, and closes the descriptors that no daemon needs: those on branches that others serve, which may
-/// hang, are left to the next daemon.
+/// Has the kernel send requests again, and closes the descriptors that no daemon needs.
 fn start(kept: &Kept, state: &PassedState, mut inherited: Inherited) -> Result<Inherited, String> {
     let device = inherited.copy(state.mount.device).map_err(|error| format!("/dev/fuse: {error}"))?;
     // Requests that were read by a descriptor of the dead one go to the queue that all read: the other descriptors may go then.
@@ -151,15 +150,10 @@ fn start(kept: &Kept, state: &PassedState, mut inherited: Inherited) -> Result<I
         (state.descriptors().into_iter().collect(), kept.objects());
     needed.insert(number_of_state(kept));
     needed.extend(RawFd::try_from(word(kept, SharedWord::Before).load(SeqCst)));
-    let served = mounts::list().unwrap_or_default().into_iter().filter(MountInfo::is_fuse);
-    let remote: HashSet<u64> =
-        served.map(|mount| mount.device()).chain(state.pool.remote_devices()).collect();
     for number in inherited.numbers() {
-        let is_for_the_daemon = || {
-            keeper::stat_of(number)
-                .is_ok_and(|stat| remote.contains(&stat.dev) || objects.contains(&(stat.dev, stat.ino)))
-        };
-        if !needed.contains(&number) && !is_for_the_daemon() {
+        let of_a_handle =
+            || keeper::stat_of(number).is_ok_and(|stat| objects.contains(&(stat.dev, stat.ino)));
+        if !needed.contains(&number) && !of_a_handle() {
             drop(inherited.take(number));
         }
     }

@@ -26,6 +26,8 @@ use crate::settings::Settings;
 
 /// Pause between two attempts to open a branch.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Time of the last attempt of one that fails.
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// A branch, or why it cannot be opened.
 pub(super) type OpenedBranch = Result<Arc<Member>, Unopened>;
@@ -72,7 +74,7 @@ impl BranchRow {
     }
 
     /// Calls into it may hang. False where its file system was not noted.
-    pub(super) fn is_remote(&self) -> bool {
+    fn is_remote(&self) -> bool {
         self.known.is_some_and(|known| !FsKind::of(known.f_type).is_local())
     }
 
@@ -113,7 +115,11 @@ impl LeftBranch {
     /// Its root: `left` that was handed over; if another descriptor has that number by now, or its mount is gone, the directory at its
     /// path, provided that this is the branch.
     fn root(&self, left: Option<&OwnedFd>) -> Result<OwnedFd, SysError> {
-        let is_it = |root: &&OwnedFd| sys::at::stat_fd(root.as_fd()).is_ok_and(|stat| self.is_root(&stat));
+        // Asked when it is known to be this branch's: another one's may hang.
+        let is_it = |root: &&OwnedFd| {
+            sys::at::stat_kept(root.as_fd()).is_ok_and(|stat| self.is_root(&stat))
+                && sys::at::stat_fd(root.as_fd()).is_ok()
+        };
         if let Some(root) = left.filter(is_it).and_then(|root| root.try_clone().ok()) {
             return Ok(root);
         }
@@ -186,7 +192,7 @@ pub(super) fn open_within<'a>(
     for (at, branch, root) in here {
         opened[at] = branch.open_until(root.as_deref(), until);
     }
-    let limit = timeout.max(retry);
+    let limit = timeout.max(retry + LAST_ATTEMPT);
     loop {
         let answer = match timeout.is_zero() {
             true => answers.recv().ok(),

@@ -106,11 +106,6 @@ impl PoolState {
         let unlinked = self.inodes.iter().filter_map(|inode| Some(inode.unlinked?.fd));
         self.branches.iter().map(|branch| branch.root).chain(files).chain(unlinked).collect()
     }
-
-    /// Devices of branches that others serve: to close a file there is a request to its server, which may hang.
-    pub fn remote_devices(&self) -> impl Iterator<Item = u64> {
-        self.branches.iter().filter(|branch| branch.is_remote()).map(|branch| branch.object.0)
-    }
 }
 
 impl Union {

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fsstack_branch::error::{OpError, Result};
-use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::mounted_fd::{GONE_MOUNT, MountedFd};
 use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::at::Mounts;
 use fsstack_sys::handover::Inherited;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::Mutex;
@@ -287,18 +288,23 @@ impl Tree {
         open.ok_or(failed)
     }
 
-    /// The file of `row` by a descriptor that is open. A branch that does not answer is not asked.
+    /// The file of `row` by a descriptor that is open. A branch that does not answer, and may do so in the same mount, is not asked.
     fn reach_open(&self, row: &HandleRow, search: &Search<'_>) -> Option<Reached> {
         let branch = search.pool.live(BranchIx(row.branch))?;
         search.fds.get(&row.object.at)?.iter().find_map(|number| {
             let fd = search.inherited.lock().copy(*number).ok()?;
-            let kept = || sys::at::stat_kept(fd.as_fd()).ok();
-            let stat = branch.ask(|| branch.stat_fd(fd.as_fd())).ok();
-            let stat = stat.or_else(|| if branch.is_open() { None } else { kept() })?;
+            let mount = branch.mnt_id();
+            let stat = match branch.is_open() {
+                true => branch.ask(|| branch.stat_fd(fd.as_fd())).ok(),
+                false => sys::at::stat_kept(fd.as_fd()).ok().filter(|stat| stat.mnt_id == mount),
+            }?;
             let id = Identity { ino: row.ino, generation: row.generation };
+            // Its branch may have been mounted again since it was opened.
+            let has_gone = branch.mounts == Mounts::Stay && mount != 0 && stat.mnt_id != mount;
+            let generation = if has_gone { GONE_MOUNT } else { branch.mount_generation() };
             (OpenedObject::of(&stat) == row.object).then(|| Reached {
                 at: branch.ix,
-                fd: branch.root().opened(fd),
+                fd: MountedFd::handed_over(fd, generation, branch),
                 stat,
                 id,
                 name: None,

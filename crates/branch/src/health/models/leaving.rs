@@ -54,8 +54,14 @@ fn a_branch_that_has_left_holds_no_root() {
             let root = sys::at::open_root(&at).unwrap();
             let stat = sys::at::stat_now(root.as_fd()).unwrap();
             let root = Arc::new(DirFd::pinned(MountedFd::root(root, probed.mount_generation() + 1)));
-            let mounted =
-                MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes: None };
+            let mounted = MountedRoot {
+                root,
+                dev: stat.dev,
+                mnt_id: stat.mnt_id,
+                left: false,
+                subvolumes: None,
+                unasked: false,
+            };
             probed.replace_root(mounted);
         });
         branch.shut().unwrap();
