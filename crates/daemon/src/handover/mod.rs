@@ -221,8 +221,8 @@ impl Served {
     /// One line: why not.
     fn check_upgrade(&self) -> Result<(), String> {
         if self.handover.pauser.is_none() {
-            return Err("requests come over io_uring (transport=ring), which the kernel cannot pass on: requests that wait in the \
-                        ring would be lost, and their programs hang. Mount with transport=dev, or unmount to upgrade"
+            return Err("requests come over io_uring (transport=ring): those on their way to a thread would fail when the rings are \
+                        closed. Mount with transport=dev, or unmount to upgrade"
                 .to_owned());
         }
         if self.settings.lock().privilege == Privilege::User {

@@ -163,6 +163,28 @@ impl Entry {
         self.completed()
     }
 
+    /// Waits for a request, at most for `limit`.
+    ///
+    /// # Errors
+    /// ETIME: none came; the ring is broken.
+    #[cfg(test)]
+    pub(super) fn fetch_within(&mut self, limit: Duration) -> io::Result<Fetched> {
+        let limit = Timespec::from(limit);
+        self.ring.0.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))?;
+        self.completed()
+    }
+
+    /// Answers the request `unique` of any entry of the queue by this one's ring, and does not wait.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[cfg(test)]
+    pub(super) fn commit_to(&mut self, unique: u64) -> io::Result<()> {
+        let sqe = self.slot.command(COMMIT_AND_FETCH, unique, None);
+        self.push(&sqe)?;
+        self.ring.0.submit().map(drop)
+    }
+
     /// Gives the memory of its buffers back, and waits on. Nothing is in them.
     ///
     /// # Errors

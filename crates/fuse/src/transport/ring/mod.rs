@@ -11,6 +11,8 @@
 mod entry;
 mod extra_workers;
 mod forgets;
+#[cfg(test)]
+mod kernel_cases;
 mod request_at_hand;
 mod spares;
 #[cfg(test)]
