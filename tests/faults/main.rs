@@ -21,6 +21,7 @@ mod kept_calls;
 mod kill;
 mod lacking;
 mod late_errors;
+mod made_writable;
 mod many_deaths;
 mod marks;
 mod mounted_again;

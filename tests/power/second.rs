@@ -9,12 +9,13 @@ use crate::recording::Recording;
 use crate::run::{is_long, is_wanted, report_all};
 use crate::single::{Single, few_steps, many_steps, programs};
 
-fn recordings(formats: &[crate::disk::Format]) -> Vec<Recording> {
-    recordings_of(many_steps(), formats)
+/// Recordings of what takes many steps. `export`: handles of NFS clients are judged, too.
+fn recordings(formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
+    recordings_of(many_steps(), formats, export)
 }
 
-fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format]) -> Vec<Recording> {
-    let plan = |single: Single| single.plan(formats, false, Then::Mount);
+fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
+    let plan = |single: Single| Plan { index_alone: is_long(), ..single.plan(formats, export, Then::Mount) };
     let plans = singles.into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
     plans.map(Recording::of).collect()
 }
@@ -41,7 +42,7 @@ pub(crate) fn away(title: &str, single: Single, all: &[Meanwhile]) {
     let thens: Vec<Then> =
         [0, 1].into_iter().flat_map(|away| all.iter().map(move |done| Then::Away(away, *done))).collect();
     let of = |recording: Recording| thens.iter().map(|then| with(&recording, *then)).collect::<Vec<_>>();
-    report_all(title, recordings_of(vec![single], &[Ext4; 3]).into_iter().flat_map(of).collect());
+    report_all(title, recordings_of(vec![single], &[Ext4; 3], false).into_iter().flat_map(of).collect());
 }
 
 /// Cuts the recovery of `single` after each of its kills, with all branches and without each of the two branches of a move.
@@ -51,13 +52,13 @@ pub(crate) fn recovery_cut(title: &str, single: Single) {
         let kills = recording.kills().into_iter();
         kills.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away))).collect::<Vec<_>>()
     };
-    report_all(title, recordings_of(vec![single], &[Ext4; 3]).into_iter().flat_map(of).collect());
+    report_all(title, recordings_of(vec![single], &[Ext4; 3], false).into_iter().flat_map(of).collect());
 }
 
 #[test]
 fn recovery_is_cut() {
     needs!(root(), loops());
-    let recordings = recordings(&[Ext4; 3]);
+    let recordings = recordings(&[Ext4; 3], true);
     let recovered = recordings
         .iter()
         .flat_map(|recording| recording.kills().into_iter().map(|cut| recording.recovered(&cut, None)));
@@ -67,7 +68,7 @@ fn recovery_is_cut() {
 #[test]
 fn recovery_without_a_branch_is_cut() {
     needs!(root(), loops());
-    let recordings = recordings(&[Ext4; 3]);
+    let recordings = recordings(&[Ext4; 3], is_long());
     let recovered = recordings.iter().flat_map(|recording| {
         let kills = recording.kills().into_iter();
         kills.flat_map(move |cut| (0..3).map(move |away| recording.recovered(&cut, Some(away))))
@@ -78,7 +79,7 @@ fn recovery_without_a_branch_is_cut() {
 #[test]
 fn a_branch_is_away_and_back() {
     needs!(root(), loops());
-    let recordings = recordings(&[Xfs, Ext4, Ext4]);
+    let recordings = recordings(&[Xfs, Ext4, Ext4], false);
     let thens = aways();
     let all = recordings.iter().flat_map(|recording| thens.iter().map(|then| with(recording, *then)));
     report_all("a branch is away and back", all.collect());
@@ -89,7 +90,7 @@ fn a_branch_is_away_and_back() {
 fn a_branch_is_away_after_the_answer() {
     needs!(root(), loops());
     let thens = aways();
-    let recordings = recordings_of([few_steps(), programs()].concat(), &[Ext4; 3]);
+    let recordings = recordings_of([few_steps(), programs()].concat(), &[Ext4; 3], false);
     let answered = |recording: &Recording, then: &Then| {
         let all = Progress { started: recording.plan.acts.len(), answered: recording.plan.acts.len() };
         let cut = recording.cuts.iter().find(|cut| cut.lost == 0 && cut.whole == Some(all)).cloned();
@@ -102,6 +103,6 @@ fn a_branch_is_away_after_the_answer() {
 #[test]
 fn the_order_is_another() {
     needs!(root(), loops());
-    let all = recordings(&[Ext4; 3]).iter().map(|recording| with(recording, Then::Reversed)).collect();
+    let all = recordings(&[Ext4; 3], true).iter().map(|recording| with(recording, Then::Reversed)).collect();
     report_all("another order", all);
 }

@@ -337,12 +337,24 @@ fn depth(dir: &Arc<Inode>) -> usize {
 
 impl Union {
     /// The branch `ix` may be changed as `mode` says, from the next request on; files that are open for writing
-    /// stay so.
+    /// stay so. Where it could not be changed before, what was interrupted there is settled, or in the background if others keep the tree
+    /// busy.
     ///
     /// # Errors
     /// There is no such branch.
     pub fn set_branch_mode(&self, ix: BranchIx, mode: BranchMode) -> Result<(), BadChange> {
-        self.changes.set_branch_mode(ix, mode)
+        let pool = self.tree.pool.load_full();
+        let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
+        let was_writable = branch.is_writable();
+        self.changes.set_branch_mode(ix, mode)?;
+        if !was_writable
+            && branch.is_writable()
+            && branch.is_open()
+            && let Some(union) = self.hosted()
+        {
+            union.settle_soon(branch, |_, _| {});
+        }
+        Ok(())
     }
 
     /// `call` follows each change of a branch's mode, also by a job; the first one stays.
