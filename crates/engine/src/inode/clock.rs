@@ -26,7 +26,7 @@ impl Moment {
     }
 
     /// A change that happens now: questions up to now are older.
-    pub(super) fn of_change() -> Self {
+    pub(crate) fn of_change() -> Self {
         Self(CHANGES.fetch_add(1, SeqCst) + 1)
     }
 

@@ -81,7 +81,7 @@ impl Tree {
         inode.update_copies(&found.copies);
         inode.note_name(&found.parent, &found.name, 1, found.copies.asked());
         self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
-        entry(&inode, merge(self, pool, &found.stats))
+        entry(&inode, merge(self, pool, &found.stats, found.copies.asked()))
     }
 
     /// The kernel holds one more lookup of an inode that is known.

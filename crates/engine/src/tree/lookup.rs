@@ -111,7 +111,7 @@ impl Tree {
         // Counted only now that the answer is sure.
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
         counted.note_name(parent, name, 1, asked);
-        Some(entry(dir, merge(self, pool, &stats)))
+        Some(entry(dir, merge(self, pool, &stats, asked)))
     }
 
     /// All branches were asked for copies of `dir` lately.

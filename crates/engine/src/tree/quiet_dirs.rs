@@ -6,7 +6,8 @@
 //! A program may change a name there meanwhile, or set the times: [`note_given`] makes the program's times the
 //! directory's own. It comes after the program's call on the branch, and the last mover may set its times back between the
 //! two. So a directory is remembered for a while after that, with the times that were set: if it still has those after the
-//! program's call, they hide the program's, which are set once more.
+//! program's call, they hide the program's, which are set once more. They also stand for those of an answer that was asked for before
+//! they were set: it may tell of the mover's.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,6 +23,7 @@ use fsstack_sys::at::{SetTime, Times, stat_fd, utimens_fd};
 use fsstack_sys::{Stat, Time};
 
 use crate::inode::Inode;
+use crate::inode::clock::Moment;
 use crate::pool::Pool;
 use crate::tree::Tree;
 
@@ -53,12 +55,12 @@ struct QuietDir {
     /// Times before the first of them changed it, or that a program gave it since.
     times: Option<Times>,
     /// When `times` were set, after the last of them had left.
-    set: Option<Instant>,
+    set: Option<(Instant, Moment)>,
 }
 
 impl RememberedDirs {
     fn drop_old(&mut self) {
-        self.known.retain(|_, dir| dir.set.is_none_or(|set| set.elapsed() < NOTE_DELAY));
+        self.known.retain(|_, dir| dir.set.is_none_or(|(set, _)| set.elapsed() < NOTE_DELAY));
     }
 }
 
@@ -152,11 +154,11 @@ impl QuietDirs {
         }
     }
 
-    /// The attributes of a directory on the branch `at` as they are without what movers do in it.
-    pub(crate) fn without_moves(&self, at: BranchIx, mut stat: Stat) -> Stat {
+    /// The attributes of a directory on the branch `at`, which was asked at `asked`, as they are without what movers do in it.
+    pub(crate) fn without_moves(&self, at: BranchIx, mut stat: Stat, asked: Moment) -> Stat {
         if self.any()
             && let Some(dir) = self.dirs.lock().known.get(&(at, stat.dev, stat.ino))
-            && let Some(times) = dir.times.filter(|_| dir.set.is_none())
+            && let Some(times) = dir.times.filter(|_| dir.set.is_none_or(|(_, set)| asked < set))
         {
             stat.atime = given_time(times.atime, stat.atime).unwrap_or(stat.atime);
             stat.mtime = given_time(times.mtime, stat.mtime).unwrap_or(stat.mtime);
@@ -180,7 +182,7 @@ impl QuietDirs {
         if dir.times != done {
             return dir.times;
         }
-        dir.set = Some(now);
+        dir.set = Some((now, Moment::of_change()));
         dirs.left = Some(now);
         if dirs.known.len() > REMEMBERED {
             dirs.drop_old();
@@ -286,8 +288,10 @@ mod tests {
         let mtime = |mtime| Times { atime: SetTime::Omit, mtime };
         let [old, given] = [1_000_000_000, 1_100_000_000].map(|sec| Time { sec, nsec: 7 });
         let set = |time| utimens_fd(dir.as_fd(), mtime(SetTime::At(time))).unwrap();
-        let shown =
-            |quiet_dirs: &QuietDirs| quiet_dirs.without_moves(branch.ix, stat_fd(dir.as_fd()).unwrap()).mtime;
+        let answer = || (stat_fd(dir.as_fd()).unwrap(), Moment::now());
+        let without =
+            |quiet_dirs: &QuietDirs, (stat, asked)| quiet_dirs.without_moves(branch.ix, stat, asked).mtime;
+        let shown = |quiet_dirs: &QuietDirs| without(quiet_dirs, answer());
         let change = |name: &str| fs::write(root.path().join(name), "").unwrap();
         let quiet_dirs = QuietDirs::default();
 
@@ -299,8 +303,10 @@ mod tests {
         quiet_dirs.changed(branch, dir.as_fd(), mtime(SetTime::At(given)));
         change("moved too");
         assert_eq!(shown(&quiet_dirs), given);
+        let early = answer();
         drop(mover);
         assert_eq!(shown(&quiet_dirs), given);
+        assert_eq!(without(&quiet_dirs, early), given, "what the mover did shows once it has left");
 
         let mover = quiet_dirs.keep(branch, [&dir]);
         change("program");

@@ -309,7 +309,7 @@ impl Tree {
         copies: &Copies,
     ) -> Result<Entry> {
         let id = self.dir_identity(pool, parent, name, stats)?;
-        let entry = self.admit_dir_as(id, parent, name, merge(self, pool, stats), copies);
+        let entry = self.admit_dir_as(id, parent, name, merge(self, pool, stats, copies.asked()), copies);
         if stats.len() > 1
             && let Some(dir) = self.inodes.get(id.ino)
         {
@@ -366,7 +366,7 @@ impl Tree {
 
     /// Attributes of a directory, from all its copies that answer; of the others, the last reported times.
     pub(crate) fn dir_attr(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<Attr> {
-        let (mut stats, mut remembered) = (DirStats::new(), DirStats::new());
+        let (mut stats, mut remembered, asked) = (DirStats::new(), DirStats::new(), Moment::now());
         // Of several errors the one that leaves open whether it is there.
         let mut last = OpError::STALE;
         for at in dir.copies() {
@@ -389,7 +389,7 @@ impl Tree {
             return Err(last);
         }
         stats.extend(remembered);
-        let mut stat = merge(self, pool, &stats);
+        let mut stat = merge(self, pool, &stats, asked);
         if dir.copies().len() > 1 {
             stat.nlink = stat.nlink.min(1); // also where the others do not answer
         }
@@ -438,12 +438,12 @@ pub(crate) fn entry(inode: &Inode, stat: Stat) -> Entry {
 
 /// A directory's attributes: those of its first copy, changed when the latest changed.
 ///
-/// Times of last access and modification of a copy that utimensat(2) does not reach do not count.
-pub(crate) fn merge(tree: &Tree, pool: &Pool, stats: &DirStats) -> Stat {
+/// Times of last access and modification of a copy that utimensat(2) does not reach do not count. The branches were asked at `asked`.
+pub(crate) fn merge(tree: &Tree, pool: &Pool, stats: &DirStats, asked: Moment) -> Stat {
     let (first, stat) = stats[0];
-    let mut merged = tree.quiet_dirs.without_moves(first, stat);
+    let mut merged = tree.quiet_dirs.without_moves(first, stat, asked);
     for (at, stat) in &stats[1..] {
-        let stat = tree.quiet_dirs.without_moves(*at, *stat);
+        let stat = tree.quiet_dirs.without_moves(*at, *stat, asked);
         if pool.branch(*at).is_thought_writable() || !pool.branch(first).is_thought_writable() {
             merged.mtime = merged.mtime.max(stat.mtime);
             merged.atime = merged.atime.max(stat.atime);
