@@ -58,7 +58,7 @@ pub(crate) fn recovery_cut(title: &str, single: Single) {
 #[test]
 fn recovery_is_cut() {
     needs!(root(), loops());
-    let recordings = recordings(&[Ext4; 3], true);
+    let recordings = recordings(&[Ext4; 3], is_long());
     let recovered = recordings
         .iter()
         .flat_map(|recording| recording.kills().into_iter().map(|cut| recording.recovered(&cut, None)));
