@@ -9,6 +9,7 @@ use fsstack_lab::{self as lab, MiB, needs, until};
 use fsstack_pool::{BranchIx, BranchMode, BranchSpec};
 
 use crate::engine::{Engine, settings};
+use crate::journal::FOLDER;
 use crate::kill;
 use crate::scenario::{DRAIN_LINKED_FILES, DRAIN_LINKS, LINKED_FILES, LINKS, Scenario};
 
@@ -17,7 +18,7 @@ const MOST: u64 = 20_000;
 
 /// Names in the hidden folders, but for their locks.
 fn left_in(branches: &[&Path]) -> Vec<String> {
-    let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(".fsstack.moving")).ok());
+    let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());
     let names = folders.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name != ".lock").collect()
 }

@@ -63,7 +63,7 @@ fn shown_apart(scenario: &Scenario, names: &[&str], deed: Deed) {
         let modes: Vec<u32> = copies.filter_map(|copy| Some(copy.metadata().ok()?.mode() & 0o777)).collect();
         let is_right = match deed {
             Deed::Restrict => modes.contains(&ON_TARGET),
-            // What was changed stays, and nothing is left to settle.
+            // The changed copy stays, and nothing is left to settle.
             Deed::Remove => {
                 modes == vec![ON_SOURCE; names.len()] && pool.holders(".fsstack.moving").is_empty()
             }

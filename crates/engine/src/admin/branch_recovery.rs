@@ -77,26 +77,15 @@ impl PoolHost for Union {
         self.has_returned(branch);
     }
 
+    /// Settles what was interrupted, as far as that can be done soon: the others are asked too, and one of them may hang.
     fn answered(self: Arc<Self>, branch: &Branch) {
-        self.settle_soon(branch, |union, ix| union.catalogue_anew(ix));
-    }
-}
-
-impl Union {
-    /// Settles what was interrupted on `branch`, as far as that can be done soon: the others are asked too, and one of them may hang.
-    /// `then` follows.
-    pub(crate) fn settle_soon(
-        self: Arc<Self>,
-        branch: &Branch,
-        then: impl FnOnce(&Self, BranchIx) + Send + 'static,
-    ) {
         let union = self;
         let (settled, wait) = std::sync::mpsc::channel();
         let (ix, id) = (branch.ix, branch.id);
         let thread = fsstack_sync::thread::Builder::new().name(format!("settle-{}", ix.0));
         let thread = fsstack_branch::thread::start(thread, move || {
             let recovery = union.recover((ix, id));
-            then(&union, ix);
+            union.catalogue_anew(ix);
             // Before the answer: the waiting thread must not keep the pool alive.
             let later = Arc::downgrade(&union);
             drop(union);

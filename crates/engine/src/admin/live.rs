@@ -24,6 +24,7 @@ use fsstack_sys as sys;
 use crate::inode::Inode;
 use crate::jobs::remembered;
 use crate::member::Member;
+use crate::member::events::PoolHost as _;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
 use crate::tree::Tree;
@@ -352,7 +353,7 @@ impl Union {
             && branch.is_open()
             && let Some(union) = self.hosted()
         {
-            union.settle_soon(branch, |_, _| {});
+            union.answered(branch);
         }
         Ok(())
     }

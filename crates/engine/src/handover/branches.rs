@@ -50,7 +50,6 @@ pub(super) struct LeftBranch {
     spec: BranchSpec,
     /// Device and inode number of its root.
     object: (u64, u64),
-    is_remote: bool,
     /// Further marks of its root, and when it joined the pool.
     known: Option<(KnownRoot, u64)>,
     settings: Settings,
@@ -73,11 +72,6 @@ impl BranchRow {
         })
     }
 
-    /// Calls into it may hang. False where its file system was not noted.
-    fn is_remote(&self) -> bool {
-        self.known.is_some_and(|known| !FsKind::of(known.f_type).is_local())
-    }
-
     /// The branch that it describes.
     ///
     /// # Errors
@@ -88,7 +82,6 @@ impl BranchRow {
             ids: (BranchIx(self.slot), id),
             spec: self.spec()?,
             object: self.object,
-            is_remote: self.is_remote(),
             known: self.known.map(|known| (self.known_root(known, settings.privileged), known.joined)),
             settings: settings.clone(),
         })
@@ -105,6 +98,11 @@ impl BranchRow {
 impl LeftBranch {
     fn known(&self) -> Option<&KnownRoot> {
         self.known.as_ref().map(|(known, _)| known)
+    }
+
+    /// Calls into it may hang. False where its file system was not noted.
+    fn is_remote(&self) -> bool {
+        self.known().is_some_and(|known| !FsKind::of(known.f_type).is_local())
     }
 
     /// Whether `stat`, of the directory that was handed over, is of its root, in a mount that is still there.
@@ -184,7 +182,7 @@ pub(super) fn open_within<'a>(
     let mut here = Vec::new();
     for (at, (branch, root)) in branches.enumerate() {
         opened.push(Err(Unopened::Hangs));
-        if !branch.is_remote || !open_aside(at, branch.clone(), root.clone(), until, told.clone()) {
+        if !branch.is_remote() || !open_aside(at, branch.clone(), root.clone(), until, told.clone()) {
             here.push((at, branch, root));
         }
     }

@@ -31,11 +31,6 @@ const PARALLEL_DIROPS: u32 = 1 << 18;
 /// `FUSE_OVER_IO_URING` in the second word of flags.
 const OVER_IO_URING: u32 = 1 << (41 - 32);
 
-/// The kernel grants FUSE over io_uring.
-fn granted() -> Result<(), Skip> {
-    Transport::Ring.settled().map(drop).map_err(Skip::because)
-}
-
 /// A mount of which each name is missing.
 struct Connection {
     device: OwnedFd,
@@ -44,6 +39,18 @@ struct Connection {
 }
 
 impl Connection {
+    /// None, which is announced: the kernel grants no FUSE over io_uring to this process.
+    fn granted() -> Option<Self> {
+        let ring = || Transport::Ring.settled().map(drop).map_err(Skip::because);
+        match needs::root().and_then(|()| needs::fuse()).and_then(|()| ring()) {
+            Ok(()) => Some(Self::new()),
+            Err(skip) => {
+                skip.announce();
+                None
+            }
+        }
+    }
+
     fn new() -> Self {
         let device: OwnedFd = File::options().read(true).write(true).open("/dev/fuse").unwrap().into();
         let target = tempfile::tempdir().unwrap();
@@ -133,11 +140,7 @@ fn answer(entry: &mut Entry, unique: u64) {
 
 #[test]
 fn the_entries_of_a_new_ring_serve_the_connection() {
-    needs!(root(), fuse());
-    if let Err(skip) = granted() {
-        return skip.announce();
-    }
-    let connection = Connection::new();
+    let Some(connection) = Connection::granted() else { return };
     drop(connection.entries());
     let mut entries = connection.entries();
     let caller = connection.looks_for("a");
@@ -150,11 +153,7 @@ fn the_entries_of_a_new_ring_serve_the_connection() {
 /// An upgrade would lose it: no call tells that a request is on its way to an entry.
 #[test]
 fn a_request_fails_if_the_ring_of_its_entry_is_closed_before_it_is_read() {
-    needs!(root(), fuse());
-    if let Err(skip) = granted() {
-        return skip.announce();
-    }
-    let connection = Connection::new();
+    let Some(connection) = Connection::granted() else { return };
     let entries = connection.entries();
     let caller = connection.looks_for("a");
     caller.waits();
@@ -165,11 +164,7 @@ fn a_request_fails_if_the_ring_of_its_entry_is_closed_before_it_is_read() {
 /// The way out: an entry that has a request takes no other.
 #[test]
 fn requests_behind_entries_that_are_all_taken_wait_for_another_ring() {
-    needs!(root(), fuse());
-    if let Err(skip) = granted() {
-        return skip.announce();
-    }
-    let connection = Connection::new();
+    let Some(connection) = Connection::granted() else { return };
     let mut entries = connection.entries();
     let taken = connection.looks_for("taken");
     assert_eq!(name_in(&mut entries[0]), "taken");
