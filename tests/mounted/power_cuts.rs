@@ -1,10 +1,11 @@
 //! A branch loses what is not in its journal on disk, and is mounted again: each branch has its own journal.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs, until};
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 
 use crate::command::remount;
 use crate::script::sh;
@@ -31,6 +32,21 @@ fn shut_down(pool: &Pool, branch: &str) {
 fn cut(pool: &mut Pool) {
     shut_down(pool, "a");
     pool.reboot();
+}
+
+/// Loses what the XFS `a` had not stored, and mounts it again below the running pool.
+fn lose(pool: &mut Pool) {
+    shut_down(pool, "a");
+    pool.branch_mut("a").unmount_lazily();
+    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
+    until("the disk is mounted anew", || {
+        pool.branch_mut("a").remount();
+        let anew = fs::read_dir(pool.branch("a").path()).is_ok();
+        if !anew {
+            pool.branch_mut("a").unmount_lazily();
+        }
+        anew
+    });
 }
 
 /// Writes durably, as programs do.
@@ -72,6 +88,18 @@ fn fsynced_files_are_not_hidden_by_removed_ones() {
     );
     assert_eq!(fs::metadata(pool.at("dir")).unwrap().permissions().mode() & 0o777, 0o700);
     assert!(!pool.at("from").exists());
+}
+
+#[test]
+fn fsynced_files_are_not_hidden_by_what_a_killed_daemon_removed() {
+    needs!(mounting(), loops(), program("xfs_io"));
+    let mut pool = pool("echo old > removed", &[]);
+    fs::remove_file(pool.at("removed")).unwrap();
+    pool.kill_daemon();
+    pool.remount();
+    keep(&pool, "removed", "new");
+    cut(&mut pool);
+    assert_eq!(pool.read("removed"), b"new");
 }
 
 #[test]
@@ -123,21 +151,45 @@ fn an_open_directory_gets_one_error_for_names_that_a_lost_mount_may_have_lost() 
     pool.mkdir("kept");
     assert_eq!([&one, &two].map(sync), [Ok(()), Ok(())]);
     pool.mkdir("lost");
-    shut_down(&pool, "a");
-    pool.branch_mut("a").unmount_lazily();
-    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
-    until("the disk is mounted anew", || {
-        pool.branch_mut("a").remount();
-        let anew = fs::read_dir(pool.branch("a").path()).is_ok();
-        if !anew {
-            pool.branch_mut("a").unmount_lazily();
-        }
-        anew
-    });
+    lose(&mut pool);
     until("the branch is back", || fs::metadata(pool.at("kept")).is_ok());
     assert!(!pool.at("lost").exists());
     assert_eq!([&one, &one, &two, &two].map(sync), [Err(5), Ok(()), Err(5), Ok(())]);
     assert_eq!(sync(&open(&pool)), Ok(()), "who came later");
+}
+
+#[test]
+fn an_open_file_gets_one_error_for_changes_that_a_lost_mount_may_have_lost() {
+    needs!(mounting(), loops(), program("xfs_io"));
+    let pool =
+        lab::pool().ext4_branch("a", MiB(64)).tmp_branch("b").option("create=ff").option("minfreespace=0");
+    let mut pool =
+        pool.option("write-path=stacked").option("attr-timeout=0").option("entry-timeout=0").mount();
+    let names = ["untouched", "shorter", "allocated", "mode", "owner", "attribute"];
+    names.iter().for_each(|name| keep(&pool, name, "text"));
+    let open = |name: &&str| File::options().write(true).open(pool.at(name)).unwrap();
+    let files: Vec<File> = names.iter().map(open).collect();
+    files[1].set_len(1).unwrap();
+    fallocate(&files[2], FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    fs::set_permissions(pool.at("mode"), PermissionsExt::from_mode(0o600)).unwrap();
+    chown(pool.at("owner"), Some(1000), Some(1000)).unwrap();
+    setxattr(pool.at("attribute"), "user.lost", b"value", XattrFlags::empty()).unwrap();
+    shut_down(&pool, "a");
+    pool.branch_mut("a").unmount_lazily();
+    // As a disk that is plugged in again: the open files keep the dead file system.
+    let image = pool.branch("a").image().unwrap().to_owned();
+    let copy = image.with_extension("copy");
+    fs::copy(&image, &copy).unwrap();
+    fs::rename(&copy, &image).unwrap();
+    pool.branch_mut("a").remount();
+    until("the branch is back", || pool.at("untouched").exists());
+    let length = |name: &str| fs::metadata(pool.at(name)).unwrap().len();
+    assert_eq!(names.map(length), [4; 6], "nothing was stored");
+    let sync = |file: &File| file.sync_all().map_err(|error| error.raw_os_error().unwrap());
+    let first: Vec<_> = files.iter().map(sync).collect();
+    assert_eq!(first, [Ok(()), Err(5), Err(5), Err(5), Err(5), Err(5)], "{names:?}");
+    let then: Vec<_> = files.iter().map(sync).collect();
+    assert_eq!(then, [Ok(()); 6], "{names:?}");
 }
 
 #[test]

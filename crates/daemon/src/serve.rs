@@ -13,6 +13,7 @@ use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::files::noatime::NoatimeScope;
 use fsstack_engine::files::route::{Backings, NoBackings};
 use fsstack_engine::kept::Kept;
+use fsstack_engine::ops::sync_earlier_names;
 use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::mount::mount;
@@ -45,6 +46,8 @@ use crate::world::World;
 
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
 const LISTING_ENTRIES: usize = 4 << 20;
+/// How long a mount waits for names that an earlier daemon changed to be on disk.
+const EARLIER_NAMES: Duration = Duration::from_secs(5);
 
 /// Mounts the pool and serves it until it is unmounted.
 pub(crate) fn serve(
@@ -61,6 +64,7 @@ pub(crate) fn serve(
     let settings = &restrictions::inherited(settings, &table);
     settings.branches.iter().for_each(|branch| local_locks::warn(&branch.spec.path, &table));
     let pool = open_pool(settings)?;
+    sync_earlier_names(&pool, EARLIER_NAMES);
     let transport = settle_transport(settings)?;
     let device = identity_device(settings)?;
     let plan = plan(settings, transport, device.as_ref());

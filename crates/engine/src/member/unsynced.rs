@@ -167,11 +167,11 @@ impl UnsyncedDirs {
         self.any.store(!dirs.known.is_empty() || dirs.others.is_some(), Relaxed);
     }
 
-    /// The directory was removed: that is a change of the one above.
-    pub(crate) fn forget(&self, dir: Ino) {
-        if self.any() {
-            self.dirs.lock().known.remove(&dir);
-        }
+    /// The directory was removed: that is a change of the one above. If a name was renamed out of it, the mount on which the first
+    /// went.
+    pub(crate) fn forget(&self, dir: Ino) -> Option<u32> {
+        let went = if self.any() { self.dirs.lock().known.remove(&dir) } else { None };
+        went.filter(|went| !went.renamed.is_empty()).map(|went| went.mark.mount_generation)
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
         unsynced.note(D, Event::Went(5), 0);
         unsynced.settled_until(then);
         assert!(unsynced.of(D, 5).is_some() && unsynced.of_others().is_none());
-        unsynced.forget(D);
+        assert_eq!(unsynced.forget(D), None, "nothing was renamed out of it");
         assert!(unsynced.of(D, 5).is_none());
     }
 }

@@ -27,3 +27,4 @@ pub use lock::{LockKind, LockRequest};
 pub use make::New;
 pub use readdir::Sink;
 pub use setattr::{Change, SetTime};
+pub use sync::sync_earlier_names;

@@ -26,7 +26,7 @@ use crate::kept::slots;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
-use crate::tree::unsynced_dirs::NameEvent;
+use crate::tree::unsynced_dirs::{NameEvent, forget_removed};
 use crate::union::Union;
 
 impl Union {
@@ -143,7 +143,7 @@ impl Tree {
             keep_object(self, pool, dir, object);
         }
         dir.lost_name(parent, name);
-        pool.branches.iter().for_each(|branch| branch.unsynced.forget(dir.id.ino));
+        forget_removed(pool, dir, (parent, name));
         self.gone(pool, removal);
     }
 

@@ -3,6 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
@@ -14,7 +16,7 @@ use crate::opened::FileHandle;
 use crate::pool::Pool;
 use crate::settings::Synced;
 use crate::tree::Tree;
-use crate::tree::unsynced_dirs::lost;
+use crate::tree::unsynced_dirs::{lost, sync_all};
 use crate::union::Union;
 
 impl Union {
@@ -100,6 +102,32 @@ impl Union {
         }
         all
     }
+}
+
+/// Names that an earlier daemon of the pool changed may not be on the disks, and are not known. Before the first request each local
+/// branch is synced, by a thread of its own; one that takes longer than `limit` is not waited for.
+pub fn sync_earlier_names(pool: &Pool, limit: Duration) {
+    if pool.branches.len() == 1 {
+        return;
+    }
+    let (done, all_done) = channel();
+    for branch in pool.branches.iter().filter(|branch| branch.is_open() && !branch.is_remote()) {
+        let (branch, done) = (branch.clone(), done.clone());
+        let thread = fsstack_sync::thread::Builder::new().name("sync-branch".into());
+        let sync = move || {
+            let synced = sync_all(branch.root().as_fd());
+            drop(done);
+            if let Err(error) = synced {
+                tracing::debug!(%error, branch = %branch.path.display(), "names of an earlier mount are not surely on disk");
+            }
+        };
+        if let Err(error) = fsstack_branch::thread::start(thread, sync) {
+            tracing::debug!(%error, "no thread to sync a branch");
+        }
+    }
+    drop(done);
+    // Nothing is sent: it ends when the last thread has let go of its end.
+    let _ended: Result<(), RecvTimeoutError> = all_done.recv_timeout(limit);
 }
 
 impl Tree {

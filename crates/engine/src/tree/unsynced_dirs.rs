@@ -71,6 +71,16 @@ pub(crate) fn changed_unseen(
     branch.unsynced.note(dir.id.ino, event, mount_generation);
 }
 
+/// `dir` was removed, which was `name` in `parent`. Objects that were renamed out of it would be hidden by those of a new directory of
+/// that name on another branch, if both changes were lost: as if it had been renamed itself.
+pub(crate) fn forget_removed(pool: &Pool, dir: &Inode, (parent, name): (&Inode, &CStr)) {
+    for branch in &*pool.branches {
+        if let Some(mount_generation) = branch.unsynced.forget(dir.id.ino) {
+            branch.unsynced.note(parent.id.ino, Event::Renamed(hash(parent, name)), mount_generation);
+        }
+    }
+}
+
 impl Tree {
     /// A program has changed a name in the copy of `dir` on the branch `at`.
     pub(crate) fn changed(
@@ -125,13 +135,7 @@ impl Tree {
             }
         }
         for branch in pool.branches.iter().filter(is_other) {
-            if let Some(mark) = branch.unsynced.of_others() {
-                let now = branch.unsynced.now();
-                let synced = branch.ask_long(|| sync_all(branch.root().as_fd()));
-                synced?;
-                branch.unsynced.settled_until(now);
-                check_mount_generation(branch, mark.mount_generation)?;
-            }
+            sync_unknown(branch)?;
             for name in way.iter().rev() {
                 let dir = &name.parent;
                 let Some(mark) = branch.unsynced.of(dir.id.ino, hash(dir, &name.name)) else { continue };
@@ -220,7 +224,20 @@ fn sync_noted(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, branch: &Member, mark:
     check_mount_generation(branch, mark.mount_generation)
 }
 
-fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
+/// Syncs the whole branch, if names may have changed in directories that are not known.
+///
+/// # Errors
+/// The branch's error; EIO if its mount is gone, and the changes may be lost.
+fn sync_unknown(branch: &Member) -> Result<()> {
+    let Some(mark) = branch.unsynced.of_others() else { return Ok(()) };
+    let now = branch.unsynced.now();
+    branch.ask_long(|| sync_all(branch.root().as_fd()))?;
+    branch.unsynced.settled_until(now);
+    check_mount_generation(branch, mark.mount_generation)
+}
+
+/// Syncs the whole branch of `root`.
+pub(crate) fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
     let root = sys::at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
     sys::file::syncfs(root.as_fd())
 }
