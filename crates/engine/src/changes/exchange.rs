@@ -8,7 +8,9 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Stat};
 
-use crate::changes::names::{End, Half, begin, check_exchangeable, finish, has_no_links, note};
+use crate::changes::names::{
+    End, Half, begin_durably, check_exchangeable, finish_durably, has_no_links, note,
+};
 use crate::files::check_not_given_up;
 use crate::inode::{Inode, InodeName};
 use crate::opened::followed::FollowedMove;
@@ -80,7 +82,7 @@ impl Tree {
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
         check_not_given_up()?;
-        let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
+        let record = begin_durably(self, pool, (a, b), None, &parts)?;
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(a.dir, a.name), (b.dir, b.name)]));
         let followed = follow(self, pool, files, ((a, &in_a), (b, &in_b)));
@@ -94,7 +96,7 @@ impl Tree {
                 None => Ok(()),
             });
         drop(followed);
-        finish(pool, record, &done);
+        let done = finish_durably(self, pool, (a, b), (&parts, record), done);
         match done {
             Err(half) if !half.done => {
                 for (known, holders) in [(known_a, &in_a), (known_b, &in_b)] {

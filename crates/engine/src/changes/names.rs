@@ -8,11 +8,13 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Call, Errno, Kind, Stat, SysError};
 
+use crate::files::check_not_given_up;
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::recovery::journal::{Act, NameChange, Object, Part};
 use crate::recovery::record::Written;
 use crate::tree::Tree;
+use crate::tree::place::ancestors;
 use crate::tree::resolve::DirStats;
 
 /// One end of a rename.
@@ -170,6 +172,36 @@ pub(crate) fn begin(
     names.begin(pool)
 }
 
+/// Like [`begin`], for a change that a mount without some of the branches may decide for them. What it finds there must be on their
+/// disks first, or the change could not be made: the ways to both names, of which copies may just have been made, that no object has
+/// the new name any more, and that the directory `replaced` is empty. A change on one branch has no record.
+///
+/// # Errors
+/// EIO if a branch is at fault, or the caller was given up meanwhile: nothing is changed.
+pub(crate) fn begin_durably(
+    tree: &Tree,
+    pool: &Pool,
+    (first, second): (End<'_>, End<'_>),
+    replaced: Option<&Arc<Inode>>,
+    parts: &[(BranchIx, Object, Act)],
+) -> Result<Record> {
+    if parts.len() == 1 {
+        return Ok(None);
+    }
+    let above = [first.dir, second.dir].into_iter().flat_map(ancestors);
+    for dir in replaced.cloned().into_iter().chain(above) {
+        for (at, ..) in parts.iter().filter(|(at, ..)| dir.has_change(*at)) {
+            match tree.sync_copy(pool, &dir, *at) {
+                Err(error) if error.is_fault() => return Err(error),
+                // Gone out of band, or not readable in a user's mount.
+                _ => {}
+            }
+        }
+    }
+    check_not_given_up()?;
+    Ok(begin(pool, first, second, parts))
+}
+
 /// The change is over, and its record goes, unless it was left half done.
 pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
     if let Some((at, written)) = record
@@ -177,6 +209,26 @@ pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
     {
         written.done(pool.branch(at));
     }
+}
+
+/// Like [`finish`]; a change that was undone is on disk first, or else its record stays. Returns `done` with that.
+pub(crate) fn finish_durably(
+    tree: &Tree,
+    pool: &Pool,
+    (first, second): (End<'_>, End<'_>),
+    (parts, record): (&[(BranchIx, Object, Act)], Record),
+    done: Result<(), Half>,
+) -> Result<(), Half> {
+    let done = done.map_err(|half| {
+        let is_undone = record.is_some() && !half.stuck && !half.done;
+        let is_lost = |dir: &Arc<Inode>| {
+            parts.iter().any(|(at, ..)| dir.has_change(*at) && tree.sync_copy(pool, dir, *at).is_err())
+        };
+        let stuck = half.stuck || is_undone && [first.dir, second.dir].into_iter().any(is_lost);
+        Half { stuck, ..half }
+    });
+    finish(pool, record, &done);
+    done
 }
 
 /// Objects that a renamed directory, or a renamed file of whatever `kind`, replaces: directories, or files. Objects of the

@@ -22,7 +22,9 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::changes::names::{End, Half, begin, check_dir_replaceable, check_replaceable, finish, own_kind};
+use crate::changes::names::{
+    End, Half, begin_durably, check_dir_replaceable, check_replaceable, finish_durably, own_kind,
+};
 use crate::files::check_not_given_up;
 use crate::handles::removed::NameRemoval;
 use crate::inode::{Inode, InodeName};
@@ -353,7 +355,7 @@ impl Tree {
             .collect();
         let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
         let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
-        let record = if parts.len() > 1 { begin(pool, from, to, &parts) } else { None };
+        let record = begin_durably(self, pool, (from, to), replaced.as_ref().map(|one| &one.0), &parts)?;
         let _changing =
             (parts.len() > 1).then(|| self.changing_names.begin([(from.dir, from.name), (to.dir, to.name)]));
         let done = self.rename_all(pool, (from, to), &copies, &extra, flags).and_then(|()| match record {
@@ -361,7 +363,7 @@ impl Tree {
             Some(_) => self.sync_names(pool, to.dir, &parts).map_err(Half::done),
             None => Ok(()),
         });
-        finish(pool, record, &done);
+        let done = finish_durably(self, pool, (from, to), (&parts, record), done);
         if let Err(half) = done
             && !half.done
         {
