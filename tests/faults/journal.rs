@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fsstack_lab::needs::Skip;
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use tempfile::TempDir;
@@ -137,6 +139,41 @@ fn a_branch_that_comes_back_later_follows() {
         assert_eq!(record(&paths, ".names"), None, "killed at {nth}");
     }
     assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
+}
+
+/// A change that the others have shown as done waits until the branch can make it: it is not forgotten when it is refused once.
+#[test]
+fn a_branch_that_refuses_when_it_is_back_follows_later() {
+    needs!(root(), program("chattr"));
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let mut refused = 0;
+    for nth in 1.. {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let paths = branches.each_ref().map(TempDir::path);
+        scenario.prepare(&paths);
+        let before = shown(&paths);
+        if kill::child(scenario, &paths, Some(nth)).is_some() {
+            break;
+        }
+        // The third branch is back when the others have shown the change done.
+        let without = shown(&paths[..2]);
+        let waits = record(&paths, ".names").is_some();
+        let chattr = |how: &str| command("chattr").arg(how).arg(paths[2]).run();
+        if chattr("+i").is_err() {
+            return Skip::because("needs a file system with `chattr +i` in /tmp").announce();
+        }
+        shown(&paths);
+        chattr("-i").unwrap();
+        let all = shown(&paths);
+        if waits {
+            refused += 1;
+            let missing = without.keys().find(|path| !all.contains_key(*path));
+            assert_eq!(missing, None, "killed at {nth}: it was done");
+            assert_eq!(all.len(), before.len(), "killed at {nth}: {all:?}");
+            assert_eq!(record(&paths, ".names"), None, "killed at {nth}");
+        }
+    }
+    assert!(refused > 0);
 }
 
 /// No branch that was given up is waited for: its records are removed.

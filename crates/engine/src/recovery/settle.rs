@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::entries::is_dot;
+use fsstack_branch::error::is_branch_fault;
 use fsstack_identity::index::Index;
 use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
@@ -62,15 +63,14 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysErr
     }
     let begun = names.settled
         || parts_at.iter().any(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After));
-    let forward = begun && finish(pool, &mut parts_at)?;
+    let undone = if begun { finish(pool, &mut parts_at, names.settled)? } else { Some(Vec::new()) };
+    let forward = undone.is_none();
     if begun {
         let (name, done) =
             (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
         tracing::info!(%name, "interrupted rename {done}");
     }
-    if missing.is_empty() {
-        return Ok(SettledRename::Whole);
-    }
+    missing.extend(undone.into_iter().flatten());
     let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
     let parts: Vec<Part> = parts.collect();
     Ok(if parts.is_empty() {
@@ -80,13 +80,23 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysErr
     })
 }
 
-/// Makes the remaining changes. False: a branch refused, and all were undone.
-fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysError> {
+/// Makes the remaining changes; of a record that is `settled`, without a way back: the other branches have shown it done. If a branch
+/// refused, all were undone: the parts that may have been done all the same.
+///
+/// # Errors
+/// A branch cannot be asked, or cannot do it now: the record is to stay.
+fn finish(
+    pool: &Pool,
+    parts_at: &mut [PartAtBranch<'_>],
+    settled: bool,
+) -> Result<Option<Vec<Part>>, SysError> {
     let is_shown: Vec<bool> = parts_at.iter().map(|part_at| part_at.is_behind(pool, parts_at)).collect();
-    for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
+    for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown || settled) {
         match part_at.stage {
             // Its name has meant the new directory since: new entries are in that.
-            PartStage::Before if part_at.removes_filled()? => part_at.stage = PartStage::Strange,
+            PartStage::Before if part_at.part.act == Act::Remove && part_at.removes_filled()? => {
+                part_at.stage = PartStage::Strange
+            }
             PartStage::Stays => {
                 let branch = part_at.branch.path.display();
                 tracing::warn!(%branch, "interrupted rename: the replaced file was written since; it stays, hidden");
@@ -99,7 +109,7 @@ fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysErr
         let branch = stays.branch.path.display();
         tracing::warn!(%branch, "interrupted rename: its target was written since; the rename is undone");
         take_back(parts_at)?;
-        return Ok(false);
+        return Ok(Some(Vec::new()));
     }
     // Removals first: these objects would hide or forbid their replacements.
     parts_at.sort_by_key(|part_at| part_at.part.act != Act::Remove);
@@ -111,22 +121,24 @@ fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysErr
         };
         match done {
             Ok(()) => part_at.stage = PartStage::After,
-            Err(error) if parts_at.iter().any(PartAtBranch::cannot_go_back) => {
-                if !is_taken(error) {
+            Err(error) if settled || parts_at.iter().any(PartAtBranch::cannot_go_back) => {
+                let is_gone = settled && matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::ISDIR);
+                if !is_taken(error) && !is_gone {
                     return Err(error);
                 }
                 let branch = parts_at[at].branch.path.display();
-                tracing::warn!(%branch, "interrupted rename: another file has its new name; the old name stays");
+                tracing::warn!(%branch, "interrupted rename: another file has its new name, or its new directory is gone; the old name stays");
                 parts_at[at].stage = PartStage::Strange;
             }
             Err(error) => {
                 tracing::warn!(%error, branch = %parts_at[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
                 take_back(parts_at)?;
-                return Ok(false);
+                let may_be_done = is_branch_fault(error.errno).then_some(parts_at[at].part);
+                return Ok(Some(may_be_done.into_iter().collect()));
             }
         }
     }
-    parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| true)
+    parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| None)
 }
 
 fn take_back(parts_at: &[PartAtBranch<'_>]) -> Result<(), SysError> {
