@@ -1,6 +1,6 @@
 //! Operations of a program on a pool, one or two at a time.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,17 @@ pub(crate) enum Act {
     /// Creates a file without a name, writes this content, and links it.
     Unnamed(PathBuf, String),
     Mkdir(PathBuf, u32),
+    /// Makes a symlink to this target.
+    Symlink(PathBuf, String),
+    Fifo(PathBuf),
     Append(PathBuf, String),
+    /// Cuts a file to this size.
+    Truncate(PathBuf, usize),
     Chmod(PathBuf, u32),
+    /// Gives it an owner, and the group of the same number.
     Chown(PathBuf, u32),
+    /// Sets the attribute [`NOTE`].
+    Note(PathBuf, String),
     /// Gives a further user the group's rights.
     Grant(PathBuf, u32),
     /// Appends with O_SYNC.
@@ -59,6 +67,22 @@ pub(crate) fn unnamed(path: &str, text: &str) -> Act {
 
 pub(crate) fn mkdir(path: &str) -> Act {
     Act::Mkdir(path.into(), 0o700)
+}
+
+pub(crate) fn symlink(path: &str, target: &str) -> Act {
+    Act::Symlink(path.into(), target.to_owned())
+}
+
+pub(crate) fn fifo(path: &str) -> Act {
+    Act::Fifo(path.into())
+}
+
+pub(crate) fn truncate(path: &str, size: usize) -> Act {
+    Act::Truncate(path.into(), size)
+}
+
+pub(crate) fn note(path: &str, value: &str) -> Act {
+    Act::Note(path.into(), value.to_owned())
 }
 
 pub(crate) fn append(path: &str, text: &str) -> Act {
@@ -130,12 +154,18 @@ impl Act {
         )
     }
 
+    pub(crate) fn sets_attributes(&self) -> bool {
+        matches!(self, Self::Chmod(..) | Self::Chown(..) | Self::Grant(..) | Self::Note(..))
+    }
+
     /// Names that it removes, makes or replaces.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Create(path, _)
             | Self::Unnamed(path, _)
             | Self::Mkdir(path, _)
+            | Self::Symlink(path, _)
+            | Self::Fifo(path)
             | Self::Remove(path)
             | Self::Rmdir(path) => {
                 vec![path]
@@ -143,8 +173,10 @@ impl Act {
             Self::Rename(from, to) | Self::Exchange(from, to) => vec![from, to],
             Self::Link(_, to) => vec![to],
             Self::Append(..)
+            | Self::Truncate(..)
             | Self::Chmod(..)
             | Self::Chown(..)
+            | Self::Note(..)
             | Self::Grant(..)
             | Self::Synced(..)
             | Self::Fsync(_)
@@ -167,9 +199,20 @@ impl Act {
             }
             Self::Unnamed(path, text) => create_unnamed(pool, path, text),
             Self::Mkdir(path, mode) => pool.make(path, New::Dir(*mode)),
+            Self::Symlink(path, target) => {
+                let target = CString::new(target.as_str()).map_err(|_| Errno::INVAL)?;
+                pool.make(path, New::Symlink(&target))
+            }
+            Self::Fifo(path) => pool.make(path, New::Node(FIFO | 0o640, 0)),
             Self::Append(path, text) => pool.write(path, None, text.as_bytes()),
+            Self::Truncate(path, size) => {
+                pool.setattr(path, Change { size: Some(*size as u64), ..Change::default() })
+            }
             Self::Chmod(path, mode) => pool.setattr(path, Change { mode: Some(*mode), ..Change::default() }),
-            Self::Chown(path, uid) => pool.setattr(path, Change { uid: Some(*uid), ..Change::default() }),
+            Self::Chown(path, id) => {
+                pool.setattr(path, Change { uid: Some(*id), gid: Some(*id), ..Change::default() })
+            }
+            Self::Note(path, value) => pool.setxattr(path, NOTE, value.as_bytes()),
             Self::Grant(path, user) => {
                 pool.setxattr(path, ACL, &acl_for(pool.find(path)?.attr.stat.mode, *user))
             }
@@ -193,27 +236,8 @@ impl Act {
                 pool.union.release(handle);
                 synced
             }
-            Self::Commit(path) => {
-                let ino = pool.ino(path)?;
-                pool.forget_all();
-                let errno = |error: OpError| error.errno();
-                pool.union.lookup_self(ino).map_err(errno)?;
-                let opened = pool.union.open(ino, OFlags::WRONLY, Caller::DAEMON).map_err(errno);
-                let synced = opened.and_then(|opened| {
-                    let synced = pool.union.fsync(opened.handle, false).map_err(errno);
-                    pool.union.release(opened.handle);
-                    synced
-                });
-                pool.union.forget(ino, 1);
-                synced
-            }
-            Self::FsyncDir(path) => {
-                let ino = pool.ino(path)?;
-                let handle = pool.union.opendir(ino, OFlags::empty()).map_err(|e| e.errno())?;
-                let synced = pool.union.fsyncdir(ino, handle, false).map_err(|e| e.errno());
-                pool.union.releasedir(handle);
-                synced
-            }
+            Self::Commit(path) => commit_by_handle(pool, path),
+            Self::FsyncDir(path) => fsync_names(pool, path),
             Self::Syncfs => pool.union.syncfs().map_err(|e| e.errno()),
             Self::Look => shown(pool).map(drop).map_err(|_| Errno::IO),
             // Done by the process that has the branches.
@@ -234,9 +258,13 @@ impl Act {
                 format!("# O_TMPFILE in the directory of {path}, write '{}', linkat to {path}", short(text))
             }
             Self::Mkdir(path, mode) => format!("mkdir -m {mode:o} {}", root(path)),
+            Self::Symlink(path, target) => format!("ln -s {target} {}", root(path)),
+            Self::Fifo(path) => format!("mkfifo -m 640 {}", root(path)),
             Self::Append(path, text) => format!("printf '{}' >> {}", short(text), root(path)),
+            Self::Truncate(path, size) => format!("truncate -s {size} {}", root(path)),
             Self::Chmod(path, mode) => format!("chmod {mode:o} {}", root(path)),
-            Self::Chown(path, uid) => format!("chown {uid} {}", root(path)),
+            Self::Chown(path, id) => format!("chown {id}:{id} {}", root(path)),
+            Self::Note(path, value) => format!("setfattr -n user.note -v '{value}' {}", root(path)),
             Self::Grant(path, user) => format!("setfacl -m u:{user}:rX {}", root(path)),
             Self::Synced(path, text) => {
                 format!("printf '{}' | dd of={} oflag=append,sync conv=notrunc", short(text), root(path))
@@ -249,7 +277,8 @@ impl Act {
             Self::Fsync(path) | Self::FsyncDir(path) => format!("sync {}", root(path)),
             Self::Fdatasync(path) => format!("sync -d {}", root(path)),
             Self::Commit(path) => format!("sync {}   # by an NFS client of the pool", root(path)),
-            Self::Syncfs => "sync -f .".to_owned(),
+            // The kernel does not pass syncfs(2) on to a FUSE server.
+            Self::Syncfs => "# every branch is synced, as by `fsstack copy`".to_owned(),
             Self::Look => "ls -lR .".to_owned(),
             Self::Join(at) => format!("fsstack branch add: branch {at}"),
             Self::Drain(at) => format!("fsstack branch drain: branch {at}"),
@@ -271,6 +300,30 @@ fn drain(pool: &Engine, at: usize) -> Answer<()> {
     }
 }
 
+/// COMMIT of an NFS client.
+fn commit_by_handle(pool: &Engine, path: &Path) -> Answer<()> {
+    let errno = |error: OpError| error.errno();
+    let ino = pool.ino(path)?;
+    pool.forget_all();
+    pool.union.lookup_self(ino).map_err(errno)?;
+    let opened = pool.union.open(ino, OFlags::WRONLY, Caller::DAEMON).map_err(errno);
+    let synced = opened.and_then(|opened| {
+        let synced = pool.union.fsync(opened.handle, false).map_err(errno);
+        pool.union.release(opened.handle);
+        synced
+    });
+    pool.union.forget(ino, 1);
+    synced
+}
+
+fn fsync_names(pool: &Engine, path: &Path) -> Answer<()> {
+    let ino = pool.ino(path)?;
+    let handle = pool.union.opendir(ino, OFlags::empty()).map_err(|e| e.errno())?;
+    let synced = pool.union.fsyncdir(ino, handle, false).map_err(|e| e.errno());
+    pool.union.releasedir(handle);
+    synced
+}
+
 fn create_unnamed(pool: &Engine, path: &Path, text: &str) -> Answer<()> {
     let errno = |error: OpError| error.errno();
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
@@ -286,11 +339,13 @@ fn create_unnamed(pool: &Engine, path: &Path, text: &str) -> Answer<()> {
 
 /// Attribute with a file's ACL.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
-/// Offset of the user in an ACL of [`acl_for`].
-const USER_AT: usize = 4 + 8 + 4;
+/// Attribute of files and directories.
+pub(crate) const NOTE: &CStr = c"user.note";
+/// Type of a fifo in a mode.
+const FIFO: u32 = 0o010_000;
 
 /// An ACL for a file with `mode`, which gives `user` the group's rights.
-fn acl_for(mode: u32, user: u32) -> Vec<u8> {
+pub(crate) fn acl_for(mode: u32, user: u32) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let (owner, group, others) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
     let entries =
@@ -302,11 +357,6 @@ fn acl_for(mode: u32, user: u32) -> Vec<u8> {
         list.extend_from_slice(&u32::to_le_bytes(id));
     }
     list
-}
-
-/// The user in an ACL.
-pub(crate) fn user_of(list: &[u8]) -> Option<u32> {
-    list.get(USER_AT..)?.first_chunk().map(|user| u32::from_le_bytes(*user)).filter(|_| list.len() > 28)
 }
 
 /// Abbreviates long contents, which repeat one letter.

@@ -27,6 +27,8 @@ use crate::shown::{on_branch, read};
 
 /// Environment variable with the copier's pid file, source and target.
 const ORDER: &str = "FSSTACK_TEST_COPIER";
+/// Time limit for finding a smaller tree.
+const SHRINKING: Duration = Duration::from_secs(90);
 /// Time limit for work of milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,21 +70,67 @@ fn names_below(root: &Path) -> CopiedNames {
     found
 }
 
-fn make_source(root: &Path) {
-    let file = |path: &str, text: &str, mode: u32, owner: u32| {
-        let path = root.join(path);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-        lchown(&path, Some(owner), Some(owner)).unwrap();
+/// A name in the copied tree.
+#[derive(Clone, Copy, Debug)]
+enum SourceEntry {
+    /// Its mode.
+    Dir(u32),
+    /// Size in bytes, mode, owner.
+    File(usize, u32, u32),
+    /// A further name of this file.
+    HardLink(&'static str),
+    /// A symlink of this user.
+    Symlink(u32),
+}
+
+/// The copied tree, parents first.
+type Source = Vec<(&'static str, SourceEntry)>;
+
+fn source() -> Source {
+    vec![
+        ("d", SourceEntry::Dir(0o750)),
+        ("d/e", SourceEntry::Dir(0o755)),
+        ("first", SourceEntry::File(100 << 10, 0o640, 0)),
+        ("d/second", SourceEntry::File(50 << 10, 0o600, 1000)),
+        ("d/e/third", SourceEntry::File(5, 0o644, 1001)),
+        ("d/first", SourceEntry::HardLink("first")),
+        ("d/link", SourceEntry::Symlink(1000)),
+    ]
+}
+
+fn make_source(source: &Source, root: &Path) {
+    fs::create_dir(root).unwrap();
+    for (n, (name, entry)) in source.iter().enumerate() {
+        let path = root.join(name);
+        let mode = |mode| fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        match entry {
+            SourceEntry::Dir(bits) => {
+                fs::create_dir(&path).unwrap();
+                mode(*bits);
+            }
+            SourceEntry::File(size, bits, owner) => {
+                fs::write(&path, n.to_string().repeat(*size)).unwrap();
+                mode(*bits);
+                lchown(&path, Some(*owner), Some(*owner)).unwrap();
+            }
+            SourceEntry::HardLink(first) => fs::hard_link(root.join(first), &path).unwrap(),
+            SourceEntry::Symlink(owner) => {
+                symlink("nowhere", &path).unwrap();
+                lchown(&path, Some(*owner), Some(*owner)).unwrap();
+            }
+        }
+    }
+}
+
+/// `source` without its `n`-th entry, if nothing depends on that.
+fn without(source: &Source, n: usize) -> Option<Source> {
+    let gone = source[n].0;
+    let depends = |(name, entry): &(&str, SourceEntry)| {
+        Path::new(name).starts_with(gone) && *name != gone
+            || matches!(entry, SourceEntry::HardLink(first) if *first == gone)
     };
-    fs::create_dir_all(root.join("d/e")).unwrap();
-    fs::set_permissions(root.join("d"), PermissionsExt::from_mode(0o750)).unwrap();
-    file("first", &"1".repeat(100 << 10), 0o640, 0);
-    file("d/second", &"2".repeat(50 << 10), 0o600, 1000);
-    file("d/e/third", "third", 0o644, 1001);
-    fs::hard_link(root.join("first"), root.join("d/first")).unwrap();
-    symlink("nowhere", root.join("d/link")).unwrap();
-    lchown(root.join("d/link"), Some(1000), Some(1000)).unwrap();
+    let rest = || source.iter().filter(|(name, _)| *name != gone);
+    (!rest().any(depends)).then(|| rest().copied().collect())
 }
 
 /// A pool of two disks, and the source of the copy.
@@ -90,6 +138,8 @@ struct Bench {
     pool: Pool,
     disks: Vec<Disk>,
     home: Home,
+    /// Pairs of names of one file.
+    linked: Vec<[&'static str; 2]>,
 }
 
 fn pool_over(disks: &[Disk]) -> Pool {
@@ -99,11 +149,15 @@ fn pool_over(disks: &[Disk]) -> Pool {
 }
 
 impl Bench {
-    fn new(images: &[Image]) -> Self {
+    fn new(images: &[Image], formats: [Format; 2], source: &Source) -> Self {
         let home = Home::new();
-        let mount = |(at, image)| home.mount(at, image, Format::Ext4);
+        let mount = |(at, image): (usize, &Image)| home.mount(at, image, formats[at]);
         let disks: Vec<Disk> = images.iter().enumerate().map(mount).collect();
-        Self { pool: pool_over(&disks), disks, home }
+        let linked = source.iter().filter_map(|(name, entry)| match entry {
+            SourceEntry::HardLink(first) => Some([*first, *name]),
+            _ => None,
+        });
+        Self { pool: pool_over(&disks), disks, home, linked: linked.collect() }
     }
 
     fn copier(&self, source: &Path) -> Run {
@@ -183,10 +237,9 @@ impl Bench {
         if found != *whole {
             return Some(format!("run again: {}", difference(whole, &found)));
         }
-        let (one, other) = (name.join("first"), name.join("d/first"));
-        let [one, other] = [one, other].map(|path| path.metadata().unwrap().ino());
-        if one != other {
-            return Some("run again: first and d/first are two files".to_owned());
+        let number = |path: &str| name.join(path).metadata().unwrap().ino();
+        if let Some([one, other]) = self.linked.iter().find(|[one, other]| number(one) != number(other)) {
+            return Some(format!("run again: {one} and {other} are two files"));
         }
         (!self.cleared()).then(|| "run again: a hidden folder is left".to_owned())
     }
@@ -208,6 +261,7 @@ fn difference(whole: &CopiedNames, found: &CopiedNames) -> String {
 /// The state of both disks after a cut.
 struct Left {
     images: [Image; 2],
+    formats: [Format; 2],
     what: String,
     /// The copy had returned 0.
     returned: bool,
@@ -216,7 +270,7 @@ struct Left {
 /// Mounts the disks after a cut, and returns what is wrong.
 fn judge(left: &Left, home: &Home, whole: &CopiedNames) -> Option<String> {
     let disks: Vec<Disk> =
-        left.images.iter().enumerate().map(|(at, image)| home.mount(at, image, Format::Ext4)).collect();
+        left.images.iter().enumerate().map(|(at, image)| home.mount(at, image, left.formats[at])).collect();
     let specs = || disks.iter().map(|disk| BranchSpec::new(disk.path().to_owned())).collect();
     let engine = Engine::of(specs(), settings("ff"));
     let found = names_of(&engine);
@@ -287,51 +341,106 @@ fn names_of(engine: &Engine) -> Result<CopiedNames, String> {
     Ok(found)
 }
 
-#[test]
-fn a_bulk_copy_is_killed_or_cut_at_each_call_and_run_again() {
-    needs!(mounting(), loops());
-    if !is_wanted("bulk copy") {
-        return;
-    }
+/// Result of a copy that is cut at its calls.
+struct CutCopy {
+    judged: usize,
+    /// Number of the copier's calls.
+    calls: u64,
+    faults: Vec<String>,
+}
+
+/// Kills a copy of `source` before each call, and cuts it there: at every `step`-th. An interrupted copy is completed after one
+/// of `again` cuts, too.
+fn cut(source: &Source, formats: [Format; 2], (step, again): (u64, usize)) -> CutCopy {
     let dir = tempfile::tempdir().unwrap();
-    let source = dir.path().join("tree");
-    make_source(&source);
-    let whole = names_below(&source);
-    let bench = Bench::new(&[Format::Ext4.empty().clone(), Format::Ext4.empty().clone()]);
-    let mut wrong = Vec::new();
+    let root = dir.path().join("tree");
+    make_source(source, &root);
+    let whole = names_below(&root);
+    let bench = Bench::new(&formats.map(|format| format.empty().clone()), formats, source);
+    let mut faults = Vec::new();
     let mut all: Vec<Left> = Vec::new();
     let mut keep = |left: Left| {
         if all.iter().all(|known| known.images != left.images || known.returned != left.returned) {
             all.push(left);
         }
     };
-    let mut kills = 0;
-    for nth in 1.. {
-        let Some([synced, committed]) = bench.killed(&source, nth) else { break };
-        kills = nth;
+    let (mut calls, mut kills) = (0, 0);
+    for nth in (1..).step_by(usize::try_from(step).unwrap()) {
+        let Some([synced, committed]) = bench.killed(&root, nth) else { break };
+        (calls, kills) = (nth, kills + 1);
         for (a, b) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let image = |at: usize, which: usize| [&synced, &committed][which][at].clone();
             let what = format!("cut before call {nth}, committed: {a} {b}");
-            keep(Left { images: [image(0, a), image(1, b)], what, returned: false });
+            keep(Left { images: [image(0, a), image(1, b)], formats, what, returned: false });
         }
-        wrong.extend(bench.finished(&source, &whole).map(|text| format!("killed before call {nth}; {text}")));
+        faults.extend(bench.finished(&root, &whole).map(|text| format!("killed before call {nth}; {text}")));
         let images = bench.images().try_into().unwrap();
-        keep(Left { images, what: format!("killed before call {nth}, run again, cut"), returned: true });
+        let what = format!("killed before call {nth}, run again, cut");
+        keep(Left { images, formats, what, returned: true });
         fs::remove_dir_all(bench.pool.at("tree")).unwrap();
     }
     bench.end();
-    assert!(kills > 20, "{kills} calls");
-    println!("{kills} kills");
-    let mut faults = [wrong, judge_all(&all, &whole)].concat();
-    // An interrupted copy is completed by the next one, too.
-    let step = if is_long() { 1 } else { 16 };
-    for left in all.iter().filter(|left| !left.returned).step_by(step) {
-        let bench = Bench::new(&left.images);
-        let wrong = bench.finished(&source, &whole);
+    faults.extend(judge_all(&all, &whole));
+    for left in all.iter().filter(|left| !left.returned).step_by(again) {
+        let bench = Bench::new(&left.images, formats, source);
+        let wrong = bench.finished(&root, &whole);
         faults.extend(wrong.map(|text| format!("{}; {text}", left.what)));
         bench.end();
     }
-    let judged = all.len() + usize::try_from(kills).unwrap();
-    tally("bulk copy", (1, judged, faults.len()), if faults.is_empty() { ROWS } else { "" });
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    CutCopy { judged: all.len() + kills, calls, faults }
+}
+
+/// Makes the tree as small as possible while it is wrong; returns it with its fault.
+fn smallest<T>(source: Source, fault: T, mut wrong: impl FnMut(&Source) -> Option<T>) -> (Source, T) {
+    let (mut smallest, began) = ((source, fault), Instant::now());
+    'smaller: loop {
+        for source in (0..smallest.0.len()).rev().filter_map(|n| without(&smallest.0, n)) {
+            if SHRINKING < began.elapsed() {
+                return smallest;
+            }
+            if let Some(fault) = wrong(&source) {
+                smallest = (source, fault);
+                continue 'smaller;
+            }
+        }
+        return smallest;
+    }
+}
+
+/// Judges copies of the whole tree.
+fn judged(family: &str, formats: [Format; 2], steps: (u64, usize)) {
+    if !is_wanted(family) {
+        return;
+    }
+    let CutCopy { judged, calls, faults } = cut(&source(), formats, steps);
+    assert!(calls > 20, "{calls} calls");
+    println!("{calls} calls");
+    tally(family, (1, judged, faults.len()), if faults.is_empty() { ROWS } else { "" });
+    if !faults.is_empty() {
+        let wrong =
+            |source: &Source| Some(cut(source, formats, (1, 1)).faults).filter(|faults| !faults.is_empty());
+        let (source, faults) = smallest(source(), faults, wrong);
+        panic!("fsstack copy of this tree to {formats:?}: {source:?}\n{}", faults.join("\n"));
+    }
+}
+
+#[test]
+fn a_bulk_copy_is_killed_or_cut_at_each_call_and_run_again() {
+    needs!(mounting(), loops());
+    judged("bulk copy", [Format::Ext4; 2], (1, if is_long() { 1 } else { 16 }));
+}
+
+#[test]
+fn a_bulk_copy_to_xfs_is_killed_or_cut_and_run_again() {
+    needs!(mounting(), loops());
+    let steps = if is_long() { (1, 1) } else { (8, 32) };
+    judged("bulk copy, XFS and ext4", [Format::Xfs, Format::Ext4], steps);
+}
+
+#[test]
+fn a_tree_is_shrunk_to_the_names_that_its_fault_needs() {
+    let is_wrong = |source: &Source| source.iter().any(|(name, _)| *name == "d/first").then_some(());
+    let (smallest, ()) = smallest(source(), (), is_wrong);
+    let names: Vec<&str> = smallest.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["d", "first", "d/first"]);
 }

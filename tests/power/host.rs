@@ -16,9 +16,11 @@ use fsstack_sys::witness::{self, Observer, Reach};
 use crate::act::{append, create, mkdir};
 use crate::disk::{Format, Home};
 use crate::engine::{Engine, settings};
+use crate::judge::{copies, numbers, renumbered};
 use crate::plan::{Plan, Then, dir, file};
+use crate::recording::add_handles;
 use crate::run::is_wanted;
-use crate::shown::{FOLDER, differences, on_branch, shown};
+use crate::shown::{FOLDER, differences, shown};
 use crate::single::{Single, many_steps};
 
 /// Environment variable with the branches for the guest to mount.
@@ -29,7 +31,7 @@ const ORDER: &str = "FSSTACK_TEST_GUEST";
 fn a_guest() {
     let Ok(order) = std::env::var(ORDER) else { return };
     let specs = order.split('\n').map(|path| BranchSpec::new(path.into())).collect();
-    drop(Engine::of(specs, settings("ff")));
+    shown(&Engine::of(specs, settings("ff"))).unwrap();
 }
 
 /// Makes the guest mount the branches after one of the calls that leave something in a hidden folder.
@@ -75,6 +77,8 @@ fn visited(plan: &Plan, home: &Home, before: usize) -> (Vec<String>, bool) {
     let _old = fs::remove_dir_all(&state);
     let engine = plan.mount(&paths, &state, None);
     let mut tree = plan.tree();
+    let mut known = Vec::new();
+    add_handles(&engine, &tree, &mut known);
     let observer = Arc::new(Visited { paths: paths.clone(), before, seen: Mutex::new(0) });
     let mut wrong = Vec::new();
     witness::observed(observer.clone(), || {
@@ -88,12 +92,15 @@ fn visited(plan: &Plan, home: &Home, before: usize) -> (Vec<String>, bool) {
     drop(engine);
     let engine = plan.mount(&paths, &state, None);
     match shown(&engine) {
-        Ok(names) => wrong.extend(differences(&tree, &names)),
+        Ok(names) => {
+            wrong.extend(differences(&tree, &names));
+            let copies = copies(plan, &paths, &names, (|_: &Path| false, true));
+            let faults = numbers(&names).into_iter().chain(renumbered(&known, &names)).chain(copies);
+            wrong.extend(faults.map(|fault| format!("{}: {}", fault.kind, fault.text)));
+        }
         Err(error) => wrong.push(error),
     }
     drop(engine);
-    let left = paths.iter().filter(|root| on_branch(root).1);
-    wrong.extend(left.map(|root| format!("something is left in the hidden folder of {}", root.display())));
     sync(&paths);
     disks.into_iter().for_each(crate::disk::Disk::unmount);
     let seen = *observer.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,6 +19,9 @@ pub(crate) enum Thing {
         text: String,
         synced: usize,
     },
+    /// A symlink to this.
+    Link(String),
+    Fifo,
 }
 
 /// An object's state.
@@ -26,14 +29,17 @@ pub(crate) enum Thing {
 pub(crate) struct Node {
     pub(crate) thing: Thing,
     pub(crate) mode: u32,
+    /// Owner and group, which have the same number here.
     pub(crate) owner: u32,
-    /// The user in its ACL.
+    /// The further user in its ACL.
     pub(crate) granted: Option<u32>,
+    /// Value of its attribute [`NOTE`](crate::act::NOTE).
+    pub(crate) note: Option<String>,
 }
 
 impl Node {
     pub(crate) fn new(thing: Thing, mode: u32) -> Self {
-        Self { thing, mode, owner: 0, granted: None }
+        Self { thing, mode, owner: 0, granted: None, note: None }
     }
 }
 
@@ -127,20 +133,24 @@ impl Tree {
                 self.add(path, MADE + n, Node::new(thing, 0o640))
             }
             Act::Mkdir(path, mode) => self.add(path, MADE + n, Node::new(Thing::Dir, *mode)),
-            Act::Append(path, more) => {
-                let object = self.at(path)?;
-                let Thing::File { text, .. } = &mut self.nodes.get_mut(&object)?.thing else { return None };
-                text.push_str(more);
-                Some(Touched { objects: [object].into(), ..Touched::default() })
+            Act::Symlink(path, target) => {
+                self.add(path, MADE + n, Node::new(Thing::Link(target.clone()), 0o777))
             }
+            Act::Fifo(path) => self.add(path, MADE + n, Node::new(Thing::Fifo, 0o640)),
+            Act::Note(path, value) => self.dress(path, |node| node.note = Some(value.clone())),
+            Act::Append(path, more) => self.write(path, |text, _| text.push_str(more)),
+            Act::Truncate(path, size) => self.write(path, |text, synced| {
+                text.truncate(*size);
+                *synced = (*synced).min(*size);
+            }),
             Act::Chmod(path, mode) => self.dress(path, |node| node.mode = *mode),
             Act::Chown(path, uid) => self.dress(path, |node| node.owner = *uid),
             Act::Grant(path, user) => self.dress(path, |node| node.granted = Some(*user)),
             Act::Synced(path, more) => {
-                let object = self.at(path)?;
-                let Thing::File { text, .. } = &mut self.nodes.get_mut(&object)?.thing else { return None };
-                text.push_str(more);
-                self.sync(object);
+                self.write(path, |text, synced| {
+                    text.push_str(more);
+                    *synced = text.len();
+                })?;
                 self.way(path)
             }
             Act::Remove(path) => self.remove(path, false),
@@ -178,6 +188,14 @@ impl Tree {
             return None;
         }
         self.take(path)
+    }
+
+    /// Changes the content of a file, and how much of it is on disk.
+    fn write(&mut self, path: &Path, change: impl FnOnce(&mut String, &mut usize)) -> Option<Touched> {
+        let object = self.at(path)?;
+        let Thing::File { text, synced } = &mut self.nodes.get_mut(&object)?.thing else { return None };
+        change(text, synced);
+        Some(Touched { objects: [object].into(), ..Touched::default() })
     }
 
     fn dress(&mut self, path: &Path, change: impl FnOnce(&mut Node)) -> Option<Touched> {
@@ -288,6 +306,18 @@ pub(crate) fn is_loose(
     let changes = |n: &usize| acts[*n].paths().iter().any(|changed| path.starts_with(changed));
     let all: Vec<usize> = (0..progress.started).filter(changes).collect();
     all.len() > 1 && all.iter().any(|n| !must.contains(n))
+}
+
+/// True if every change of attributes that was begun must be done: all copies of a directory have it then.
+pub(crate) fn are_attributes_done(
+    given: &Tree,
+    acts: &[Act],
+    (progress, whole): (Progress, Option<Progress>),
+    durable: &[usize],
+) -> bool {
+    let must = musts(given, &acts[..progress.answered], false, durable);
+    let answered = whole.map_or(0, |whole| whole.answered);
+    (0..progress.started).filter(|n| acts[*n].sets_attributes()).all(|n| n < answered || must.contains(&n))
 }
 
 /// Operations, all of them answered, that must be done.

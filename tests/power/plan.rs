@@ -282,6 +282,12 @@ impl Plan {
         drained.flat_map(given).filter(|path| path.exists()).collect()
     }
 
+    /// True if an operation renames something over a directory that was there from the start.
+    pub(crate) fn replaces_a_directory(&self) -> bool {
+        let is_given = |path: &Path| self.given.iter().any(|given| given.is_dir() && given.path == path);
+        self.acts.iter().any(|act| matches!(act, Act::Rename(_, to) if is_given(to)))
+    }
+
     /// True if the plan has files with several names from the start.
     pub(crate) fn has_links(&self) -> bool {
         self.given.iter().any(|given| given.link.is_some())

@@ -117,13 +117,21 @@ impl Recording {
     /// Cuts that equal a kill of the daemon and leave something to settle: one for each state of the branches.
     pub(crate) fn kills(&self) -> Vec<Cut> {
         let mut seen = BTreeSet::new();
-        let is_left =
-            |cut: &Cut| cut.states.iter().zip(self.disks.iter()).any(|(state, disk)| disk[*state].is_left);
-        let kills = self.cuts.iter().filter(|cut| cut.whole.is_some() && is_left(cut));
+        let kills = self.cuts.iter().filter(|cut| cut.whole.is_some() && self.is_left(cut));
         kills.filter(|cut| seen.insert(cut.states.clone())).cloned().collect()
     }
 
-    /// The daemon is killed at `cut`, and the following mount, possibly without a branch, is cut at any moment.
+    /// [`Self::kills`], and the power cuts that leave something to settle: of those one of `step`.
+    pub(crate) fn crashes(&self, step: usize) -> Vec<Cut> {
+        let cuts = self.cuts.iter().filter(|cut| cut.whole.is_none() && self.is_left(cut));
+        self.kills().into_iter().chain(cuts.step_by(step).cloned()).collect()
+    }
+
+    fn is_left(&self, cut: &Cut) -> bool {
+        cut.states.iter().zip(self.disks.iter()).any(|(state, disk)| disk[*state].is_left)
+    }
+
+    /// The daemon is killed, or the power goes, at `cut`, and the following mount, possibly without a branch, is cut at any moment.
     pub(crate) fn recovered(&self, cut: &Cut, without: Option<usize>) -> Self {
         let plan = self.plan.clone();
         let progress = cut.whole.unwrap_or(cut.progress);
@@ -145,14 +153,16 @@ impl Recording {
         });
         let kept = kept_by(recorder);
         let (index, numbers) = index_states(&home, &kept.index);
-        // The initial content is on disk, and was answered or not when the daemon was killed.
+        // The initial content is on disk, and nothing of it is lost any more.
+        let whole = cut.whole;
         let cuts = cuts(&kept.moments, &numbers, plan.index_alone).into_iter();
-        let cuts = cuts.map(|cut| Cut { whole: Some(progress), progress, ..cut }).collect();
+        let cuts = cuts.map(|cut| Cut { whole, progress, ..cut }).collect();
         let less = without.map(|at| format!(" without branch {at}")).unwrap_or_default();
         let states = cut.states.iter().zip(self.disks.iter()).enumerate();
         let states = states.map(|(at, (state, disk))| format!("branch {at} has: {}", disk[*state].what));
         let states = states.collect::<Vec<_>>().join("; ");
-        let between = Some(format!("kill -9 ({states}); mount{less}, and the power goes meanwhile"));
+        let crash = if whole.is_some() { "kill -9" } else { "the power goes" };
+        let between = Some(format!("{crash} ({states}); mount{less}, and the power goes meanwhile"));
         Self {
             plan: Plan { name: format!("{}; recovery is cut{less}", plan.name), ..plan },
             given: self.given.clone(),
@@ -233,7 +243,7 @@ fn kept_by(mut recorder: Arc<Recorder>) -> Kept {
 }
 
 /// Adds handles of all objects of `tree` that have none yet.
-fn add_handles(engine: &Engine, tree: &Tree, handles: &mut Vec<HandleOf>) {
+pub(crate) fn add_handles(engine: &Engine, tree: &Tree, handles: &mut Vec<HandleOf>) {
     for (path, object) in &tree.names {
         let entry = engine.find(path).unwrap();
         if handles.iter().all(|known| known.object != *object) {

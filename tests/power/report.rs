@@ -71,7 +71,7 @@ fn wrong_state(plan: &Plan, like: &Recording, kind: &str) -> Option<WrongState> 
     let recording = Recording::tried(base).ok()?;
     let recordings = match (like.way, plan.then) {
         (RecordedFrom::Recovery(without), _) => {
-            recording.kills().iter().map(|cut| recording.recovered(cut, without)).collect()
+            recording.crashes(1).iter().map(|cut| recording.recovered(cut, without)).collect()
         }
         (RecordedFrom::Acts, Then::Mount) => vec![recording],
         (RecordedFrom::Acts, then) => vec![with(&recording, then)],

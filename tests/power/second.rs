@@ -9,15 +9,21 @@ use crate::recording::Recording;
 use crate::run::{is_long, is_wanted, report_all};
 use crate::single::{Single, few_steps, many_steps, programs};
 
-/// Recordings of what takes many steps. `export`: handles of NFS clients are judged, too.
+/// Recordings of what takes many steps; in a long run, of all single operations and sequences of programs. `export`: handles of NFS clients are judged, too.
 fn recordings(formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
-    recordings_of(many_steps(), formats, export)
+    let singles = if is_long() { [many_steps(), few_steps(), programs()].concat() } else { many_steps() };
+    recordings_of(singles, formats, export)
 }
 
 fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
     let plan = |single: Single| Plan { index_alone: is_long(), ..single.plan(formats, export, Then::Mount) };
     let plans = singles.into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
     plans.map(Recording::of).collect()
+}
+
+/// Step between the power cuts, of those that leave something to settle, that are judged: every one in a long run.
+fn crash_step() -> usize {
+    if is_long() { 1 } else { 48 }
 }
 
 /// Every branch in turn, with all changes made without it.
@@ -49,8 +55,8 @@ pub(crate) fn away(title: &str, single: Single, all: &[Meanwhile]) {
 pub(crate) fn recovery_cut(title: &str, single: Single) {
     let of = |recording: Recording| {
         let ways = [None, Some(0), Some(1)];
-        let kills = recording.kills().into_iter();
-        kills.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away))).collect::<Vec<_>>()
+        let crashes = recording.crashes(crash_step()).into_iter();
+        crashes.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away))).collect::<Vec<_>>()
     };
     report_all(title, recordings_of(vec![single], &[Ext4; 3], false).into_iter().flat_map(of).collect());
 }
@@ -59,9 +65,9 @@ pub(crate) fn recovery_cut(title: &str, single: Single) {
 fn recovery_is_cut() {
     needs!(root(), loops());
     let recordings = recordings(&[Ext4; 3], is_long());
-    let recovered = recordings
-        .iter()
-        .flat_map(|recording| recording.kills().into_iter().map(|cut| recording.recovered(&cut, None)));
+    let recovered = recordings.iter().flat_map(|recording| {
+        recording.crashes(crash_step()).into_iter().map(|cut| recording.recovered(&cut, None))
+    });
     report_all("recovery is cut", recovered.collect());
 }
 
@@ -70,8 +76,8 @@ fn recovery_without_a_branch_is_cut() {
     needs!(root(), loops());
     let recordings = recordings(&[Ext4; 3], is_long());
     let recovered = recordings.iter().flat_map(|recording| {
-        let kills = recording.kills().into_iter();
-        kills.flat_map(move |cut| (0..3).map(move |away| recording.recovered(&cut, Some(away))))
+        let crashes = recording.crashes(crash_step()).into_iter();
+        crashes.flat_map(move |cut| (0..3).map(move |away| recording.recovered(&cut, Some(away))))
     });
     report_all("recovery without a branch is cut", recovered.collect());
 }
@@ -79,7 +85,7 @@ fn recovery_without_a_branch_is_cut() {
 #[test]
 fn a_branch_is_away_and_back() {
     needs!(root(), loops());
-    let recordings = recordings(&[Xfs, Ext4, Ext4], false);
+    let recordings = recordings(&[Xfs, Ext4, Ext4], true);
     let thens = aways();
     let all = recordings.iter().flat_map(|recording| thens.iter().map(|then| with(recording, *then)));
     report_all("a branch is away and back", all.collect());
@@ -90,7 +96,7 @@ fn a_branch_is_away_and_back() {
 fn a_branch_is_away_after_the_answer() {
     needs!(root(), loops());
     let thens = aways();
-    let recordings = recordings_of([few_steps(), programs()].concat(), &[Ext4; 3], false);
+    let recordings = recordings_of([few_steps(), programs()].concat(), &[Ext4; 3], true);
     let answered = |recording: &Recording, then: &Then| {
         let all = Progress { started: recording.plan.acts.len(), answered: recording.plan.acts.len() };
         let cut = recording.cuts.iter().find(|cut| cut.lost == 0 && cut.whole == Some(all)).cloned();

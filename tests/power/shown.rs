@@ -1,15 +1,18 @@
 //! The tree that a pool shows, and the content of its branches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use fsstack_pool::Ino;
-use fsstack_sys::{Errno, OFlags};
+use fsstack_sys::{Errno, Kind, OFlags};
+use rustix::fs::IFlags;
 
-use crate::act::{ACL, user_of};
+use crate::act::{ACL, NOTE, acl_for};
 use crate::engine::Engine;
 use crate::model::{Node, Object, Thing, Tree};
 use crate::plan::{BALLAST, OBJECT};
@@ -19,13 +22,16 @@ use crate::plan::{BALLAST, OBJECT};
 pub(crate) struct Shown {
     pub(crate) ino: Ino,
     pub(crate) generation: u64,
+    pub(crate) kind: Kind,
     pub(crate) mode: u32,
-    pub(crate) owner: u32,
+    pub(crate) owner: (u32, u32),
     /// Number of names that it is said to have.
     pub(crate) links: u32,
-    /// The user in its ACL.
-    pub(crate) granted: Option<u32>,
-    /// `None` for a directory.
+    /// Its ACL, as the kernel gives it; empty if it has none.
+    pub(crate) acl: Vec<u8>,
+    /// Its attribute [`NOTE`].
+    pub(crate) note: Option<String>,
+    /// Content of a file, target of a symlink; `None` for a directory.
     pub(crate) text: Option<String>,
     /// The initial object that it claims to be.
     pub(crate) object: Option<Object>,
@@ -56,46 +62,74 @@ pub(crate) fn shown(engine: &Engine) -> Result<BTreeMap<PathBuf, Shown>, String>
 
 fn look(engine: &Engine, path: &Path) -> Result<Shown, Errno> {
     let entry = engine.find(path)?;
-    let text = if entry.attr.stat.is_dir() { None } else { Some(read(engine, entry.ino)?) };
-    let (ino, generation, mode) = (entry.ino, entry.generation, entry.attr.stat.mode & 0o7777);
-    let mut list = [0; 64];
-    let len = engine.union.getxattr(ino, ACL, fsstack_engine::Caller::DAEMON, &mut list).unwrap_or(0);
-    let (owner, granted) = (entry.attr.stat.uid, user_of(&list[..len]));
-    let links = entry.attr.stat.nlink;
-    Ok(Shown { ino, generation, mode, owner, links, granted, text, object: object(engine, entry.ino) })
+    let stat = &entry.attr.stat;
+    let ino = entry.ino;
+    let text = match stat.kind() {
+        Kind::Dir => None,
+        Kind::File => Some(read(engine, ino)?),
+        Kind::Symlink => Some(engine.readlink(path)?.display().to_string()),
+        _ => Some(String::new()),
+    };
+    Ok(Shown {
+        ino,
+        generation: entry.generation,
+        kind: stat.kind(),
+        mode: stat.mode & 0o7777,
+        owner: (stat.uid, stat.gid),
+        links: stat.nlink,
+        acl: attribute(engine, ino, ACL).unwrap_or_default(),
+        note: attribute(engine, ino, NOTE).map(|value| String::from_utf8_lossy(&value).into_owned()),
+        text,
+        object: object(engine, ino),
+    })
+}
+
+fn attribute(engine: &Engine, ino: Ino, name: &CStr) -> Option<Vec<u8>> {
+    let mut value = vec![0; 128];
+    let len = engine.union.getxattr(ino, name, fsstack_engine::Caller::DAEMON, &mut value).ok()?;
+    value.truncate(len);
+    Some(value)
 }
 
 /// The content of a file, by its number.
 pub(crate) fn read(engine: &Engine, ino: Ino) -> Result<String, Errno> {
     let opened =
         engine.union.open(ino, OFlags::RDONLY, fsstack_engine::Caller::DAEMON).map_err(|e| e.errno())?;
-    let mut bytes = vec![0; 1 << 20];
-    let read = engine.union.read(opened.handle, 0, &mut bytes).map_err(|e| e.errno());
+    let mut bytes = Vec::new();
+    let mut part = [0; 32 << 10];
+    let read = loop {
+        match engine.union.read(opened.handle, bytes.len() as u64, &mut part) {
+            Ok(0) => break Ok(()),
+            Ok(read) => bytes.extend_from_slice(&part[..read]),
+            Err(error) => break Err(error.errno()),
+        }
+    };
     engine.union.release(opened.handle);
-    bytes.truncate(read?);
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    read.map(|()| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The initial object that an inode claims to be.
 pub(crate) fn object(engine: &Engine, ino: Ino) -> Option<Object> {
-    number(|into| engine.union.getxattr(ino, OBJECT, fsstack_engine::Caller::DAEMON, into).ok())
+    number(&attribute(engine, ino, OBJECT)?)
 }
 
-fn number(get: impl Fn(&mut [u8]) -> Option<usize>) -> Option<Object> {
-    let mut value = [0; 16];
-    let len = get(&mut value)?;
-    std::str::from_utf8(&value[..len]).ok()?.parse().ok()
+fn number(value: &[u8]) -> Option<Object> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// True if a name shows `node`, the object `object`.
 pub(crate) fn is(shown: &Shown, object: Object, node: &Node) -> bool {
     let claimed = (object < crate::model::MADE).then_some(object);
-    let content = match (&node.thing, &shown.text) {
-        (Thing::Dir, None) => true,
-        (Thing::File { text, synced }, Some(shown)) => has_content(shown, text, *synced),
-        (Thing::Dir, Some(_)) | (Thing::File { .. }, None) => false,
+    let content = match (&node.thing, shown.kind, &shown.text) {
+        (Thing::Dir, Kind::Dir, None) | (Thing::Fifo, Kind::Fifo, _) => true,
+        (Thing::File { text, synced }, Kind::File, Some(shown)) => has_content(shown, text, *synced),
+        (Thing::Link(target), Kind::Symlink, Some(shown)) => target == shown,
+        _ => false,
     };
-    let dress = (shown.mode, shown.owner, shown.granted) == (node.mode, node.owner, node.granted);
+    let acl = node.granted.map(|user| acl_for(node.mode, user)).unwrap_or_default();
+    let dress = shown.mode == node.mode
+        && shown.owner == (node.owner, node.owner)
+        && (&shown.acl, &shown.note) == (&acl, &node.note);
     content && dress && shown.object == claimed
 }
 
@@ -129,10 +163,13 @@ pub(crate) fn differences(tree: &Tree, shown: &BTreeMap<PathBuf, Shown>) -> Vec<
 /// A one-word description.
 pub(crate) fn described(shown: &Shown) -> String {
     let mut object = shown.object.map(|object| format!(" #{object}")).unwrap_or_default();
-    if shown.owner != 0 || shown.granted.is_some() {
-        object = format!("{object} of {} (ACL for {:?})", shown.owner, shown.granted);
+    if shown.owner != (0, 0) || !shown.acl.is_empty() || shown.note.is_some() {
+        object = format!("{object} of {:?} (ACL {:?}, note {:?})", shown.owner, shown.acl, shown.note);
     }
     match &shown.text {
+        Some(text) if shown.kind != Kind::File => {
+            format!("a {:?}{object} {:o} {text:?}", shown.kind, shown.mode)
+        }
         None => format!("a directory{object} {:o}", shown.mode),
         Some(text) if text.len() > 40 => format!("a file{object} {:o} of {} bytes", shown.mode, text.len()),
         Some(text) => format!("a file{object} {:o} {text:?}", shown.mode),
@@ -152,6 +189,69 @@ pub(crate) struct OnBranch {
     pub(crate) owner: (u32, u32),
     pub(crate) is_dir: bool,
     pub(crate) object: Option<Object>,
+    pub(crate) attributes: Attributes,
+}
+
+/// ACLs, note and flags of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    values: Vec<Option<Vec<u8>>>,
+    flags: u32,
+}
+
+impl Attributes {
+    fn of(dir: &Path) -> Self {
+        let value = |name: &CStr| {
+            let mut value = vec![0; 128];
+            let len = rustix::fs::lgetxattr(dir, name, &mut value[..]).ok()?;
+            value.truncate(len);
+            Some(value)
+        };
+        let flags = rustix::fs::ioctl_getflags(fs::File::open(dir).unwrap()).unwrap();
+        // How the file system stores a directory is its own matter.
+        let flags = flags.intersection(IFlags::NODUMP | IFlags::NOATIME | IFlags::APPEND | IFlags::IMMUTABLE);
+        Self { values: [ACL, c"system.posix_acl_default", NOTE].map(value).to_vec(), flags: flags.bits() }
+    }
+}
+
+/// Directories with a copy whose owner or mode is not that of the first.
+pub(crate) fn unlike(roots: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut first: BTreeMap<PathBuf, OnBranch> = BTreeMap::new();
+    let mut unlike = BTreeSet::new();
+    for (path, copy) in roots.iter().flat_map(|root| on_branch(root).0).filter(|(_, copy)| copy.is_dir) {
+        match first.get(&path) {
+            Some(known) if (known.mode, known.owner) != (copy.mode, copy.owner) => drop(unlike.insert(path)),
+            Some(_) => {}
+            None => drop(first.insert(path, copy)),
+        }
+    }
+    unlike
+}
+
+/// Log lines of this thread in `work`.
+pub(crate) fn logged(work: impl FnOnce()) -> String {
+    let log: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let writer = {
+        let log = log.clone();
+        move || Line(log.clone())
+    };
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, work);
+    let log = log.lock().unwrap();
+    String::from_utf8_lossy(&log).into_owned()
+}
+
+/// Writer of a log line.
+struct Line(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The names on a branch, and whether its hidden folder is there.
@@ -165,9 +265,12 @@ pub(crate) fn on_branch(root: &Path) -> (BTreeMap<PathBuf, OnBranch>, bool) {
             if name == Path::new(FOLDER) || name == Path::new(BALLAST) {
                 continue;
             }
-            let object = number(|into| rustix::fs::lgetxattr(&path, OBJECT as &CStr, into).ok());
-            let (mode, owner) = (meta.mode() & 0o7777, (meta.uid(), meta.gid()));
-            all.insert(name, OnBranch { mode, owner, is_dir: meta.is_dir(), object });
+            let mut value = [0; 16];
+            let len = rustix::fs::lgetxattr(&path, OBJECT, &mut value[..]);
+            let object = len.ok().and_then(|len| number(&value[..len]));
+            let (mode, owner, is_dir) = (meta.mode() & 0o7777, (meta.uid(), meta.gid()), meta.is_dir());
+            let attributes = if is_dir { Attributes::of(&path) } else { Attributes::default() };
+            all.insert(name, OnBranch { mode, owner, is_dir, object, attributes });
             if meta.is_dir() {
                 waiting.push(path);
             }

@@ -3,8 +3,8 @@
 use fsstack_lab::needs;
 
 use crate::act::{
-    Act, append, chmod, chown, commit, create, exchange, fdatasync, fsync, fsync_dir, grant, link, mkdir,
-    remove, rename, rmdir, synced, unnamed,
+    Act, append, chmod, chown, commit, create, exchange, fdatasync, fifo, fsync, fsync_dir, grant, link,
+    mkdir, note, remove, rename, rmdir, symlink, synced, truncate, unnamed,
 };
 use crate::disk::Format::{self, Ext4, Xfs};
 use crate::plan::{Begin, BranchPlan, Given, Plan, Then, dir, file};
@@ -18,8 +18,8 @@ pub(crate) struct Single {
     pub(crate) acts: Vec<Act>,
     pub(crate) takes: usize,
     full: Option<usize>,
-    /// Changes of the first operation are durable when it is answered.
-    durable: bool,
+    /// The operation whose changes are durable when it is answered.
+    durable: Option<usize>,
     begin: Begin,
 }
 
@@ -30,11 +30,15 @@ fn single(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Single {
 impl Single {
     /// New objects are placed on the first branch.
     pub(crate) fn new(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Self {
-        Self { name, given, acts, takes: 0, full: None, durable: false, begin: Begin::Mounted }
+        Self { name, given, acts, takes: 0, full: None, durable: None, begin: Begin::Mounted }
     }
 
     fn durable(self) -> Self {
-        Self { durable: true, ..self }
+        self.durable_at(0)
+    }
+
+    fn durable_at(self, nth: usize) -> Self {
+        Self { durable: Some(nth), ..self }
     }
 
     fn beginning(self, begin: Begin) -> Self {
@@ -64,7 +68,7 @@ impl Single {
             index_alone: export || is_long(),
             given: self.given,
             acts: self.acts,
-            durable: if self.durable { vec![0] } else { vec![] },
+            durable: self.durable.into_iter().collect(),
             then,
             begin: self.begin,
         }
@@ -84,20 +88,11 @@ fn with(mut given: Vec<Given>, more: impl IntoIterator<Item = Given>) -> Vec<Giv
 
 /// Operations that take several steps on several branches.
 pub(crate) fn many_steps() -> Vec<Single> {
-    let film = "m".repeat(400 << 10);
+    [of_directories(), of_files()].concat()
+}
+
+fn of_directories() -> Vec<Single> {
     vec![
-        single(
-            "rename over a file on a later branch",
-            vec![file(0, "from", "from"), file(1, "to", "to")],
-            vec![rename("from", "to")],
-        )
-        .durable(),
-        single(
-            "rename over a file on an earlier branch",
-            vec![file(1, "from", "from"), file(0, "to", "to")],
-            vec![rename("from", "to")],
-        )
-        .durable(),
         single(
             "rename of a directory",
             with(on_three("dir"), [dir(&[1], "new")]),
@@ -114,6 +109,36 @@ pub(crate) fn many_steps() -> Vec<Single> {
             "rename of a directory over an empty one elsewhere",
             vec![dir(&[0, 1], "dir"), file(0, "dir/0", "on 0"), file(1, "dir/1", "on 1"), dir(&[1, 2], "to")],
             vec![rename("dir", "to")],
+        )
+        .durable(),
+        single(
+            "rename of a directory over one just removed",
+            with(on_three("dir"), [dir(&[0, 1], "to"), file(1, "to/f", "f")]),
+            vec![remove("to/f"), rmdir("to"), rename("dir", "to")],
+        )
+        .durable_at(2),
+        single(
+            "rename of a directory over one just emptied",
+            vec![dir(&[1], "dir"), file(1, "dir/f", "new"), dir(&[0], "to"), file(0, "to/f", "old")],
+            vec![remove("to/f"), rename("dir", "to")],
+        )
+        .durable_at(1),
+    ]
+}
+
+fn of_files() -> Vec<Single> {
+    let film = "m".repeat(400 << 10);
+    vec![
+        single(
+            "rename over a file on a later branch",
+            vec![file(0, "from", "from"), file(1, "to", "to")],
+            vec![rename("from", "to")],
+        )
+        .durable(),
+        single(
+            "rename over a file on an earlier branch",
+            vec![file(1, "from", "from"), file(0, "to", "to")],
+            vec![rename("from", "to")],
         )
         .durable(),
         single(
@@ -143,7 +168,34 @@ pub(crate) fn many_steps() -> Vec<Single> {
     ]
 }
 
+/// Operations of few steps.
 pub(crate) fn few_steps() -> Vec<Single> {
+    [of_names(), of_attributes()].concat()
+}
+
+fn of_attributes() -> Vec<Single> {
+    vec![
+        single(
+            "chown and an ACL",
+            on_three("d"),
+            vec![chown("d/1", 1000), grant("d/1", 1001), fsync("d/1"), grant("d", 1001), fsync_dir("d")],
+        ),
+        single(
+            "chown of a directory above",
+            vec![dir(&[1], "d"), dir(&[1], "d/e")],
+            vec![chown("d", 1000), grant("d/e", 1001), create("d/e/f", "new"), fsync("d/e/f")],
+        ),
+        single(
+            "xattr",
+            on_three("d"),
+            vec![note("d/1", "of a file"), fsync("d/1"), note("d", "of a directory"), fsync_dir("d")],
+        ),
+        single("chmod of a file", vec![file(1, "f", "f")], vec![chmod("f", 0o600), fsync("f")]),
+        single("chmod of a directory", on_three("d"), vec![chmod("d", 0o700), fsync_dir("d")]),
+    ]
+}
+
+fn of_names() -> Vec<Single> {
     let hidden = || vec![file(0, "f", "shown"), file(1, "f", "older"), file(2, "f", "oldest")];
     vec![
         single(
@@ -178,22 +230,21 @@ pub(crate) fn few_steps() -> Vec<Single> {
         single("unlink with hidden copies", hidden(), vec![remove("f"), fsync_dir("")]),
         single("rmdir", vec![dir(&[0, 1, 2], "d")], vec![rmdir("d"), fsync_dir("")]),
         single(
-            "chown and an ACL",
-            on_three("d"),
-            vec![chown("d/1", 1000), grant("d/1", 1001), fsync("d/1"), grant("d", 1001), fsync_dir("d")],
-        ),
-        single(
-            "chown of a directory above",
-            vec![dir(&[1], "d"), dir(&[1], "d/e")],
-            vec![chown("d", 1000), grant("d/e", 1001), create("d/e/f", "new"), fsync("d/e/f")],
-        ),
-        single(
             "fdatasync and O_SYNC",
             vec![file(1, "f", "f"), dir(&[1], "d")],
             vec![rename("f", "d/f"), synced("d/f", " and more"), create("f", "f"), fdatasync("f")],
         ),
-        single("chmod of a file", vec![file(1, "f", "f")], vec![chmod("f", 0o600), fsync("f")]),
-        single("chmod of a directory", on_three("d"), vec![chmod("d", 0o700), fsync_dir("d")]),
+        single(
+            "symlink",
+            vec![dir(&[1], "d")],
+            vec![symlink("d/l", "old"), rename("d/l", "d/m"), symlink("d/l", "new"), fsync_dir("d")],
+        ),
+        single("mknod", vec![dir(&[1], "d")], vec![fifo("d/p"), rename("d/p", "d/q"), fsync_dir("d")]),
+        single(
+            "truncate",
+            vec![file(1, "f", "much of it"), dir(&[1], "d")],
+            vec![truncate("f", 4), fsync("f"), append("f", " more"), rename("f", "d/f"), fsync("d/f")],
+        ),
     ]
 }
 
@@ -250,6 +301,11 @@ pub(crate) fn programs() -> Vec<Single> {
             "a log is begun anew",
             vec![file(1, "log", "old")],
             vec![rename("log", "log.1"), create("log", "new"), fsync("log")],
+        ),
+        single(
+            "a renamed file's directory goes and comes",
+            vec![dir(&[1], "d"), dir(&[1], "e"), file(1, "d/f", "old")],
+            vec![rename("d/f", "e/f"), rmdir("d"), mkdir("d"), create("d/f", "new"), fsync("d/f")],
         ),
         single(
             "a tree goes and comes",
