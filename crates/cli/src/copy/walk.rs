@@ -233,7 +233,8 @@ impl<'a> Walker<'a> {
         if !same {
             return Err(Trouble::Said(DIFFERS));
         }
-        if is_as_made(there) && there.mtime.sec != stat.mtime.sec {
+        // Again, and to no effect, where the target stores times less exactly.
+        if is_as_made(there) && there.mtime != stat.mtime {
             dress_made(pair, name, stat)?;
         }
         self.report.count(Count::AlreadyThere);
