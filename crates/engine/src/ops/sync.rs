@@ -1,5 +1,6 @@
 //! Making sure that what was written is kept.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +13,7 @@ use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::files::Sync;
 use crate::inode::Inode;
+use crate::member::Member;
 use crate::opened::FileHandle;
 use crate::pool::Pool;
 use crate::settings::Synced;
@@ -111,7 +113,9 @@ pub fn sync_earlier_names(pool: &Pool, limit: Duration) {
         return;
     }
     let (done, all_done) = channel();
-    for branch in pool.branches.iter().filter(|branch| branch.is_open() && !branch.is_remote()) {
+    let mut devices = BTreeSet::new();
+    let is_local = |branch: &&Arc<Member>| branch.is_open() && !branch.is_remote();
+    for branch in pool.branches.iter().filter(is_local).filter(|branch| devices.insert(branch.dev())) {
         let (branch, done) = (branch.clone(), done.clone());
         let thread = fsstack_sync::thread::Builder::new().name("sync-branch".into());
         let sync = move || {
