@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fsstack_engine::admin::live::{BadChange, Removal};
 use fsstack_lab::needs::Skip;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, needs};
@@ -146,11 +147,16 @@ fn a_branch_that_comes_back_later_follows() {
 fn a_branch_that_refuses_when_it_is_back_follows_later() {
     needs!(root(), program("chattr"));
     let scenario = scenario::named("rename_a_directory_of_three_branches");
-    let mut refused = 0;
-    for nth in 1.. {
+    let fresh = || {
         let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        scenario.prepare(&branches.each_ref().map(TempDir::path));
+        branches
+    };
+    let (mounting, _) = kill::child(scenario, &fresh().each_ref().map(TempDir::path), None).unwrap();
+    let mut refused = 0;
+    for nth in mounting + 1.. {
+        let branches = fresh();
         let paths = branches.each_ref().map(TempDir::path);
-        scenario.prepare(&paths);
         let before = shown(&paths);
         if kill::child(scenario, &paths, Some(nth)).is_some() {
             break;
@@ -158,6 +164,13 @@ fn a_branch_that_refuses_when_it_is_back_follows_later() {
         // The third branch is back when the others have shown the change done.
         let without = shown(&paths[..2]);
         let waits = record(&paths, ".names").is_some();
+        if waits {
+            let engine = Engine::over(paths[..2].iter().copied(), settings("ff"));
+            let holder = usize::from(paths[1].join(FOLDER).exists());
+            let ix = engine.union.pool().branches[holder].ix;
+            let removed = engine.union.remove_branch(ix, Removal::IfIdle);
+            assert!(matches!(removed, Err(BadChange::Awaiting(_))), "killed at {nth}: {removed:?}");
+        }
         let chattr = |how: &str| command("chattr").arg(how).arg(paths[2]).run();
         if chattr("+i").is_err() {
             return Skip::because("needs a file system with `chattr +i` in /tmp").announce();

@@ -55,6 +55,12 @@ pub enum BadChange {
     /// It is being removed already.
     #[error("branch {0}: it is being removed already, when its files are closed")]
     Leaving(String),
+    /// Records there wait for another branch.
+    #[error(
+        "branch {0}: it has records of interrupted changes that wait for another branch: mount that one, or give it up (fsstack \
+         branch forget), first"
+    )]
+    Awaiting(String),
     /// A branch in the pool cannot be given up.
     #[error("branch {0}: it is in the pool: remove it first")]
     InPool(String),

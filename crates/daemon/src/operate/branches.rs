@@ -320,6 +320,7 @@ pub(super) fn refused(error: BadChange) -> Refusal {
         BadChange::Busy
         | BadChange::Last
         | BadChange::Leaving(_)
+        | BadChange::Awaiting(_)
         | BadChange::InPool(_)
         | BadChange::Replaced(_) => Refusal::busy(error.to_string()),
         BadChange::NoBranch(_) => Refusal::missing(error.to_string()),

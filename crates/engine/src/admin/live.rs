@@ -26,6 +26,7 @@ use crate::jobs::remembered;
 use crate::member::Member;
 use crate::member::events::PoolHost as _;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
+use crate::recovery::recover::has_waiting_records;
 use crate::settings::WritePath;
 use crate::tree::Tree;
 use crate::union::Union;
@@ -182,6 +183,10 @@ impl Union {
         let open = branch.open_files() + branch.closing();
         if open > 0 {
             return Err(in_use(open));
+        }
+        // One that does not answer leaves all the same.
+        if branch.ask(|| has_waiting_records(branch)).unwrap_or(false) {
+            return Err(BadChange::Awaiting(branch.path.display().to_string()));
         }
         let _membership = self.changes.change_branches()?;
         let index = {

@@ -19,6 +19,7 @@ use super::{HiddenCopies, Job, JobState, Work};
 use crate::inode::{Inode, InodeName};
 use crate::moves::hidden::HiddenName;
 use crate::moves::set_aside::keeps_objects;
+use crate::recovery::recover::has_waiting_records;
 
 /// Walks without any move after which what fails stays.
 const TRIES: u32 = 8;
@@ -98,12 +99,22 @@ impl Jobs {
         targets.iter().any(|at| pool.live(*at).is_some_and(|at| at.takes_moves()))
     }
 
-    /// Checks that the branch keeps no objects that were set aside: its removal would take them along.
+    /// Checks that the branch keeps no objects that were set aside, nor records that wait for another branch: its removal would take
+    /// them along.
     ///
     /// # Errors
     /// It does, or cannot tell, in a sentence.
     pub(super) fn check_keeps_none(&self, job: &Job, from: BranchIx) -> Result<(), String> {
-        match keeps_objects(self.pool().branch(from)) {
+        let pool = self.pool();
+        let branch = pool.branch(from);
+        if branch.ask(|| has_waiting_records(branch)).unwrap_or(false) {
+            return Err(format!(
+                "{}: it has records of interrupted changes that wait for another branch, and would take them along: mount that one, \
+                 or give it up (fsstack branch forget), first",
+                job.subject
+            ));
+        }
+        match keeps_objects(branch) {
             Ok(false) => Ok(()),
             Ok(true) => Err(format!(
                 "{}: it keeps objects that were set aside, and would take them along: fsstack check --prune removes those that \

@@ -169,6 +169,24 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
     failed.map_or(Ok(names), Err)
 }
 
+/// Whether the branch has records of changes that no process is at work on: they wait for another branch, or for the version of
+/// fsstack that wrote them. If it left the pool, the other branches would be settled without them.
+pub(crate) fn has_waiting_records(branch: &Member) -> Result<bool, SysError> {
+    let names = match names_in_folder(branch) {
+        Err(error) if error.errno == Errno::NOENT => return Ok(false),
+        names => names?,
+    };
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
+    for name in &names {
+        if let Some(FoundRecord::Whole(..) | FoundRecord::Unknown) =
+            record::take(branch, folder.as_fd(), name)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Finishes or clears leftovers of moves onto the pool's branches. Branches that are read-only or incomplete are left alone.
 pub(crate) fn clear(pool: &Pool, index: &Index) {
     let (pool, lacking) = without_lacking(pool, None);
