@@ -31,7 +31,8 @@ const ORDER: &str = "FSSTACK_TEST_GUEST";
 fn a_guest() {
     let Ok(order) = std::env::var(ORDER) else { return };
     let specs = order.split('\n').map(|path| BranchSpec::new(path.into())).collect();
-    shown(&Engine::of(specs, settings("ff"))).unwrap();
+    // It reads no file: one that is read is not moved.
+    drop(Engine::of(specs, settings("ff")));
 }
 
 /// Makes the guest mount the branches after one of the calls that leave something in a hidden folder.
