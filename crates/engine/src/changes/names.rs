@@ -168,6 +168,7 @@ pub(crate) fn begin(
         second: NameChange::path(second.dir, second.name)?,
         parts: parts.iter().map(part).collect(),
         settled: false,
+        tried: false,
     };
     names.begin(pool)
 }
@@ -222,7 +223,9 @@ pub(crate) fn finish_durably(
     let done = done.map_err(|half| {
         let is_undone = record.is_some() && !half.stuck && !half.done;
         let is_lost = |dir: &Arc<Inode>| {
-            parts.iter().any(|(at, ..)| dir.has_change(*at) && tree.sync_copy(pool, dir, *at).is_err())
+            parts.iter().any(|(at, ..)| {
+                dir.has_change(*at) && tree.sync_copy(pool, dir, *at).is_err_and(OpError::is_fault)
+            })
         };
         let stuck = half.stuck || is_undone && [first.dir, second.dir].into_iter().any(is_lost);
         Half { stuck, ..half }

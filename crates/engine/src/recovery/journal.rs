@@ -121,6 +121,8 @@ pub(crate) struct NameChange {
     pub(crate) parts: Vec<Part>,
     /// The change is decided: no part of it need have been made already.
     pub(crate) settled: bool,
+    /// Besides, its branches were there and did not make it, or may not have: programs may have used either name since.
+    pub(crate) tried: bool,
 }
 
 impl NameChange {
@@ -158,7 +160,7 @@ impl NameChange {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut record = vec![u8::from(self.settled)];
+        let mut record = vec![if self.tried { 2 } else { u8::from(self.settled) }];
         for path in [&self.first, &self.second] {
             record.extend_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_le_bytes());
             record.extend_from_slice(path);
@@ -203,7 +205,7 @@ impl NameChange {
             let branch = BranchId::new(u16::from_le_bytes(*branch))?;
             parts.push(Part { branch, object: Object::take(object), act });
         }
-        Some(Self { first, second, parts, settled: *settled != 0 })
+        Some(Self { first, second, parts, settled: *settled != 0, tried: *settled == 2 })
     }
 }
 
@@ -258,12 +260,15 @@ mod tests {
             part(3, 80, Act::Remove),
             part(4, 81, Act::StepBack),
         ];
-        NameChange { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled: false }
+        NameChange { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled: false, tried: false }
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        assert_eq!(NameChange::decode(&names().encode()), Some(names()));
+        for (settled, tried) in [(false, false), (true, false), (true, true)] {
+            let names = NameChange { settled, tried, ..names() };
+            assert_eq!(NameChange::decode(&names.encode()), Some(names));
+        }
     }
 
     #[test]

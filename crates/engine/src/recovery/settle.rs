@@ -63,35 +63,95 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysErr
     }
     let begun = names.settled
         || parts_at.iter().any(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After));
-    let undone = if begun { finish(pool, &mut parts_at, names.settled)? } else { Some(Vec::new()) };
-    let forward = undone.is_none();
+    let Settlement { forward, left } = match begun {
+        true => finish(pool, &mut parts_at, &names)?,
+        false => Settlement { forward: false, left: Vec::new() },
+    };
     if begun {
         let (name, done) =
             (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
         tracing::info!(%name, "interrupted rename {done}");
     }
-    missing.extend(undone.into_iter().flatten());
-    let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
-    let parts: Vec<Part> = parts.collect();
+    let tried = names.tried || !left.is_empty();
+    let missing = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
+    let parts: Vec<Part> = missing.chain(left).collect();
     Ok(if parts.is_empty() {
         SettledRename::Whole
     } else {
-        SettledRename::Left(NameChange { parts, settled: true, ..names })
+        SettledRename::Left(NameChange { parts, settled: true, tried, ..names })
     })
 }
 
-/// Makes the remaining changes; of a record that is `settled`, without a way back: the other branches have shown it done. If a branch
-/// refused, all were undone: the parts that may have been done all the same.
+/// End of a settlement.
+struct Settlement {
+    /// The change is done, not undone.
+    forward: bool,
+    /// Parts to try again: a branch refused, or may have made what was undone on the others.
+    left: Vec<Part>,
+}
+
+/// Makes the remaining changes. If a branch refuses one, all are undone, unless the record is settled: then the other branches have
+/// shown the change done.
 ///
 /// # Errors
-/// A branch cannot be asked, or cannot do it now: the record is to stay.
+/// A branch's error: the record is to stay.
 fn finish(
     pool: &Pool,
     parts_at: &mut [PartAtBranch<'_>],
-    settled: bool,
-) -> Result<Option<Vec<Part>>, SysError> {
+    names: &NameChange,
+) -> Result<Settlement, SysError> {
+    let settled = names.settled;
+    pass_over(pool, parts_at, names)?;
+    if let Some(stays) = parts_at.iter().find(|part_at| part_at.stage == PartStage::Stays) {
+        let branch = stays.branch.path.display();
+        tracing::warn!(%branch, "interrupted rename: its target was written since; the rename is undone");
+        take_back(parts_at)?;
+        return Ok(Settlement { forward: false, left: Vec::new() });
+    }
+    // Removals first: these objects would hide or forbid their replacements.
+    parts_at.sort_by_key(|part_at| part_at.part.act != Act::Remove);
+    let mut left = Vec::new();
+    for at in 0..parts_at.len() {
+        let part_at = &mut parts_at[at];
+        let done = match part_at.stage {
+            PartStage::Before | PartStage::Midway => part_at.act(),
+            PartStage::After | PartStage::Strange | PartStage::Stays => continue,
+        };
+        match done {
+            Ok(()) => part_at.stage = PartStage::After,
+            Err(error) if settled && !is_taken(error) && !is_gone(error) => {
+                let (branch, part) = (parts_at[at].branch.path.display(), parts_at[at].part);
+                tracing::warn!(%error, %branch, "interrupted rename: the branch refuses it; the next mount tries again");
+                left.push(part);
+            }
+            Err(error) if settled || parts_at.iter().any(PartAtBranch::cannot_go_back) => {
+                if !is_taken(error) && !settled {
+                    return Err(error);
+                }
+                let branch = parts_at[at].branch.path.display();
+                tracing::warn!(%branch, "interrupted rename: another file has its new name, or its new directory is gone; the old name stays");
+                parts_at[at].stage = PartStage::Strange;
+            }
+            // It may have gone. The change is done then.
+            Err(error) if parts_at[at].part.act == Act::Remove && is_branch_fault(error.errno) => {
+                return Err(error);
+            }
+            Err(error) => {
+                tracing::warn!(%error, branch = %parts_at[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
+                take_back(parts_at)?;
+                let may_be_done = is_branch_fault(error.errno).then_some(parts_at[at].part);
+                let left = may_be_done.and_then(Part::reversed).into_iter().collect();
+                return Ok(Settlement { forward: false, left });
+            }
+        }
+    }
+    parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| Settlement { forward: true, left })
+}
+
+/// Marks the parts that mean something else by now.
+fn pass_over(pool: &Pool, parts_at: &mut [PartAtBranch<'_>], names: &NameChange) -> Result<(), SysError> {
     let is_shown: Vec<bool> = parts_at.iter().map(|part_at| part_at.is_behind(pool, parts_at)).collect();
-    for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown || settled) {
+    for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown || names.settled) {
         match part_at.stage {
             // Its name has meant the new directory since: new entries are in that.
             PartStage::Before if part_at.part.act == Act::Remove && part_at.removes_filled()? => {
@@ -105,40 +165,14 @@ fn finish(
             _ => {}
         }
     }
-    if let Some(stays) = parts_at.iter().find(|part_at| part_at.stage == PartStage::Stays) {
-        let branch = stays.branch.path.display();
-        tracing::warn!(%branch, "interrupted rename: its target was written since; the rename is undone");
-        take_back(parts_at)?;
-        return Ok(Some(Vec::new()));
-    }
-    // Removals first: these objects would hide or forbid their replacements.
-    parts_at.sort_by_key(|part_at| part_at.part.act != Act::Remove);
-    for at in 0..parts_at.len() {
-        let part_at = &mut parts_at[at];
-        let done = match part_at.stage {
-            PartStage::Before | PartStage::Midway => part_at.act(),
-            PartStage::After | PartStage::Strange | PartStage::Stays => continue,
-        };
-        match done {
-            Ok(()) => part_at.stage = PartStage::After,
-            Err(error) if settled || parts_at.iter().any(PartAtBranch::cannot_go_back) => {
-                let is_gone = settled && matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::ISDIR);
-                if !is_taken(error) && !is_gone {
-                    return Err(error);
-                }
-                let branch = parts_at[at].branch.path.display();
-                tracing::warn!(%branch, "interrupted rename: another file has its new name, or its new directory is gone; the old name stays");
-                parts_at[at].stage = PartStage::Strange;
-            }
-            Err(error) => {
-                tracing::warn!(%error, branch = %parts_at[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
-                take_back(parts_at)?;
-                let may_be_done = is_branch_fault(error.errno).then_some(parts_at[at].part);
-                return Ok(Some(may_be_done.into_iter().collect()));
-            }
+    for part_at in parts_at.iter_mut().filter(|part_at| names.tried && part_at.stage == PartStage::Before) {
+        if part_at.is_merged(pool, names) {
+            let branch = part_at.branch.path.display();
+            tracing::info!(%branch, "interrupted rename: its old name is in use on other branches again; it stays");
+            part_at.stage = PartStage::Strange;
         }
     }
-    parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| None)
+    Ok(())
 }
 
 fn take_back(parts_at: &[PartAtBranch<'_>]) -> Result<(), SysError> {
@@ -160,6 +194,11 @@ fn take_back(parts_at: &[PartAtBranch<'_>]) -> Result<(), SysError> {
 /// Whether the name to give means something else by now: waiting for the next mount does not help.
 fn is_taken(error: SysError) -> bool {
     matches!(error.errno, Errno::EXIST | Errno::NOTEMPTY)
+}
+
+/// Whether the name to give cannot be given any more: its directory has gone, or is none.
+fn is_gone(error: SysError) -> bool {
+    matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::ISDIR)
 }
 
 impl<'a> PartAtBranch<'a> {
@@ -230,6 +269,21 @@ impl<'a> PartAtBranch<'a> {
         self.part.act == Act::Remove
             && (is_dir || is_later)
             && moved.all(|part_at| part_at.stage == PartStage::After)
+    }
+
+    /// Whether another branch has the name that its object has now: the object belongs to that by now.
+    fn is_merged(&self, pool: &Pool, names: &NameChange) -> bool {
+        let now = match self.part.act {
+            Act::There => &names.first,
+            Act::StepBack => &names.second,
+            Act::Swap { .. } | Act::Remove => return false,
+        };
+        let has = |other: &Branch| {
+            let found = walk(other, now)?.map(|(dir, name)| sys::at::stat(dir.as_fd(), &name));
+            Ok::<_, SysError>(found.is_some_and(|stat| stat.is_ok()))
+        };
+        let mut others = pool.branches.iter().filter(|other| other.id != self.branch.id && other.is_open());
+        others.any(|other| has(other).unwrap_or(false))
     }
 
     /// Whether it is a directory to be removed that has entries.
