@@ -57,8 +57,8 @@ pub enum BadChange {
     Leaving(String),
     /// Records there wait for another branch.
     #[error(
-        "branch {0}: it has records of interrupted changes that wait for another branch: mount that one, or give it up (fsstack \
-         branch forget), first"
+        "branch {0}: it has records of interrupted changes that are not settled: mount the branch that they wait for, or give that \
+         up (fsstack branch forget), or mount the pool without this branch"
     )]
     Awaiting(String),
     /// A branch in the pool cannot be given up.

@@ -39,6 +39,8 @@ const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Interval of the check that a branch's files are closed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a branch is waited for that is asked for its records.
+const RECORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a new branch comes in the pool's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,8 +186,8 @@ impl Union {
         if open > 0 {
             return Err(in_use(open));
         }
-        // One that does not answer leaves all the same.
-        if branch.ask(|| has_waiting_records(branch)).unwrap_or(false) {
+        // A branch that does not answer can still be removed.
+        if awaits_another(branch) {
             return Err(BadChange::Awaiting(branch.path.display().to_string()));
         }
         let _membership = self.changes.change_branches()?;
@@ -324,6 +326,19 @@ fn index_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
         Position::Before(ix) => index(ix)?,
         Position::After(ix) => index(ix)? + 1,
     })
+}
+
+/// Whether the branch has records that wait for another one; false if it does not answer in time.
+fn awaits_another(branch: &Arc<Member>) -> bool {
+    let ask = |branch: &Arc<Member>| branch.ask(|| has_waiting_records(branch)).unwrap_or(false);
+    if !branch.is_remote() {
+        return ask(branch);
+    }
+    let (asked, answer) = std::sync::mpsc::channel();
+    let thread = fsstack_sync::thread::Builder::new().name("branch-records".into());
+    let of = branch.clone();
+    let started = fsstack_branch::thread::start(thread, move || _ = asked.send(ask(&of)));
+    started.is_ok_and(|_| answer.recv_timeout(RECORDS_TIMEOUT).unwrap_or(false))
 }
 
 fn check_not_last(pool: &Pool) -> Result<(), BadChange> {

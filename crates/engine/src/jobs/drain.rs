@@ -109,8 +109,8 @@ impl Jobs {
         let branch = pool.branch(from);
         if branch.ask(|| has_waiting_records(branch)).unwrap_or(false) {
             return Err(format!(
-                "{}: it has records of interrupted changes that wait for another branch, and would take them along: mount that one, \
-                 or give it up (fsstack branch forget), first",
+                "{}: it has records of interrupted changes that are not settled, and would take them along: mount the branch that \
+                 they wait for, or give that up (fsstack branch forget)",
                 job.subject
             ));
         }
