@@ -3,9 +3,9 @@
 //!
 //! After a change the disk's journal is made to commit without file data, as a cut right after a commit leaves it. A
 //! cut at any moment leaves each disk in one of the states between its last sync by the pool and now. A sync of an
-//! unchanged file or directory forces nothing, on ext4 and on XFS.
+//! unchanged file or directory forces nothing, on ext4 and on XFS. The data of a file is stored by its own sync only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fsstack_sys::Call;
 use fsstack_sys::witness::{Observer, Reach};
-use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, utimensat};
+use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, utimensat};
 
 use crate::disk::{Disk, Format, Home, Image, PAGE};
 use crate::model::Progress;
@@ -93,6 +93,8 @@ struct Watched {
     floor: usize,
     /// The state in which an object was last changed.
     changed: BTreeMap<u64, usize>,
+    /// Files that were written since their last sync, and that of the file system.
+    unstored: BTreeSet<u64>,
 }
 
 struct Inner {
@@ -174,6 +176,7 @@ impl Recorder {
                 states: Vec::new(),
                 floor: 0,
                 changed: BTreeMap::new(),
+                unstored: BTreeSet::new(),
             };
             watched.keep("as it was".to_owned());
             watched
@@ -256,6 +259,13 @@ impl Watched {
             return false;
         }
         let next = self.states.len();
+        let sizes: BTreeMap<u64, u64> = self.scan.values().map(|mark| (mark.ino, mark.size)).collect();
+        let is_file = |mark: &&Mark| FileType::from_raw_mode(mark.mode).is_file();
+        let written = scan
+            .values()
+            .filter(is_file)
+            .filter(|mark| sizes.get(&mark.ino).copied().unwrap_or(0) != mark.size);
+        self.unstored.extend(written.map(|mark| mark.ino));
         for (path, mark) in &self.scan {
             if scan.get(path) != Some(mark) {
                 self.changed.insert(mark.ino, next);
@@ -282,7 +292,11 @@ impl Watched {
     fn synced(&mut self, ino: u64, reach: Reach) {
         let since = self.changed.get(&ino).is_some_and(|at| self.floor < *at);
         let unknown = !self.scan.values().any(|mark| mark.ino == ino);
-        if reach == Reach::FileSystem || since || unknown {
+        let stores = self.unstored.remove(&ino);
+        if reach == Reach::FileSystem {
+            self.unstored.clear();
+        }
+        if reach == Reach::FileSystem || since || stores || unknown {
             // Data was committed with it.
             let path = self
                 .scan
