@@ -340,16 +340,7 @@ fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
     let home = pool.branch("a").path().display().to_string();
     crate::script::sh("/", &format!("xfs_io -x -c shutdown '{home}'"));
     assert_eq!(errno(fs::read(pool.at("kept"))), EIO);
-    pool.branch_mut("a").unmount_lazily();
-    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
-    until("the disk is mounted anew", || {
-        pool.branch_mut("a").remount();
-        let anew = fs::read_dir(pool.branch("a").path()).is_ok();
-        if !anew {
-            pool.branch_mut("a").unmount_lazily();
-        }
-        anew
-    });
+    pool.branch_mut("a").revive();
     until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
     assert_eq!(pool.read("kept"), b"kept");
 }

@@ -37,16 +37,7 @@ fn cut(pool: &mut Pool) {
 /// Loses what the XFS `a` had not stored, and mounts it again below the running pool.
 fn lose(pool: &mut Pool) {
     shut_down(pool, "a");
-    pool.branch_mut("a").unmount_lazily();
-    // Until the pool has noticed and released the old mount, the kernel mounts the dead file system again.
-    until("the disk is mounted anew", || {
-        pool.branch_mut("a").remount();
-        let anew = fs::read_dir(pool.branch("a").path()).is_ok();
-        if !anew {
-            pool.branch_mut("a").unmount_lazily();
-        }
-        anew
-    });
+    pool.branch_mut("a").revive();
 }
 
 /// Writes durably, as programs do.
@@ -176,7 +167,7 @@ fn an_open_file_gets_one_error_for_changes_that_a_lost_mount_may_have_lost() {
     setxattr(pool.at("attribute"), "user.lost", b"value", XattrFlags::empty()).unwrap();
     shut_down(&pool, "a");
     pool.branch_mut("a").unmount_lazily();
-    // As a disk that is plugged in again: the open files keep the dead file system.
+    // The open files keep the dead file system alive. A disk that is plugged in again is a new device, like this copy.
     let image = pool.branch("a").image().unwrap().to_owned();
     let copy = image.with_extension("copy");
     fs::copy(&image, &copy).unwrap();

@@ -13,7 +13,7 @@ use crate::cleanup::Entry;
 use crate::daemon::{self, Process};
 use crate::gluster::{Part, Volume};
 use crate::shell::command;
-use crate::{MiB, mounts, must};
+use crate::{MiB, mounts, must, until};
 
 /// Name of the file that `fill_until_free` writes.
 pub const BALLAST: &str = ".lab-ballast";
@@ -212,6 +212,21 @@ impl Branch {
     #[track_caller]
     pub fn remount(&mut self) {
         must(self.attach(), "mounting a branch again");
+    }
+
+    /// Mounts its disk again after the file system on it was shut down, below a running pool. Until all users of the dead file system
+    /// have released it, the kernel mounts that again.
+    #[track_caller]
+    pub fn revive(&mut self) {
+        self.unmount_lazily();
+        until("the disk is mounted anew", || {
+            self.remount();
+            let is_alive = std::fs::read_dir(&self.path).is_ok();
+            if !is_alive {
+                self.unmount_lazily();
+            }
+            is_alive
+        });
     }
 
     /// Keeps it after this process, until `take_down(name)`.
