@@ -5,7 +5,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fsstack_engine::admin::live::BadChange;
+use fsstack_engine::admin::live::{BadChange, Removal};
+use fsstack_engine::jobs::{DrainOrder, HiddenCopies, JobState, Manner};
+use fsstack_lab as lab;
 use fsstack_sys::fault;
 use fsstack_sys::locks::{Lock, LockType, TO_THE_END, try_lock};
 use tempfile::TempDir;
@@ -59,6 +61,26 @@ fn what_waits_for_several_branches_goes_with_the_last_of_them() {
         return;
     }
     panic!("nothing was ever left for two branches");
+}
+
+/// Its records would go with it.
+#[test]
+fn a_branch_whose_records_wait_for_another_is_neither_removed_nor_drained() {
+    let branches = waiting_for_the_third();
+    let paths = branches.each_ref().map(TempDir::path);
+    let engine = Engine::over(paths[..2].iter().copied(), settings("ff"));
+    let holder = paths[..2].iter().position(|path| path.join(FOLDER).exists()).unwrap();
+    let from = engine.union.pool().branches[holder].ix;
+    let removed = engine.union.remove_branch(from, Removal::IfIdle);
+    assert!(matches!(removed, Err(BadChange::Awaiting(_))), "{removed:?}");
+    let (to, hidden, manner) = (Vec::new(), HiddenCopies::Stop, Manner::default());
+    let job = engine.union.start_drain(DrainOrder { from, to, hidden, manner, window: None }).unwrap();
+    let view = || engine.union.jobs().into_iter().find(|known| known.id == job.id).unwrap();
+    lab::until("the drain ends", || view().state.is_over());
+    let ended = view();
+    let says = ended.refusal.unwrap_or_default();
+    assert!(ended.state == JobState::Refused && says.contains("not settled"), "{:?}: {says}", ended.state);
+    assert_eq!(records(&paths[..2]), 1);
 }
 
 /// Whichever call fails: either no record is left, or the error names the branch that has it, and a retry removes it.

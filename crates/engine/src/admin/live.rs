@@ -39,7 +39,7 @@ const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Interval of the check that a branch's files are closed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a branch is waited for that is asked for its records.
+/// Time limit for a look at the records of a remote branch.
 const RECORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a new branch comes in the pool's order.
@@ -150,16 +150,21 @@ impl Union {
         let branch = self.begin_removal(ix)?;
         // One that is still at work keeps the branch in use, which is reported.
         let _ended = self.jobs.list.end_yielding();
+        let refused = |refusal| {
+            branch.set_leaving(false);
+            Err(refusal)
+        };
+        // Before the wait for its files, not only after it.
+        if let Err(refusal) = check_awaits_none(&branch) {
+            return refused(refusal);
+        }
         loop {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
                     std::thread::sleep(LOOK_INTERVAL);
                 }
-                (Err(refusal), _) => {
-                    branch.set_leaving(false);
-                    return Err(refusal);
-                }
+                (Err(refusal), _) => return refused(refusal),
             }
         }
     }
@@ -186,10 +191,7 @@ impl Union {
         if open > 0 {
             return Err(in_use(open));
         }
-        // A branch that does not answer can still be removed.
-        if awaits_another(branch) {
-            return Err(BadChange::Awaiting(branch.path.display().to_string()));
-        }
+        check_awaits_none(branch)?;
         let _membership = self.changes.change_branches()?;
         let index = {
             let mut changes = self.changes.lock();
@@ -328,17 +330,19 @@ fn index_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
     })
 }
 
-/// Whether the branch has records that wait for another one; false if it does not answer in time.
-fn awaits_another(branch: &Arc<Member>) -> bool {
+/// Checks that the branch has no records that wait for another one. A branch that does not answer in time can still be removed.
+fn check_awaits_none(branch: &Arc<Member>) -> Result<(), BadChange> {
     let ask = |branch: &Arc<Member>| branch.ask(|| has_waiting_records(branch)).unwrap_or(false);
-    if !branch.is_remote() {
-        return ask(branch);
-    }
-    let (asked, answer) = std::sync::mpsc::channel();
-    let thread = fsstack_sync::thread::Builder::new().name("branch-records".into());
-    let of = branch.clone();
-    let started = fsstack_branch::thread::start(thread, move || _ = asked.send(ask(&of)));
-    started.is_ok_and(|_| answer.recv_timeout(RECORDS_TIMEOUT).unwrap_or(false))
+    let awaits = if branch.is_remote() {
+        let (asked, answer) = std::sync::mpsc::channel();
+        let thread = fsstack_sync::thread::Builder::new().name("branch-records".into());
+        let of = branch.clone();
+        let started = fsstack_branch::thread::start(thread, move || _ = asked.send(ask(&of)));
+        started.is_ok_and(|_| answer.recv_timeout(RECORDS_TIMEOUT).unwrap_or(false))
+    } else {
+        ask(branch)
+    };
+    if awaits { Err(BadChange::Awaiting(branch.path.display().to_string())) } else { Ok(()) }
 }
 
 fn check_not_last(pool: &Pool) -> Result<(), BadChange> {

@@ -192,11 +192,9 @@ pub(crate) fn begin_durably(
     let above = [first.dir, second.dir].into_iter().flat_map(ancestors);
     for dir in replaced.cloned().into_iter().chain(above) {
         for (at, ..) in parts.iter().filter(|(at, ..)| dir.has_change(*at)) {
-            match tree.sync_copy(pool, &dir, *at) {
-                Err(error) if error.is_fault() => return Err(error),
-                // Gone out of band, or not readable in a user's mount.
-                _ => {}
-            }
+            // Other errors: it has gone out of band, or a user's mount may not read it.
+            tree.sync_copy(pool, &dir, *at)
+                .or_else(|error| if error.is_fault() { Err(error) } else { Ok(()) })?;
         }
     }
     check_not_given_up()?;

@@ -93,10 +93,7 @@ impl Union {
         let mut all = Ok(());
         for branch in &pool.branches {
             let then = branch.unsynced.now();
-            let synced = branch.ask_long(|| {
-                let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-                sys::file::syncfs(fd.as_fd())
-            });
+            let synced = branch.ask_long(|| sync_all(branch.root().as_fd()));
             if synced.is_ok() {
                 branch.unsynced.settled_until(then);
             }
@@ -130,7 +127,7 @@ pub fn sync_earlier_names(pool: &Pool, limit: Duration) {
         }
     }
     drop(done);
-    // Nothing is sent: it ends when the last thread has let go of its end.
+    // Nothing is sent: the wait ends when the last thread has dropped its sender.
     let _ended: Result<(), RecvTimeoutError> = all_done.recv_timeout(limit);
 }
 

@@ -343,6 +343,23 @@ pub(crate) fn peek(
     }
 }
 
+/// Whether `name` is a whole record, of whatever version, that no process is at work with. One that is being written is not whole,
+/// and not locked here: its writer would be refused.
+pub(crate) fn is_waiting(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, SysError> {
+    if RecordKind::of(name).next().is_none() {
+        return Ok(false);
+    }
+    let Some((file, record, true)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(false) };
+    match RecordKind::parse_as(name, &record) {
+        Some((_, Parsed::Body(_) | Parsed::Unknown)) => {}
+        Some((_, Parsed::Torn)) | None => return Ok(false),
+    }
+    match hold_named(&file, folder, name) {
+        Err(error) if error.errno == Errno::NOENT => Ok(false),
+        held => held.map(|()| true),
+    }
+}
+
 /// Returns the file `name`, its content, and whether it is surely the daemon's own. None: it is no file.
 fn read(
     branch: &Branch,

@@ -178,10 +178,10 @@ pub(crate) fn has_waiting_records(branch: &Member) -> Result<bool, SysError> {
     };
     let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     for name in &names {
-        if let Some(FoundRecord::Whole(..) | FoundRecord::Unknown) =
-            record::take(branch, folder.as_fd(), name)?
-        {
-            return Ok(true);
+        match record::is_waiting(branch, folder.as_fd(), name) {
+            Err(error) if error.errno == Errno::NOENT => {} // settled meanwhile
+            Ok(false) => {}
+            waiting => return waiting,
         }
     }
     Ok(false)

@@ -148,7 +148,7 @@ fn finish(
     parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| Settlement { forward: true, left })
 }
 
-/// Marks the parts that mean something else by now.
+/// Marks parts as [`PartStage::Strange`] whose names were given to other objects since: they are left as they are.
 fn pass_over(pool: &Pool, parts_at: &mut [PartAtBranch<'_>], names: &NameChange) -> Result<(), SysError> {
     let is_shown: Vec<bool> = parts_at.iter().map(|part_at| part_at.is_behind(pool, parts_at)).collect();
     for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown || names.settled) {
@@ -271,7 +271,7 @@ impl<'a> PartAtBranch<'a> {
             && moved.all(|part_at| part_at.stage == PartStage::After)
     }
 
-    /// Whether another branch has the name that its object has now: the object belongs to that by now.
+    /// Whether another branch has a directory or file of the name under which the object is found: the pool shows both as one.
     fn is_merged(&self, pool: &Pool, names: &NameChange) -> bool {
         let now = match self.part.act {
             Act::There => &names.first,
