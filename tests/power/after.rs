@@ -160,8 +160,8 @@ pub(crate) fn away(test_bed: &TestBed<'_>, cut: &Cut, (away, meanwhile): (usize,
     faults
 }
 
-/// Directories of which `roots` have copies by several names, or by one name with those of another directory. The record of the
-/// interrupted rename is on a branch that is away, and what their handles open is open (docs/dev/review-findings.md).
+/// Directories of which `roots` have copies under several names, or under one name with copies of another directory: the record of
+/// the interrupted rename is on a branch that is away. Their handles are not judged (docs/dev/review-findings.md).
 fn mixed<'a>(roots: impl Iterator<Item = &'a PathBuf>) -> impl Fn(&HandleOf) -> bool {
     let mut by_path: BTreeMap<PathBuf, BTreeSet<Object>> = BTreeMap::new();
     let mut by_object: BTreeMap<Object, BTreeSet<PathBuf>> = BTreeMap::new();

@@ -1,12 +1,13 @@
 //! The tree that a pool shows, and the content of its branches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::Ino;
 use fsstack_sys::{Errno, Kind, OFlags};
@@ -189,6 +190,7 @@ pub(crate) struct OnBranch {
     pub(crate) owner: (u32, u32),
     pub(crate) is_dir: bool,
     pub(crate) object: Option<Object>,
+    changed: SystemTime,
     pub(crate) attributes: Attributes,
 }
 
@@ -214,13 +216,16 @@ impl Attributes {
     }
 }
 
-/// Directories with a copy whose owner or mode is not that of the first.
-pub(crate) fn unlike(roots: &[PathBuf]) -> BTreeSet<PathBuf> {
+/// Directories with a copy whose owner or mode is not that of the first, and the time of the copies' last change.
+pub(crate) fn unlike(roots: &[PathBuf]) -> BTreeMap<PathBuf, SystemTime> {
     let mut first: BTreeMap<PathBuf, OnBranch> = BTreeMap::new();
-    let mut unlike = BTreeSet::new();
+    let mut unlike = BTreeMap::new();
     for (path, copy) in roots.iter().flat_map(|root| on_branch(root).0).filter(|(_, copy)| copy.is_dir) {
         match first.get(&path) {
-            Some(known) if (known.mode, known.owner) != (copy.mode, copy.owner) => drop(unlike.insert(path)),
+            Some(known) if (known.mode, known.owner) != (copy.mode, copy.owner) => {
+                let last = unlike.entry(path).or_insert(known.changed);
+                *last = copy.changed.max(*last);
+            }
             Some(_) => {}
             None => drop(first.insert(path, copy)),
         }
@@ -270,7 +275,9 @@ pub(crate) fn on_branch(root: &Path) -> (BTreeMap<PathBuf, OnBranch>, bool) {
             let object = len.ok().and_then(|len| number(&value[..len]));
             let (mode, owner, is_dir) = (meta.mode() & 0o7777, (meta.uid(), meta.gid()), meta.is_dir());
             let attributes = if is_dir { Attributes::of(&path) } else { Attributes::default() };
-            all.insert(name, OnBranch { mode, owner, is_dir, object, attributes });
+            let changed = UNIX_EPOCH
+                + Duration::new(meta.ctime().cast_unsigned(), meta.ctime_nsec().try_into().unwrap());
+            all.insert(name, OnBranch { mode, owner, is_dir, object, changed, attributes });
             if meta.is_dir() {
                 waiting.push(path);
             }
