@@ -33,11 +33,9 @@ const SHRINKING: Duration = Duration::from_secs(90);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Rows of the operations' table, if nothing is wrong.
-const ROWS: &str = "row\tbulk copy\tkilled under way\twhole files; run again, done\n\
-                    row\tbulk copy\tkilled after the answer\tdone\n\
-                    row\tbulk copy\tpower cut under way\twhole files; run again, done\n\
-                    row\tbulk copy\tafter the answer\tdone\n\
-                    row\tbulk copy\tafter a sync\tdone\n";
+const ROWS: &str = "row\tbulk copy\tkilled after the answer\tdone\n\
+                    row\tbulk copy\tpower cut after the answer\tdone\n\
+                    row\tbulk copy\tpower cut after a sync\tdone\n";
 
 /// The copier process: does nothing without an order.
 #[test]

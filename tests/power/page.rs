@@ -11,9 +11,7 @@ use crate::recording::{Cut, Recording};
 /// Event during an operation: a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Column {
-    KilledUnderWay,
     Killed,
-    CutUnderWay,
     Cut,
     CutSynced,
     Away,
@@ -22,11 +20,9 @@ enum Column {
 impl Column {
     fn name(self) -> &'static str {
         match self {
-            Self::KilledUnderWay => "killed under way",
             Self::Killed => "killed after the answer",
-            Self::CutUnderWay => "power cut under way",
-            Self::Cut => "after the answer",
-            Self::CutSynced => "after a sync",
+            Self::Cut => "power cut after the answer",
+            Self::CutSynced => "power cut after a sync",
             Self::Away => "branch away",
         }
     }
@@ -48,26 +44,13 @@ impl Seen {
         if !is_first || plan.begin != Begin::Mounted || plan.acts[0].is_sync() {
             return;
         }
-        if let Some(done) = verdict.done.filter(|_| cut.progress.started > 0) {
-            // The index is written by its own thread, at a time independent of the operation.
-            let is_later = |other: &Cut| other.states == cut.states && other.progress.answered > 0;
-            let column = match cut.progress.answered {
-                0 => Column::CutUnderWay,
-                answered if is_first_synced(given, &plan.acts, answered, &plan.durable) => Column::CutSynced,
-                _ => Column::Cut,
-            };
-            if column != Column::CutUnderWay || !recording.cuts.iter().any(is_later) {
-                self.0.entry(column).or_default().insert(done);
-            }
-            if let Some(whole) = cut.whole.filter(|whole| whole.started > 0) {
-                let killed_later = |other: &Cut| {
-                    other.states == cut.states && other.whole.is_some_and(|whole| whole.answered > 0)
-                };
-                if whole.answered > 0 {
-                    self.0.entry(Column::Killed).or_default().insert(done);
-                } else if !recording.cuts.iter().any(killed_later) {
-                    self.0.entry(Column::KilledUnderWay).or_default().insert(done);
-                }
+        // Before its answer, each operation may be done or not.
+        if let Some(done) = verdict.done.filter(|_| cut.progress.answered > 0) {
+            let is_synced = is_first_synced(given, &plan.acts, cut.progress.answered, &plan.durable);
+            let column = if is_synced { Column::CutSynced } else { Column::Cut };
+            self.0.entry(column).or_default().insert(done);
+            if cut.whole.is_some_and(|whole| whole.answered > 0) {
+                self.0.entry(Column::Killed).or_default().insert(done);
             }
         }
     }
@@ -80,8 +63,6 @@ impl Seen {
             seen.contains(&true),
             seen.contains(&false),
         ) {
-            // Whether both occur depends on timing: a request may always end either way before its answer.
-            (Column::KilledUnderWay | Column::CutUnderWay, ..) => "done or not",
             (Column::Away, _, false) => "kept",
             (Column::Away, ..) => "not always kept",
             (_, true, true) => "done or not",
