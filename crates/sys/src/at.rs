@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 pub(crate) use attr::SYS_FCHMODAT2;
 pub use attr::{SetTime, Times, chmod_fd, chown_fd, utimens_fd};
-pub use procfd::{Whereabouts, path_below, whereabouts};
+pub use procfd::{Whereabouts, path_below, unnamed_below, whereabouts};
 pub use rustix::fs::RenameFlags;
 
 use crate::call::{Call, Result, SysError, call};

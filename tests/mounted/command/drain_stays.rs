@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 
-use fsstack_lab::{self as lab, MiB, needs};
-use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use fsstack_lab::{self as lab, MiB, needs, until};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fcntl_lock, flock, linkat, openat};
 
 use super::drain::{assert_waits_for_film, job};
 use super::*;
@@ -43,6 +45,35 @@ fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
         output_of(&["branch", "remove", &at, &a]);
         assert_clean(&pool);
     }
+}
+
+/// It could get its name on the branch after the drain has ended, and leave the pool with that.
+#[test]
+fn a_file_without_a_name_is_waited_for_and_moves_with_the_name_that_it_gets() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    pool.mkdir("d");
+    pool.write("d/other", b"other");
+    let unnamed = |dir: &str| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        File::from(openat(CWD, pool.at(dir), flags, Mode::RUSR | Mode::WUSR).unwrap())
+    };
+    let (mut file, closed) = (unnamed("d"), unnamed("d"));
+    file.write_all(b"film").unwrap();
+    std::thread::scope(|scope| {
+        let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
+        until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
+        let shown = output_of(&["job", "status", &at, "--why"]);
+        assert_eq!(shown.matches("made without a name").count(), 2, "{shown}");
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, link, CWD, pool.at("d/film"), AtFlags::SYMLINK_FOLLOW).unwrap();
+        drop((file, closed));
+        assert_eq!(drains.join().unwrap().code, 0);
+    });
+    assert_eq!((pool.holders("d/film"), pool.read("d/film")), (vec!["b"], b"film".to_vec()));
+    output_of(&["branch", "remove", &at, &a]);
+    assert_clean(&pool);
 }
 
 /// In clear text anybody who finds the other disk could read them.

@@ -57,12 +57,12 @@ impl JobList {
         (awaited, MOST * state.jobs.len())
     }
 
-    /// `job` waits for the last close of the open file `ino`.
-    pub(super) fn awaits(&self, job: &Job, ino: Ino, file: Option<&OpenFile>) {
+    /// `job` waits for the last close of the open file `ino`, which `is_open` then.
+    pub(super) fn awaits(&self, job: &Job, ino: Ino, is_open: impl FnOnce() -> bool) {
         if job.progress.lock().awaited.add(ino) {
             self.awaited.0.store(true, SeqCst);
             // Closed since it was looked at.
-            if !file.is_some_and(is_kept) {
+            if !is_open() {
                 self.wake_for(ino);
             }
         }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_last_close_of_an_awaited_file_ends_a_jobs_pause() {
         let (list, job) = list_with_a_job();
-        list.awaits(&job, Ino(7), None); // it is closed by now
+        list.awaits(&job, Ino(7), || false); // it is closed by now
         job.pause(Duration::MAX);
         list.awaits_none(&job);
         job.progress.lock().awaited.add(Ino(8));

@@ -5,14 +5,16 @@
 //! again later, for as long as a file is in use, and a few times if it fails. When no file is left, the directories go, from
 //! the leaves up, each once another branch shows the same.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_sys as sys;
 
 use super::Jobs;
 use super::failed_tries::FailedTries;
-use super::pass::{self, Hope, Leaving, Pass};
+use super::pass::{self, Hope, Leaving, Pass, UNNAMED};
 use super::planning::room::Room;
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{HiddenCopies, Job, JobState, Work};
@@ -68,10 +70,27 @@ impl Jobs {
             return refuse(format!("{}: no branch of the pool any more", job.subject));
         }
         // Those that ranked it before put their objects there.
-        self.changes.requests_ended();
+        let ended = self.changes.requests_ended();
         self.moves.exchanges_ended();
         job.is_now(JobState::Moving);
-        self.empty(job, from, targets)
+        self.empty(job, (from, ended), targets)
+    }
+
+    /// Adds the open files of the branch that were made without a name, and may get one there; no others are made meanwhile.
+    fn wait_for_unnamed(&self, pass: &mut Pass<'_>, from: BranchIx) {
+        let pool = self.pool();
+        let branch = pool.branch(from);
+        if branch.open_files() == 0 {
+            return;
+        }
+        for inode in self.tree.inodes.all() {
+            let Some(file) = inode.open_file().filter(|_| inode.branch() == Some(from)) else { continue };
+            let unnamed = file.ask_inside(|fd| sys::at::unnamed_below(branch.root().as_fd(), fd));
+            if let Ok(Some(path)) = unnamed {
+                self.list.awaits(pass.job, inode.id.ino, || inode.open_file().is_some());
+                pass.stays([b"/", path.as_slice()].concat(), UNNAMED);
+            }
+        }
     }
 
     /// Room on the branches that may take files.
@@ -139,7 +158,8 @@ impl Jobs {
         }
     }
 
-    fn empty(&self, job: &Job, from: BranchIx, targets: &Arc<[BranchIx]>) -> JobState {
+    /// Empties the branch; `ended` if no earlier request makes anything there any more.
+    fn empty(&self, job: &Job, (from, mut ended): (BranchIx, bool), targets: &Arc<[BranchIx]>) -> JobState {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
         let mut tries = FailedTries::new(TRIES);
         loop {
@@ -148,7 +168,10 @@ impl Jobs {
             }
             self.list.awaits_none(job);
             let began = Instant::now();
-            let pass = Pass::new(self, job, std::mem::take(&mut moved_away), tries);
+            let mut pass = Pass::new(self, job, std::mem::take(&mut moved_away), tries);
+            // Before the walk, which finds those that have got their names.
+            self.wait_for_unnamed(&mut pass, from);
+            let had_ended = ended;
             let mut walk = DrainWalk { pass, from, targets, met: Vec::new() };
             self.walk_branch(job, from, &mut walk);
             walk.move_met();
@@ -158,10 +181,11 @@ impl Jobs {
             }
             let Pass { moved, went, staying, untried, named, mut hopes, .. } = walk.pass;
             (moved_away, tries) = (walk.pass.moved_away, walk.pass.tries);
-            let ended = self.changes.requests_ended();
+            ended = self.changes.requests_ended();
             if ended {
                 moved_away.clear();
-            } else {
+            }
+            if !(had_ended && ended) {
                 hopes.insert(pass::hope(self.why_not_ended()));
             }
             {
@@ -171,8 +195,8 @@ impl Jobs {
             if job.is_called_off() {
                 return JobState::Cancelled;
             }
-            // A request that has not ended may have put an object there after the walk.
-            if ended && staying + untried + moved + went == 0 {
+            // A request that has not ended may have put an object there after the walk, or made a file that gets its name later.
+            if had_ended && ended && staying + untried + moved + went == 0 {
                 return self.drained(job, from);
             }
             if moved > 0 {
@@ -181,13 +205,7 @@ impl Jobs {
                 continue;
             }
             idle += u32::from(!hopes.contains(&Hope::Paused));
-            let goes_on = |hope: &Hope| match hope {
-                Hope::Waits | Hope::Paused => true,
-                Hope::Tries => idle < TRIES,
-                Hope::Once => idle < 2,
-                Hope::Never => false,
-            };
-            if !hopes.iter().any(goes_on) {
+            if !hopes.iter().any(|hope| goes_on(*hope, idle)) {
                 return JobState::Incomplete;
             }
             job.is_now(JobState::Waiting);
@@ -202,6 +220,16 @@ impl Jobs {
             };
             job.is_now(JobState::Moving);
         }
+    }
+}
+
+/// Whether a further walk may help after `idle` walks without any move.
+fn goes_on(hope: Hope, idle: u32) -> bool {
+    match hope {
+        Hope::Waits | Hope::Paused => true,
+        Hope::Tries => idle < TRIES,
+        Hope::Once => idle < 2,
+        Hope::Never => false,
     }
 }
 

@@ -24,6 +24,9 @@ use crate::moves::reasons::{
 };
 
 pub(super) const CHANGED_NOW: &str = "it was just used or changed";
+/// Reason for the branch to stay while such a file is open.
+pub(super) const UNNAMED: &str =
+    "it was made without a name (O_TMPFILE), and may get one there until it is closed";
 const BUSY: &str = "earlier requests to the pool have not ended";
 /// Like [`BUSY`], while a mover is at work that does not hang: the move of a large file takes as long as it takes.
 const OTHERS_MOVE: &str = "other files are being moved";
@@ -50,7 +53,7 @@ pub(super) enum Hope {
 
 pub(super) fn hope(why: &str) -> Hope {
     match why {
-        WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN => Hope::Waits,
+        WRITTEN_PAST | MAPPED | LOCKED | HIDDEN_OPEN | UNNAMED => Hope::Waits,
         LINKED | MANY_LINKED => Hope::Once,
         OTHERS_MOVE | OTHERS_LINKED => Hope::Paused,
         FROZEN
@@ -293,7 +296,7 @@ impl<'a> Pass<'a> {
             jobs.moves.files.making_way.asks(job.id, inode.id.ino);
         }
         if hope(why) == Hope::Waits && !is_only_mapped {
-            jobs.list.awaits(job, inode.id.ino, open.as_deref());
+            jobs.list.awaits(job, inode.id.ino, || open.as_deref().is_some_and(awaited::is_kept));
         }
         self.stays(file.path.clone(), why);
     }

@@ -59,12 +59,7 @@ pub enum Whereabouts {
 ///
 /// A hint only: names move, so the caller resolves the path and compares what it finds.
 pub fn whereabouts(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Whereabouts> {
-    let read = |fd| {
-        let path = ProcFd::of(fd);
-        let read = || rustix::fs::readlinkat(rustix::fs::CWD, path.as_c_str(), Vec::new());
-        call(Call::Readlink, read).map(std::ffi::CString::into_bytes)
-    };
-    let (above, path) = (read(root)?, read(fd)?);
+    let (above, path) = (shown(root)?, shown(fd)?);
     let below = match above.as_slice() {
         b"/" => path.strip_prefix(b"/"),
         above => path.strip_prefix(above).and_then(|below| match below {
@@ -78,6 +73,27 @@ pub fn whereabouts(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Whereabou
         None if path == b"/" => Whereabouts::Unknown,
         None => Whereabouts::Elsewhere,
     })
+}
+
+/// Returns the path of `fd`, as the kernel shows it.
+fn shown(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    let path = ProcFd::of(fd);
+    let read = || rustix::fs::readlinkat(rustix::fs::CWD, path.as_c_str(), Vec::new());
+    call(Call::Readlink, read).map(std::ffi::CString::into_bytes)
+}
+
+/// Returns the path below `root` of a file that was made with `O_TMPFILE` and has no name yet: linkat(2) may give it one there.
+/// The kernel shows such a file as `#` and its inode number in its directory (`d_mark_tmpfile` of Linux, fs/dcache.c). `None`
+/// for any other file.
+pub fn unnamed_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    const REMOVED: &[u8] = b" (deleted)";
+    let stat = super::stat_fd(fd)?;
+    let Whereabouts::Below(path) = whereabouts(root, fd)? else { return Ok(None) };
+    let name = format!("#{}", stat.ino);
+    let path = path
+        .strip_suffix(REMOVED)
+        .filter(|path| stat.nlink == 0 && path.rsplit(|byte| *byte == b'/').next() == Some(name.as_bytes()));
+    Ok(path.map(<[u8]>::to_vec))
 }
 
 /// Returns the path of `fd` below the directory `root`. `None` if it lies elsewhere, has no name, or the kernel reached

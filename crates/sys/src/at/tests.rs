@@ -119,9 +119,16 @@ fn a_file_without_a_name_gets_one() {
     let (_keep, dir) = place();
     let file = tmpfile(dir.as_fd(), OFlags::RDWR, 0o640).unwrap();
     assert_eq!(stat_fd(file.as_fd()).unwrap().nlink, 0);
+    let unnamed = |file: &OwnedFd| unnamed_below(dir.as_fd(), file.as_fd()).unwrap();
+    let shown = format!("#{}", stat_fd(file.as_fd()).unwrap().ino);
+    assert_eq!(unnamed(&file), Some(shown.into_bytes()));
     link_fd(file.as_fd(), dir.as_fd(), c"named").unwrap();
     assert_eq!(stat(dir.as_fd(), c"named").unwrap().nlink, 1);
     assert_eq!(failed(link_fd(file.as_fd(), dir.as_fd(), c"named")), Errno::EXIST);
+    assert_eq!(unnamed(&file), None);
+    let removed = open(dir.as_fd(), c"named", OFlags::RDONLY, 0, Mounts::Stay).unwrap();
+    unlink(dir.as_fd(), c"named").unwrap();
+    assert_eq!(unnamed(&removed), None);
     let sealed = tmpfile(dir.as_fd(), OFlags::RDWR | OFlags::EXCL, 0o640).unwrap();
     assert_eq!(failed(link_fd(sealed.as_fd(), dir.as_fd(), c"other")), Errno::NOENT);
 }
