@@ -249,6 +249,7 @@ impl Union {
             followed: Default::default(),
             losses,
             is_kept: false.into(),
+            fills: false.into(),
             row: Some(row.number),
         };
         self.files.dirs.insert(row.handle.0, Arc::new(open));

@@ -14,6 +14,7 @@ pub(crate) mod tables;
 
 use std::sync::Arc;
 
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sync::atomic::{AtomicBool, AtomicU32};
 use fsstack_sync::ranked::{LISTING, Ranked};
 
@@ -69,14 +70,29 @@ pub struct DirHandle {
     pub(crate) losses: AtomicU32,
     /// It uses the listing that the kernel keeps, or fills that.
     pub(crate) is_kept: AtomicBool,
+    /// It fills that, and has not come to the end.
+    pub(crate) fills: AtomicBool,
     /// Its row in what outlives the daemon.
     pub(crate) row: Option<RowNumber>,
+}
+
+impl DirHandle {
+    /// The listing has come to its end: it `shown` that many names if it was read as a whole, `count` of them in this answer.
+    pub(crate) fn ends(&self, shown: Option<u32>, count: u32) {
+        if let Some(shown) = shown {
+            self.inode.had_names(shown);
+        }
+        // The kernel takes an empty answer for the end.
+        if count == 0 && self.fills.swap(false, Relaxed) {
+            self.inode.kept_listing_filled();
+        }
+    }
 }
 
 impl Drop for DirHandle {
     fn drop(&mut self) {
         if *self.is_kept.get_mut() {
-            self.inode.kept_listing_closed();
+            self.inode.kept_listing_closed(*self.fills.get_mut());
         }
     }
 }

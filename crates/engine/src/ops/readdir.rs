@@ -57,8 +57,9 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
-        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
+        let (is_kept, fills) = (AtomicBool::new(false), AtomicBool::new(false));
+        let followed = Followed::default();
+        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, fills, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
         Ok(handle)
@@ -76,6 +77,7 @@ impl Union {
         let Some(open) = open.filter(|open| !is_offline(open.inode.id.ino)) else { return KeptListing::None };
         let kept = open.inode.keeps_listing(self.tree.listing_stamp(&pool, &open.inode), fresh);
         open.is_kept.store(matches!(kept, KeptListing::Fill | KeptListing::Valid), Relaxed);
+        open.fills.store(kept == KeptListing::Fill, Relaxed);
         kept
     }
 
@@ -130,9 +132,7 @@ impl Union {
             let read = match self.next_read(&pool, &open, &mut listing) {
                 Ok(Some(read)) => read,
                 Ok(None) => {
-                    if let Some(shown) = listing.shown {
-                        open.inode.had_names(shown);
-                    }
+                    open.ends(listing.shown, count);
                     return Ok(());
                 }
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
