@@ -1,9 +1,12 @@
 //! `fsstack check` on a real pool: what it finds, what it leaves alone, how it goes on.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::process::{Command, Stdio};
 
 use fsstack_lab::{needs, until};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::*;
@@ -63,6 +66,8 @@ fn check_finds_what_differs_and_what_is_hidden_and_changes_nothing() {
     assert!(text(2).contains("another content") && text(3).contains("the same content"), "{answer:#}");
     assert!(text(5).contains("another target"), "{answer:#}");
     assert_eq!(answer["next"], Value::Null);
+    let exact = |index: usize| answer["findings"][index].get("path_base64");
+    assert_eq!((exact(0), exact(1)), (None, Some(&"L2Rpci9uZXcKbGluZQ==".into())), "{answer:#}");
     assert_eq!(found(&["check", &at(&pool)]).1, answer, "it changed nothing");
     // One line a finding, whatever the names.
     let Finished { code, stdout, stderr, .. } = run(&["check", &at(&pool)]);
@@ -86,8 +91,49 @@ fn check_is_limited_to_a_directory_and_goes_on_at_a_path() {
     assert_eq!((&clean["findings"], &clean["names"]), (&serde_json::json!([]), &1.into()));
     let (code, line) = refused(&["check", &at(&pool), pool.at("none").to_str().unwrap()]);
     assert_eq!(code, 3, "{line}");
-    let (code, line) = refused(&["check", &at(&pool), "--from", "/../etc"]);
-    assert_eq!(code, 2, "{line}");
+    let nothing = run(&["check", &at(&pool), pool.at("none").to_str().unwrap(), "--json"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (3, ""));
+    for arguments in [&["--from", "/../etc"][..], &["--from", "/equal/alone", &dir]] {
+        let (code, line) = refused(&[&["check", &at(&pool)], arguments].concat());
+        assert_eq!(code, 2, "{line}");
+    }
+}
+
+/// With names that no terminal shows as they are.
+#[test]
+fn an_interrupted_check_goes_on_where_it_was() {
+    needs!(mounting());
+    let pool = pool();
+    for (name, content) in [("a", "x"), ("b", "y")] {
+        let dir = pool.branch(name).path().join("\u{7}dir");
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        (0..3000).for_each(|n| fs::write(dir.join(format!("new\nline{n:04}")), content).unwrap());
+    }
+    let paths = |answer: &Value| {
+        let findings = answer["findings"].as_array().unwrap().iter();
+        findings.map(|one| one["path_base64"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (_, all) = found(&["check", &at(&pool)]);
+    for signal in [Signal::HUP, Signal::INT] {
+        let mut check = Command::new(binary());
+        check.args(["check", &at(&pool), "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut check = check.spawn().unwrap();
+        let mut stdout = check.stdout.take().unwrap();
+        // It has begun; its output does not fit into the pipe.
+        let mut printed = vec![0; 1];
+        stdout.read_exact(&mut printed).unwrap();
+        rustix::process::kill_process(Pid::from_child(&check), signal).unwrap();
+        stdout.read_to_end(&mut printed).unwrap();
+        let ended = check.wait_with_output().unwrap();
+        let line = String::from_utf8(ended.stderr).unwrap();
+        let answer = checked("check", std::str::from_utf8(&printed).unwrap());
+        let next = answer["next"].as_str().unwrap();
+        assert_eq!(line, format!("fsstack: check: interrupted; --from {next} goes on there\n"));
+        let (_, rest) = found(&["check", &at(&pool), "--from", next]);
+        assert!(!paths(&answer).is_empty() && !paths(&rest).is_empty(), "{line}");
+        assert_eq!([paths(&answer), paths(&rest)].concat(), paths(&all), "{line}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-const SIGNALS: [Signal; 2] = [Signal::Int, Signal::Term];
+const SIGNALS: [Signal; 3] = [Signal::Int, Signal::Term, Signal::Hup];
 
 /// Runs `work` in a child process. Returns its exit code as soon as it is known, in the child too.
 ///

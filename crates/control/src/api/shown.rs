@@ -1,8 +1,9 @@
 //! Output that the command makes itself, without a daemon.
 
+use fsstack_pool::Printable;
 use serde::{Deserialize, Serialize};
 
-use super::Status;
+use super::{Status, exact};
 
 /// The pools of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,6 +168,9 @@ pub struct Checked {
 pub struct CheckFinding {
     /// The path from the pool's root; for `leftover` and `below-mount` that on the machine.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// Kind of the finding.
     pub kind: CheckKind,
     /// Description of it.
@@ -177,6 +181,22 @@ pub struct CheckFinding {
     pub fix: Option<String>,
     /// Whether that was done, with `--fix`; null: it was not tried.
     pub fixed: Option<bool>,
+}
+
+impl CheckFinding {
+    /// Makes a finding at `path` that is not fixed; an empty path is the root.
+    pub fn new(path: &[u8], kind: CheckKind, text: String, remedy: &str) -> Self {
+        let path = if path.is_empty() { b"/" } else { path };
+        Self {
+            path: Printable(path).to_string(),
+            path_base64: exact(path),
+            kind,
+            text,
+            remedy: remedy.to_owned(),
+            fix: None,
+            fixed: None,
+        }
+    }
 }
 
 /// Output of `fsstack check --prune`.
@@ -193,6 +213,9 @@ pub struct Pruned {
 pub struct KeptObject {
     /// Its path from the pool's root, before it was replaced.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// The directory that keeps it.
     pub at: String,
     /// Description of it.

@@ -11,7 +11,7 @@ use super::watch::shown;
 use crate::command::Failed;
 use crate::command::show::{self, Style};
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
-use fsstack_control::api::{KeptObject, Pruned};
+use fsstack_control::api::{KeptObject, Pruned, exact};
 use fsstack_pool::KEPT;
 use fsstack_sys::at::{self, Mounts, RenameFlags, SetTime, Times};
 use fsstack_sys::dirents::Dirents;
@@ -258,7 +258,7 @@ pub(super) fn prune(
 }
 
 fn human(all: &Pruned) -> String {
-    let line = |KeptObject { path, at, text, stays }: &KeptObject| match stays {
+    let line = |KeptObject { path, at, text, stays, .. }: &KeptObject| match stays {
         None => format!("{path}: {text}: removed\n"),
         Some(why) => format!("{path}: {text}: stays in {at}: {why}\n"),
     };
@@ -286,7 +286,8 @@ impl Pruning {
                 Ok(Some((origin, stays))) => (origin, stays),
                 Err(error) => (Origin::unknown(), Some(error.to_string())),
             };
-            all.push(KeptObject { path: origin.path, at, text: origin.text, stays });
+            let path_base64 = origin.path_bytes().ok().and_then(|path| exact(&path));
+            all.push(KeptObject { path: origin.path, path_base64, at, text: origin.text, stays });
         }
         // Not empty: for the next time.
         let root = self.branch.root.as_fd();

@@ -46,18 +46,36 @@ pub(super) enum MarkOf {
 
 /// Marks that were met.
 pub(super) struct Marks {
-    /// None where the index does not have all marks.
+    /// None where the daemon cannot be asked.
     client: Option<Client>,
+    /// Why the daemon was not asked about a mark, until that is told.
+    unasked: Option<String>,
     /// Numbers of directories' copies are in the index of an exported pool only.
     exported: bool,
     waiting: Vec<Marked>,
+    /// A mark was met that the index is to have.
+    met: bool,
 }
 
 impl Marks {
     pub(super) fn new(client: Client) -> Self {
-        let complete = client.status().is_ok_and(|status| status.index.starts_with("complete"));
+        let status = client.status().map_err(|error| error.to_string());
+        let index = status.and_then(|status| match status.index.starts_with("complete") {
+            true => Ok(()),
+            false => Err(format!("it is {}", status.index)),
+        });
         let exported = client.keys().is_ok_and(|keys| keys.value("nfs-export") == Some("true"));
-        Self { client: complete.then_some(client), exported, waiting: Vec::new() }
+        let (client, unasked) = match index {
+            Ok(()) => (Some(client), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        Self { client, unasked, exported, waiting: Vec::new(), met: false }
+    }
+
+    /// Why marks that were met are not compared with the index, once.
+    pub(super) fn unasked(&mut self) -> Option<String> {
+        let reason = self.unasked.take_if(|_| self.met)?;
+        Some(format!("the index: {reason}"))
     }
 
     /// Reads the mark of `name` in `dir`, a directory or a file.
@@ -76,8 +94,11 @@ impl Marks {
         let own = at::stat_fd(object.as_fd())?.ino;
         match mark::read(On::Fd(object.as_fd()), which, own)? {
             Some(id) => {
-                if self.client.is_some() && (self.exported || !is_dir) {
-                    self.waiting.push(Marked { id, which, object, path: path.to_vec(), branch });
+                if self.exported || !is_dir {
+                    self.met = true;
+                    if self.client.is_some() {
+                        self.waiting.push(Marked { id, which, object, path: path.to_vec(), branch });
+                    }
                 }
                 Ok(MarkOf::Own)
             }
@@ -96,7 +117,13 @@ impl Marks {
         for some in self.waiting.chunks(AT_ONCE) {
             let of = |one: &Marked| HandleOf { number: one.id.ino.0, generation: one.id.generation };
             let request = HandlesRequest { handles: some.iter().map(of).collect(), indexed: 0 };
-            let Ok(result) = client.handles(&request) else { break };
+            let result = match client.handles(&request) {
+                Ok(result) => result,
+                Err(error) => {
+                    (self.client, self.unasked) = (None, Some(error.to_string()));
+                    break;
+                }
+            };
             let stale = some.iter().zip(result.ends).filter(|(_, end)| *end == HandleEnd::Stale);
             lost.extend(
                 stale.filter(|(one, _)| one.is_there()).map(|(one, _)| (one.path.clone(), one.branch)),
@@ -104,5 +131,20 @@ impl Marks {
         }
         self.waiting.clear();
         lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_that_the_daemon_is_not_asked_about_are_told_of_once() {
+        let unasked = Some("it is being completed, 3 objects".to_owned());
+        let mut marks = Marks { client: None, unasked, exported: true, waiting: Vec::new(), met: false };
+        assert_eq!(marks.unasked(), None, "there are none");
+        marks.met = true;
+        assert_eq!(marks.unasked().as_deref(), Some("the index: it is being completed, 3 objects"));
+        assert_eq!(marks.unasked(), None);
     }
 }

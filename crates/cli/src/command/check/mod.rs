@@ -21,7 +21,7 @@ use super::show::Style;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
 use super::{Failed, doctor, mounted, typed_dir};
 use beside::BesideDaemon;
-use fsstack_control::api::{RuleRequest, Status};
+use fsstack_control::api::{RuleRequest, Status, bytes_of, exact};
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -36,6 +36,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use watch::Scope;
 
 /// Attribute of a pool's root: how many pools are stacked there.
@@ -61,8 +62,8 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let dir = wish.dir.as_deref().map(|dir| typed_dir::or_from_root(&pool, dir)).transpose()?;
     let dir = dir.map(|dir| [b"/", dir.path()].concat()).unwrap_or_default();
-    let from = wish.from.as_deref().map(components).transpose()?.unwrap_or_default();
     let start = components(Path::new(OsStr::from_bytes(&dir)))?;
+    let from = wish.from.as_deref().map(|from| cursor_below(from, &start)).transpose()?.unwrap_or_default();
     let stale_after = places::age(&wish.older_than)?;
     // A deep tree takes a descriptor for each level and branch.
     thread::raise_nofile_limit();
@@ -84,28 +85,50 @@ pub(crate) fn run(wish: &Check, style: Style) -> Result<(), Failed> {
         None
     };
     let stop = stop_at_signals().map_err(|error| Failed::system("signals", &error))?;
-    let mut output = CheckOutput::begin(style)?;
-    let (mut branches, lacking) = open_branches(&pool, &status);
-    for reason in lacking {
-        output.not_checked("/", &reason)?;
-    }
-    if start.is_empty() && from.is_empty() {
-        let places = places::Places { pool: &pool, stale_after, fixes: wish.fix };
-        places.check(&mut branches, &mut output)?;
-    }
-    let complete = branches.len() == status.branches.len();
     let rules = rules::of(&pool.client().rules(&RuleRequest::List)?)?.into();
-    let scope = Scope { start, from, fixes_beside, complete, rules };
-    let next = watch::walk(branches.clone(), scope, &pool.client(), &mut output, &stop)?;
-    output.end(next.as_deref(), kept::count(&branches))?;
+    let mut output = CheckOutput::new(style);
+    let scope = Scope { start, from, fixes_beside, complete: false, rules };
+    let walked = compare_all((&pool, &status), scope, stale_after, &mut output, &stop);
+    let (next, kept) = match walked {
+        Ok(walked) => walked,
+        Err(failed) => {
+            output.fail(&cursor(&dir));
+            return Err(failed);
+        }
+    };
+    output.end(next.as_deref(), kept)?;
     match (next, output.found()) {
-        (Some(next), _) => Err(Failed::Refused(format!("check: interrupted; --from {next} goes on there"))),
+        (Some(next), _) => {
+            let next = shell_word(&next);
+            Err(Failed::Refused(format!("check: interrupted; --from {next} goes on there")))
+        }
         (None, (found, fixed)) if found == fixed => Ok(()),
         (None, (found, 0)) => Err(Failed::Refused(format!("check: findings: {found}"))),
         (None, (found, fixed)) => {
             Err(Failed::Refused(format!("check: findings: {found}, of which were fixed: {fixed}")))
         }
     }
+}
+
+/// Compares the branches that answer. Returns where it was interrupted, and the number of objects that are kept.
+fn compare_all(
+    (pool, status): (&Pool, &Status),
+    mut scope: Scope,
+    stale_after: Duration,
+    output: &mut CheckOutput,
+    stop: &Arc<AtomicBool>,
+) -> Result<(Option<String>, u64), Failed> {
+    let (mut branches, lacking) = open_branches(pool, status);
+    for reason in lacking {
+        output.not_checked(b"/", &reason)?;
+    }
+    if scope.start.is_empty() && scope.from.is_empty() {
+        let places = places::Places { pool, stale_after, fixes: scope.fixes_beside.is_some() };
+        places.check(&mut branches, output)?;
+    }
+    scope.complete = branches.len() == status.branches.len();
+    let next = watch::walk(branches.clone(), scope, &pool.client(), output, stop)?;
+    Ok((next, kept::count(&branches)))
 }
 
 /// The daemon's process; this must be the user that the daemon runs as, whose hidden folders the branches have.
@@ -123,18 +146,37 @@ fn daemon_of_this_user(pool: &Pool) -> Result<u32, Failed> {
     )))
 }
 
-/// Where an interrupted walk at `path` goes on: there, or at the nearest path above it that can be typed as it is shown.
+/// Begin of a cursor whose path cannot be typed as it is shown.
+const ENCODED: &[u8] = b"base64:";
+
+/// Where an interrupted walk at `path` goes on, for `--from`.
 fn cursor(path: &[u8]) -> String {
-    let mut typed = String::new();
-    for name in path.split(|byte| *byte == b'/').skip(1) {
-        let shown = Printable(name).to_string();
-        if shown.as_bytes() != name {
-            break;
-        }
-        typed.push('/');
-        typed.push_str(&shown);
+    let path = if path.is_empty() { b"/" } else { path };
+    match exact(path) {
+        Some(encoded) => format!("{}{encoded}", String::from_utf8_lossy(ENCODED)),
+        None => Printable(path).to_string(),
     }
-    if typed.is_empty() { "/".to_owned() } else { typed }
+}
+
+/// The names in a cursor, which is below the directory `start`.
+fn cursor_below(from: &Path, start: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Failed> {
+    let typed = from.as_os_str().as_bytes();
+    let path = match typed.strip_prefix(ENCODED) {
+        Some(encoded) => bytes_of("", std::str::from_utf8(encoded).ok()),
+        None => typed.to_vec(),
+    };
+    let names = components(Path::new(OsStr::from_bytes(&path)))?;
+    if names.is_empty() || names.starts_with(start) {
+        return Ok(names);
+    }
+    let shown = Printable::path(from);
+    Err(Failed::Usage(format!("--from {shown}: not below the directory that is to be checked")))
+}
+
+/// `text` as a word of a shell's command line.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// The names in a path from the pool's root.
@@ -187,9 +229,9 @@ fn level_of(root: BorrowedFd<'_>) -> usize {
     std::str::from_utf8(&told).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// True once SIGINT or SIGTERM has come.
+/// True once SIGINT, SIGTERM or SIGHUP has come.
 fn stop_at_signals() -> io::Result<Arc<AtomicBool>> {
-    const SIGNALS: [Signal; 2] = [Signal::Int, Signal::Term];
+    const SIGNALS: [Signal; 3] = [Signal::Int, Signal::Term, Signal::Hup];
     block_signals(&SIGNALS)?;
     let signals = SignalFd::new(&SIGNALS)?;
     let stop = Arc::new(AtomicBool::new(false));

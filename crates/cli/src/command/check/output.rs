@@ -7,6 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Maximum redraws of the progress line a second.
 const FRAMES: u8 = 5;
+/// The JSON document before the first finding.
+const HEAD: &str = "{\"findings\":[\n";
 
 /// Printer of findings: lines, or one JSON document.
 pub(super) struct CheckOutput {
@@ -18,7 +20,7 @@ pub(super) struct CheckOutput {
 }
 
 impl CheckOutput {
-    pub(super) fn begin(style: Style) -> Result<Self, Failed> {
+    pub(super) fn new(style: Style) -> Self {
         // Not a terminal: indicatif draws nothing.
         let target = match style {
             Style::Human => ProgressDrawTarget::stderr_with_hz(FRAMES),
@@ -27,10 +29,7 @@ impl CheckOutput {
         let bar = ProgressBar::with_draw_target(None, target);
         let line = ProgressStyle::with_template("{pos} names, {per_sec}; {wide_msg}");
         bar.set_style(line.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        if style == Style::Json {
-            show::text("{\"findings\":[\n")?;
-        }
-        Ok(Self { style, found: 0, fixed: 0, names: 0, bar })
+        Self { style, found: 0, fixed: 0, names: 0, bar }
     }
 
     /// Number of findings, and of those that were fixed.
@@ -51,9 +50,9 @@ impl CheckOutput {
         let line = match self.style {
             Style::Human => line(finding),
             Style::Json => {
-                let comma = if self.found == 0 { "" } else { "," };
+                let before = if self.found == 0 { HEAD } else { "," };
                 let json = serde_json::to_string(finding);
-                format!("{comma}{}\n", json.map_err(|error| Failed::Refused(error.to_string()))?)
+                format!("{before}{}\n", json.map_err(|error| Failed::Refused(error.to_string()))?)
             }
         };
         self.found += 1;
@@ -62,7 +61,7 @@ impl CheckOutput {
     }
 
     /// Adds what could not be read: nothing is known of it.
-    pub(super) fn not_checked(&mut self, path: &str, reason: &str) -> Result<(), Failed> {
+    pub(super) fn not_checked(&mut self, path: &[u8], reason: &str) -> Result<(), Failed> {
         self.add(&not_checked(path, reason))
     }
 
@@ -79,7 +78,17 @@ impl CheckOutput {
         }
         let next = serde_json::to_string(&next).map_err(|error| Failed::Refused(error.to_string()))?;
         let names = self.names;
-        show::text(&format!("],\"names\":{names},\"kept\":{kept},\"next\":{next}}}\n"))
+        let before = if self.found == 0 { HEAD } else { "" };
+        show::text(&format!("{before}],\"names\":{names},\"kept\":{kept},\"next\":{next}}}\n"))
+    }
+
+    /// Ends the output of a check that failed: a document that was begun is whole, and says that it is to be begun anew at `start`.
+    pub(super) fn fail(&self, start: &str) {
+        self.bar.finish_and_clear();
+        if self.style == Style::Json && self.found > 0 {
+            // The check's own error is told.
+            let _ = self.end(Some(start), 0);
+        }
     }
 }
 
@@ -95,13 +104,7 @@ fn line(finding: &CheckFinding) -> String {
 }
 
 /// A finding about what could not be read.
-pub(super) fn not_checked(path: &str, reason: &str) -> CheckFinding {
-    CheckFinding {
-        path: path.to_owned(),
-        kind: CheckKind::NotChecked,
-        text: format!("not checked: {reason}"),
-        remedy: "check it again when it can be read".to_owned(),
-        fix: None,
-        fixed: None,
-    }
+pub(super) fn not_checked(path: &[u8], reason: &str) -> CheckFinding {
+    let remedy = "check it again when it can be read";
+    CheckFinding::new(path, CheckKind::NotChecked, format!("not checked: {reason}"), remedy)
 }

@@ -66,9 +66,9 @@ impl Places<'_> {
             let (of, stale_after, fixes) = (branch.clone(), self.stale_after, self.fixes);
             match unless_it_hangs(HANGS_AFTER, move || leftovers(&of, stale_after, fixes)) {
                 Some(Ok(found)) => found.iter().try_for_each(|finding| output.add(finding))?,
-                Some(Err(error)) => output.not_checked("/", &format!("branch {}: {error}", branch.shown))?,
+                Some(Err(error)) => output.not_checked(b"/", &format!("branch {}: {error}", branch.shown))?,
                 None => {
-                    output.not_checked("/", &format!("branch {}: it hangs", branch.shown))?;
+                    output.not_checked(b"/", &format!("branch {}: it hangs", branch.shown))?;
                     branches.retain(|other| !Arc::ptr_eq(other, &branch));
                 }
             }
@@ -76,16 +76,12 @@ impl Places<'_> {
         for mount_point in mount_points(self.pool) {
             let path = mount_point.clone();
             if let Some(Some(name)) = unless_it_hangs(HUNG_AFTER, move || below(&path)) {
-                output.add(&CheckFinding {
-                    path: Printable::path(&mount_point.join(&name)).to_string(),
-                    kind: CheckKind::BelowMount,
-                    text: "below a mount point, where no program sees it".to_owned(),
-                    remedy:
-                        "unmount it, and look at the directory: it was written to while nothing was mounted"
-                            .to_owned(),
-                    fix: None,
-                    fixed: None,
-                })?;
+                output.add(&CheckFinding::new(
+                    mount_point.join(&name).as_os_str().as_bytes(),
+                    CheckKind::BelowMount,
+                    "below a mount point, where no program sees it".to_owned(),
+                    "unmount it, and look at the directory: it was written to while nothing was mounted",
+                ))?;
             }
         }
         Ok(())
@@ -131,7 +127,9 @@ fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<
             }
             let path =
                 format!("{}/{}/{}", branch.shown, folder.to_string_lossy(), Printable(entry.name.to_bytes()));
-            let mut finding = leftover_at(path);
+            let text = "left by an interrupted move, rename or copy".to_owned();
+            let remedy = "unmount and mount the pool: the mount settles it";
+            let mut finding = CheckFinding::new(path.as_bytes(), CheckKind::Leftover, text, remedy);
             match of {
                 FolderOf::AnotherPool => {
                     "it is of a pool stacked on this one: unmount and mount that"
@@ -152,18 +150,6 @@ fn is_old(stat: &Stat, stale_after: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let changed = u64::try_from(stat.ctime.sec.max(stat.mtime.sec)).unwrap_or(0);
     changed.saturating_add(stale_after.as_secs()) <= now
-}
-
-/// A finding about a leftover.
-fn leftover_at(path: String) -> CheckFinding {
-    CheckFinding {
-        path,
-        kind: CheckKind::Leftover,
-        text: "left by an interrupted move, rename or copy".to_owned(),
-        remedy: "unmount and mount the pool: the mount settles it".to_owned(),
-        fix: None,
-        fixed: None,
-    }
 }
 
 /// Removes a leftover if that is wanted and possible.

@@ -117,7 +117,9 @@ impl Walk {
             self.path.push(b'/');
             self.path.extend_from_slice(group[0].name.to_bytes());
             if self.reporter.is_over() {
-                return Ok(Some(cursor(&self.path)));
+                let next = cursor(&self.path);
+                self.look_for_marked(true)?;
+                return Ok(Some(next));
             }
             self.reporter.watch.passes(&self.path);
             self.visit(&group, deeper)?;
@@ -382,16 +384,12 @@ impl Walk {
                 self.branch(branch)
             );
             let remedy = "unmount, remove index.redb of the pool's state-dir, and mount: the index is made from the marks";
-            self.reporter.add(CheckFinding {
-                path: shown(&path),
-                kind: CheckKind::Index,
-                text,
-                remedy: remedy.to_owned(),
-                fix: None,
-                fixed: None,
-            })?;
+            self.reporter.add(CheckFinding::new(&path, CheckKind::Index, text, remedy))?;
         }
-        Ok(())
+        match self.marks.unasked() {
+            Some(reason) => self.reporter.add(output::not_checked(b"/", &reason)),
+            None => Ok(()),
+        }
     }
 
     fn descend(&mut self, name: &CStr, present: &[(usize, Stat)], from: Vec<Vec<u8>>) -> Result<(), Failed> {
@@ -415,8 +413,7 @@ impl Walk {
 
     /// A finding at the path at hand.
     fn finding(&self, kind: CheckKind, text: String, remedy: &str) -> CheckFinding {
-        let (path, remedy) = (shown(&self.path), remedy.to_owned());
-        CheckFinding { path, kind, text, remedy, fix: None, fixed: None }
+        CheckFinding::new(&self.path, kind, text, remedy)
     }
 
     /// Reports `finding`; with `--fix` after it was fixed on the branch, or why not.
@@ -452,7 +449,7 @@ impl Walk {
             Errno::XDEV => format!("branch {branch}: another file system is mounted there"),
             _ => format!("branch {branch}: {error}"),
         };
-        self.reporter.add(output::not_checked(&shown(&self.path), &reason))
+        self.reporter.add(output::not_checked(&self.path, &reason))
     }
 
     /// Path of a branch, in printable form.

@@ -134,7 +134,7 @@ pub(super) fn walk(
                 scope.complete = false;
                 let path = watch.path.lock().clone();
                 let reason = format!("branch {}: it hangs; the rest is checked without it", hung.shown);
-                output.not_checked(&shown(&path), &reason)?;
+                output.not_checked(&path, &reason)?;
                 if branches.is_empty() {
                     return Ok(Some(cursor(&path)));
                 }
