@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    control, copy, data, endurance, jobs, listings, many, metadata, nfs, programs, relocate, trees, upgrade,
+    control, copy, data, diagnosis, endurance, jobs, listings, many, metadata, nfs, programs, relocate,
+    trees, upgrade,
 };
 
 /// A group of figures.
@@ -34,6 +35,7 @@ pub(crate) enum Part {
     JobCosts,
     Rules,
     Catalogue,
+    Diagnosis,
     Slow,
     Breakdown,
     Endurance,
@@ -66,6 +68,7 @@ const PARTS: &[(&str, Part)] = &[
     ("job-costs", Part::JobCosts),
     ("rules", Part::Rules),
     ("catalogue", Part::Catalogue),
+    ("diagnosis", Part::Diagnosis),
     ("slow", Part::Slow),
     ("breakdown", Part::Breakdown),
     ("endurance", Part::Endurance),
@@ -257,6 +260,15 @@ impl Arguments {
             Pace::Full => (&[0, 1_000, 10_000, 100_000], self.rounds().min(5)),
         };
         upgrade::UpgradeAmount { metadata: self.metadata(), open, kills }
+    }
+
+    /// Number of checked files, and operations while a pool is watched.
+    pub(crate) fn diagnosed(&self) -> diagnosis::DiagnosisAmount {
+        let files = match self.pace {
+            Pace::Quick => 20_000,
+            Pace::Full => 1_000_000,
+        };
+        diagnosis::DiagnosisAmount { metadata: self.metadata(), files }
     }
 
     /// Rounds and files of a drain.

@@ -11,6 +11,7 @@ mod conditions;
 mod control;
 mod copy;
 mod data;
+mod diagnosis;
 mod distance;
 mod endurance;
 mod export;
@@ -82,6 +83,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::JobCosts, |_, asked, tables| job_costs::run(asked.drained(), tables)),
     (Part::Rules, |test_bed, asked, tables| rules::run(test_bed, asked.metadata(), tables)),
     (Part::Catalogue, |test_bed, asked, tables| catalogue::run(test_bed, asked.metadata(), tables)),
+    (Part::Diagnosis, |test_bed, asked, tables| diagnosis::run(test_bed, asked.diagnosed(), tables)),
     (Part::Upgrade, |test_bed, asked, tables| upgrade::run(test_bed, asked.upgraded(), tables)),
     (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
     (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),

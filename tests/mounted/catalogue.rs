@@ -196,6 +196,24 @@ fn it_has_what_the_branches_have_after_the_daemon_was_killed() {
 }
 
 #[test]
+#[ignore = "ten minutes: cargo xtask test --tier long"]
+fn it_has_what_the_branches_have_after_ten_minutes_of_work_and_kills() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never"]);
+    let (began, mut seed) = (Instant::now(), 1000);
+    while began.elapsed() < Duration::from_secs(600) {
+        pool.remount();
+        work_by_several(&pool, seed, || {});
+        until_equal(&pool, &["a", "b", "c"]);
+        work_by_several(&pool, seed + 1, || pool.kill_daemon());
+        seed += 2;
+    }
+    pool.remount();
+    until_complete(&pool);
+    until_equal(&pool, &["a", "b", "c"]);
+}
+
+#[test]
 fn a_crash_leaves_one_that_is_known_to_be_incomplete() {
     needs!(mounting());
     let mut pool = pool_of_three(&["out-of-band=never"]);
@@ -389,16 +407,6 @@ fn more_names_than_one_reply_has_come_all_and_once() {
     pool.remount();
     until_equal(&pool, &["a"]);
     assert_eq!(output_of(&["find", &at(&pool), "--name", "f*"]).lines().count(), 5000);
-}
-
-#[test]
-fn a_pool_without_a_catalogue_says_so() {
-    needs!(mounting());
-    let pool = lab::pool().tmp_branch("a").mount();
-    let (code, why) = refused(&["find", &at(&pool)]);
-    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
-    let (code, why) = refused(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
-    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
 }
 
 /// A branch that may have a record for it does not answer: it is not forgotten, so its names stay.

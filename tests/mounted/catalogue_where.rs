@@ -76,3 +76,13 @@ fn the_branch_of_a_path_is_known_while_it_is_stopped() {
     assert!(code == 3 && why.contains("not in the pool's catalogue"), "{code}: {why}");
     pool.branch("a").daemon().signal(Signal::CONT).unwrap();
 }
+
+#[test]
+fn a_pool_without_a_catalogue_says_so() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    let (code, why) = refused(&["find", &at(&pool)]);
+    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+    let (code, why) = refused(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
+    assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+}
