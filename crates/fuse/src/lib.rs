@@ -13,7 +13,9 @@ pub mod transport;
 pub mod unmount;
 
 pub use adapter::{Adapter, ControlFile, ControlKeys, Outcome, Serve, Setter, Timeouts};
-pub use adapter::{CallProfile, CallTotals, CallWatch, CallerKey, LONGEST_PATH, SlowCall};
+pub use adapter::{
+    CallProfile, CallTotals, CallWatch, CallerKey, CallerRow, LONGEST_PATH, LoggedCalls, SlowCall,
+};
 pub use mount::{Adopted, Granted, MountError, Mounted, Plan};
 pub use negotiate::known_flags;
 pub use transport::scheduling::Scheduling;

@@ -69,6 +69,12 @@ pub fn file_system_ids(pid: u32) -> Option<(u32, u32)> {
     Some((id("Uid:")?, id("Gid:")?))
 }
 
+/// Returns the process of the thread `thread`, by its status in proc(5). `None` for threads that have ended or are not visible.
+pub fn process_of(thread: u32) -> Option<u32> {
+    let status = status_of(thread)?;
+    ids_in(&status, "Tgid:").next()
+}
+
 /// Returns the supplementary groups of thread `pid` if its file-system ids are `uid` and `gid`. `None` if it is not
 /// visible, or has other ids: its number may have been reused.
 pub fn groups_of(pid: u32, uid: u32, gid: u32) -> Option<Vec<u32>> {
@@ -393,6 +399,15 @@ mod tests {
         assert!(!is_alive(0) && !is_alive(i32::MAX));
         assert!(start_time(own_pid()).unwrap() > 0);
         assert_eq!(start_time(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_thread_has_a_process() {
+        let thread = || u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let other = std::thread::spawn(move || (thread(), process_of(thread()))).join().unwrap();
+        assert_ne!(other.0, std::process::id());
+        assert_eq!([process_of(std::process::id()), other.1], [Some(std::process::id()); 2]);
+        assert_eq!([process_of(0), process_of(u32::MAX)], [None; 2]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_lab::{needs, until};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
@@ -46,9 +46,8 @@ fn a_call_that_a_branch_keeps_long_is_logged_with_its_caller_path_and_branch() {
     assert_eq!(read["branch"], branch(&pool, "a"), "{slow:#}");
     assert!(read["micros"].as_u64().unwrap() >= 100_000 && read["error"].is_null(), "{slow:#}");
     assert_eq!(read["uid"], 0);
-    // A thread of this process: the kernel tells which.
-    let pid = read["pid"].as_u64().unwrap();
-    assert!(pid >= u64::from(std::process::id()), "{slow:#}");
+    // The kernel names the thread that waited, the log its process.
+    assert_eq!(read["pid"], std::process::id(), "{slow:#}");
     let line = output_of(&["log", &at(&pool)]);
     assert!(line.contains("read /on-a/3  on ") && line.lines().count() == 1, "{line}");
 }
@@ -128,6 +127,39 @@ fn the_log_is_followed_as_json_lines() {
     }
 }
 
+/// Follows the slow calls of a pool; once one is printed, `end` is to make the command end.
+fn followed_until(pool: &Pool, end: impl FnOnce()) -> Finished {
+    let home = tempfile::tempdir().unwrap();
+    let printed = home.path().join("printed");
+    let scenario =
+        format!("exec {} log {} --slow 0us --follow > {}", binary().display(), at(pool), printed.display());
+    let following = thread::spawn(move || command("sh").args(["-c", &scenario]).output().unwrap());
+    let mut n = 0;
+    until("a call is printed", || {
+        n += 1;
+        pool.write(format!("file-{n}"), b"x");
+        fs::read_to_string(&printed).is_ok_and(|text| text.contains(" /file-"))
+    });
+    end();
+    following.join().unwrap()
+}
+
+#[test]
+fn a_followed_log_ends_when_somebody_sets_it_to_off() {
+    needs!(mounting());
+    let pool = pool();
+    let Finished { code, stderr, .. } = followed_until(&pool, || drop(log(&pool, &["--slow", "off"])));
+    assert!(code == 1 && stderr.lines().count() == 1 && stderr.contains("--slow 100ms"), "{code}: {stderr}");
+}
+
+#[test]
+fn a_followed_log_ends_when_the_daemon_is_upgraded() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("transport=dev").mount();
+    let Finished { code, stderr, .. } = followed_until(&pool, || drop(output_of(&["upgrade", &at(&pool)])));
+    assert!(code == 1 && stderr.lines().count() == 1 && stderr.contains("upgraded"), "{code}: {stderr}");
+}
+
 #[test]
 fn a_profile_shows_calls_and_bytes_by_process_user_and_directory() {
     needs!(mounting());
@@ -165,6 +197,82 @@ fn a_profile_shows_calls_and_bytes_by_process_user_and_directory() {
     busy.join().unwrap();
     let text = output_of(&["profile", &at(&pool), "--interval", "20ms"]);
     assert!(text.starts_with("PROCESS"), "{text}");
+}
+
+/// A process whose threads have names of their own, and make calls until there is a file `stop`.
+const THREADS: &str = r#"
+import os, sys, threading
+pool, home = sys.argv[1:]
+def work(n):
+    open(f"/proc/self/task/{threading.get_native_id()}/comm", "w").write(f"worker-{n}")
+    while not os.path.exists(home + "/stop"):
+        open(f"{pool}/file-{n}", "wb").close()
+threads = [threading.Thread(target=work, args=[n]) for n in range(4)]
+for thread in threads:
+    thread.start()
+own = f"{os.getpid()} " + open("/proc/self/comm").read()
+open(home + "/pid.new", "w").write(own)
+os.rename(home + "/pid.new", home + "/pid")
+for thread in threads:
+    thread.join()
+"#;
+
+#[test]
+fn the_threads_of_a_process_are_one_row_of_a_profile() {
+    needs!(mounting(), program("python3"));
+    let pool = pool();
+    let home = tempfile::tempdir().unwrap();
+    let work = command("python3").args(["-c", THREADS]).arg(pool.path()).arg(home.path());
+    let working = thread::spawn(move || work.output().unwrap());
+    let own = home.path().join("pid");
+    until("the process works", || own.exists() && (0..4).all(|n| pool.at(format!("file-{n}")).exists()));
+    let profile = json("profile", &["profile", &at(&pool), "--interval", "500ms"]);
+    fs::write(home.path().join("stop"), b"").unwrap();
+    let Finished { code, stderr, .. } = working.join().unwrap();
+    assert_eq!(code, 0, "{stderr}");
+    let own = fs::read_to_string(own).unwrap();
+    let (pid, name) = own.trim().split_once(' ').unwrap();
+    let program = |row: &Value| row["program"].as_str().unwrap_or_default().to_owned();
+    let rows = profile["rows"].as_array().unwrap();
+    let of_process: Vec<&Value> =
+        rows.iter().filter(|row| row["of"] == pid || program(row).starts_with("worker")).collect();
+    let [row] = of_process[..] else { panic!("{profile:#}") };
+    assert_eq!((row["of"].as_str().unwrap(), program(row).as_str()), (pid, name), "{profile:#}");
+    assert!(row["calls"].as_u64().unwrap() > 4, "{profile:#}");
+}
+
+#[test]
+fn a_new_caller_has_a_row_after_more_callers_than_have_room() {
+    needs!(mounting());
+    let pool = pool();
+    let in_dir = |dir: &str| assert!(!pool.at(dir).join("missing").exists());
+    // Somebody looks from now on, for ten seconds.
+    json("profile", &["profile", &at(&pool), "--dir", "--interval", "10ms"]);
+    for n in 0..4500 {
+        let dir = format!("dir-{n}");
+        fs::create_dir(pool.at(&dir)).unwrap();
+        in_dir(&dir);
+    }
+    pool.mkdir("fresh");
+    let stop = AtomicBool::new(false);
+    let profile = thread::scope(|threads| {
+        threads.spawn(|| {
+            let began = Instant::now();
+            while !stop.load(Relaxed) && began.elapsed() < Duration::from_secs(60) {
+                pool.write("fresh/file", b"x");
+            }
+        });
+        let profile = json("profile", &["profile", &at(&pool), "--dir", "--interval", "300ms"]);
+        stop.store(true, Relaxed);
+        profile
+    });
+    let calls = |of: &str| {
+        let row = profile["rows"].as_array().unwrap().iter().find(|row| row["of"] == of);
+        row.map_or(0, |row| row["calls"].as_u64().unwrap())
+    };
+    assert!(calls("/fresh") > 0, "{profile:#}");
+    // Rows that made room were counted before.
+    assert!(calls("others") < 4000, "{profile:#}");
 }
 
 /// Directories in each other, by so long names that the last path has 375 KB.

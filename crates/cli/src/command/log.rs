@@ -4,8 +4,8 @@ use super::args::Log;
 use super::show::{self, Style};
 use super::table::latency;
 use super::{Failed, pool};
-use fsstack_control::Client;
 use fsstack_control::api::{SlowCallShown, SlowCalls, SlowRequest, SlowThreshold};
+use fsstack_control::{Client, ClientError};
 use fsstack_pool::Printable;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,6 +31,7 @@ pub(crate) fn run(wish: &Log, style: Style) -> Result<(), Failed> {
 /// Prints calls as they end.
 fn follow(client: &Client, mut slow: SlowCalls, style: Style) -> Result<(), Failed> {
     let mut after = 0;
+    let ask = |after| client.slow_calls(&SlowRequest { threshold: None, after });
     loop {
         if slow.lost > 0 && style == Style::Human {
             show::text(&lost(slow.lost))?;
@@ -44,10 +45,26 @@ fn follow(client: &Client, mut slow: SlowCalls, style: Style) -> Result<(), Fail
             };
             show::live(&text)?;
         }
-        after = slow.calls.last().map_or(after, |call| call.number);
+        if slow.threshold == SlowThreshold::Off {
+            return Err(Failed::Refused(
+                "log: slow calls are no longer logged: --slow off was set, or the daemon was upgraded or restarted; --slow 100ms --follow \
+                 begins anew"
+                    .to_owned(),
+            ));
+        }
+        after = slow.last.or_else(|| slow.calls.last().map(|call| call.number)).unwrap_or(after);
         std::thread::sleep(LOOK_EVERY);
-        slow = client.slow_calls(&SlowRequest { threshold: None, after })?;
+        slow = further(ask, after)?;
     }
+}
+
+/// Returns calls after number `after`, or all of a daemon that has counted from 1 again.
+fn further(
+    ask: impl Fn(u64) -> Result<SlowCalls, ClientError>,
+    after: u64,
+) -> Result<SlowCalls, ClientError> {
+    let slow = ask(after)?;
+    if slow.last.is_some_and(|last| last < after) { ask(0) } else { Ok(slow) }
 }
 
 fn human(slow: &SlowCalls) -> String {
@@ -106,6 +123,42 @@ pub(super) fn micros(option: &str, typed: &str) -> Result<u64, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Answers of a daemon that has logged `last` calls, the last two of which it still has.
+    fn answers(last: u64) -> impl Fn(u64) -> Result<SlowCalls, ClientError> {
+        let call = |number| SlowCallShown {
+            number,
+            ended: String::new(),
+            micros: 1,
+            operation: "read".to_owned(),
+            path: None,
+            branch: None,
+            error: None,
+            pid: 1,
+            uid: 0,
+            program: String::new(),
+        };
+        move |after| {
+            let kept = (1..=last).rev().take(2).filter(|number| after < *number);
+            let calls: Vec<SlowCallShown> = kept.map(call).collect();
+            Ok(SlowCalls {
+                threshold: SlowThreshold::Micros(1),
+                calls: calls.into_iter().rev().collect(),
+                lost: 0,
+                last: Some(last),
+            })
+        }
+    }
+
+    #[test]
+    fn calls_of_a_daemon_that_counts_from_one_again_are_all_shown() {
+        let shown = |last, after| {
+            let slow = further(answers(last), after).unwrap();
+            slow.calls.iter().map(|call| call.number).collect::<Vec<_>>()
+        };
+        assert_eq!([shown(7, 6), shown(7, 7)], [vec![7], Vec::new()]);
+        assert_eq!([shown(2, 7), shown(0, 7)], [vec![1, 2], Vec::new()]);
+    }
 
     #[test]
     fn durations_are_read_with_their_unit() {

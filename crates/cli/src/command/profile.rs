@@ -36,10 +36,20 @@ enum Subject {
 /// Text and sums of a subject.
 #[derive(Clone, Default)]
 struct Known {
-    of: String,
+    of: Option<String>,
     program: String,
     sums: Sums,
 }
+
+/// Calls in an interval, by subject.
+#[derive(Default)]
+struct Interval {
+    micros: u64,
+    subjects: BTreeMap<Subject, Known>,
+}
+
+/// A row in answers of the daemon: its number, process, user and directory. Older daemons do not number them.
+type RowKey = (u64, u32, u32, Option<u64>);
 
 /// Calls of one row: since the beginning, or in an interval.
 #[derive(Clone, Copy, Default)]
@@ -66,15 +76,17 @@ pub(crate) fn run(wish: &Profile, style: Style) -> Result<(), Failed> {
     let mut before = client.profile(&request)?;
     let goes_on = style == Style::Human && io::stdout().is_terminal();
     loop {
+        let mut calls = Interval::default();
         let mut left = interval;
-        while left > LONGEST {
-            std::thread::sleep(LONGEST);
-            left -= LONGEST;
-            client.profile(&request)?;
+        while !left.is_zero() {
+            let pause = left.min(LONGEST);
+            std::thread::sleep(pause);
+            left -= pause;
+            let now = client.profile(&request)?;
+            calls.add(by, &before, &now);
+            before = now;
         }
-        std::thread::sleep(left);
-        let now = client.profile(&request)?;
-        let shown = difference(by, &before, &now);
+        let shown = calls.shown(by);
         if goes_on {
             show::text("\x1b[H\x1b[2J")?;
         }
@@ -82,68 +94,119 @@ pub(crate) fn run(wish: &Profile, style: Style) -> Result<(), Failed> {
         if !goes_on {
             return Ok(());
         }
-        before = now;
     }
 }
 
-/// Calls between two answers.
-fn difference(by: By, before: &CallsByCaller, now: &CallsByCaller) -> ProfileShown {
-    // After a pause the daemon has begun anew.
-    let begun_anew = now.micros < before.micros;
-    let nothing = CallsByCaller { micros: 0, callers: Vec::new() };
-    let before = if begun_anew { &nothing } else { before };
-    let earlier = sums(by, &before.callers);
-    let seconds = (now.micros - before.micros) as f64 / 1e6;
-    let row = |(subject, Known { of, program, sums: now }): (Subject, Known)| {
-        let past = earlier.get(&subject).map_or_else(Sums::default, |past| past.sums);
-        let calls = now.calls.saturating_sub(past.calls);
-        let micros = now.micros.saturating_sub(past.micros);
-        ProfileRow {
-            of,
-            program: (by == By::Process).then_some(program),
-            calls,
-            errors: now.errors.saturating_sub(past.errors),
-            mean_us: if calls == 0 { 0.0 } else { micros as f64 / calls as f64 },
-            busy: if seconds > 0.0 { micros as f64 / 1e6 / seconds } else { 0.0 },
-            read_bytes: now.read.saturating_sub(past.read),
-            written_bytes: now.written.saturating_sub(past.written),
+impl Interval {
+    /// Adds the calls between two answers.
+    fn add(&mut self, by: By, before: &CallsByCaller, now: &CallsByCaller) {
+        // After a pause the daemon has begun anew.
+        let begun_anew = now.micros < before.micros;
+        let nothing = CallsByCaller { micros: 0, callers: Vec::new() };
+        let before = if begun_anew { &nothing } else { before };
+        self.micros += now.micros - before.micros;
+        let mut earlier: BTreeMap<RowKey, Sums> =
+            before.callers.iter().map(|caller| (row_key(caller), Sums::of(caller))).collect();
+        let mut callers: Vec<&CallerCalls> = now.callers.iter().collect();
+        // The row that was added last has the present name of a program. Other callers come last.
+        callers.sort_by_key(|caller| (is_others(caller), caller.row));
+        for caller in callers {
+            let mut past = earlier.remove(&row_key(caller)).unwrap_or_default();
+            if is_others(caller) {
+                // Rows that were dropped since are part of this one now: what they had before is not of this interval.
+                for dropped in std::mem::take(&mut earlier).into_values() {
+                    past.add(&dropped);
+                }
+            }
+            self.count(by, caller, &Sums::of(caller).since(&past));
         }
-    };
-    let mut rows: Vec<ProfileRow> =
-        sums(by, &now.callers).into_iter().map(row).filter(|row| row.calls > 0).collect();
-    rows.sort_by(|a, b| b.busy.total_cmp(&a.busy).then_with(|| a.of.cmp(&b.of)));
-    let by = match by {
-        By::Process => "pid",
-        By::User => "uid",
-        By::Directory => "dir",
-    };
-    ProfileShown { by: by.to_owned(), seconds, rows }
-}
+    }
 
-/// Adds up callers that share a row.
-fn sums(by: By, callers: &[CallerCalls]) -> BTreeMap<Subject, Known> {
-    let mut all: BTreeMap<Subject, Known> = BTreeMap::new();
-    for caller in callers {
+    /// Adds calls of a row to those of its subject.
+    fn count(&mut self, by: By, caller: &CallerCalls, calls: &Sums) {
+        if calls.calls == 0 {
+            return;
+        }
         let (subject, of) = match by {
-            _ if caller.pid == u32::MAX => (Subject::Others, "others".to_owned()),
-            By::Process => (Subject::Process(caller.pid), caller.pid.to_string()),
-            By::User => (Subject::User(caller.uid), caller.uid.to_string()),
-            By::Directory => {
-                let of = caller.directory.clone().unwrap_or_else(|| "?".to_owned());
-                (Subject::Directory(caller.directory_number), of)
+            _ if is_others(caller) => (Subject::Others, Some("others".to_owned())),
+            By::Process => (Subject::Process(caller.pid), Some(caller.pid.to_string())),
+            By::User => (Subject::User(caller.uid), Some(caller.uid.to_string())),
+            By::Directory => (Subject::Directory(caller.directory_number), caller.directory.clone()),
+        };
+        let known = self.subjects.entry(subject).or_default();
+        if of.is_some() {
+            known.of = of;
+        }
+        if !caller.program.is_empty() {
+            known.program.clone_from(&caller.program);
+        }
+        known.sums.add(calls);
+    }
+
+    fn shown(self, by: By) -> ProfileShown {
+        let seconds = self.micros as f64 / 1e6;
+        let row = |Known { of, program, sums }: Known| {
+            let Sums { calls, errors, micros, read, written } = sums;
+            ProfileRow {
+                of: of.unwrap_or_else(|| "?".to_owned()),
+                program: (by == By::Process).then_some(program),
+                calls,
+                errors,
+                mean_us: if calls == 0 { 0.0 } else { micros as f64 / calls as f64 },
+                busy: if seconds > 0.0 { micros as f64 / 1e6 / seconds } else { 0.0 },
+                read_bytes: read,
+                written_bytes: written,
             }
         };
-        let known = all.entry(subject).or_default();
-        known.of = of;
-        known.program.clone_from(&caller.program);
-        let sum = &mut known.sums;
-        sum.calls += caller.calls;
-        sum.errors += caller.errors;
-        sum.micros += caller.micros;
-        sum.read += caller.read_bytes;
-        sum.written += caller.written_bytes;
+        let mut rows: Vec<ProfileRow> = self.subjects.into_values().map(row).collect();
+        rows.sort_by(|a, b| b.busy.total_cmp(&a.busy).then_with(|| a.of.cmp(&b.of)));
+        let by = match by {
+            By::Process => "pid",
+            By::User => "uid",
+            By::Directory => "dir",
+        };
+        ProfileShown { by: by.to_owned(), seconds, rows }
     }
-    all
+}
+
+impl Sums {
+    fn of(caller: &CallerCalls) -> Self {
+        Self {
+            calls: caller.calls,
+            errors: caller.errors,
+            micros: caller.micros,
+            read: caller.read_bytes,
+            written: caller.written_bytes,
+        }
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.errors += more.errors;
+        self.micros += more.micros;
+        self.read += more.read;
+        self.written += more.written;
+    }
+
+    /// Returns them without those of `past`.
+    fn since(&self, past: &Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(past.calls),
+            errors: self.errors.saturating_sub(past.errors),
+            micros: self.micros.saturating_sub(past.micros),
+            read: self.read.saturating_sub(past.read),
+            written: self.written.saturating_sub(past.written),
+        }
+    }
+}
+
+fn row_key(caller: &CallerCalls) -> RowKey {
+    (caller.row, caller.pid, caller.uid, caller.directory_number)
+}
+
+/// Whether the row is that of callers that have none.
+fn is_others(caller: &CallerCalls) -> bool {
+    caller.pid == u32::MAX
 }
 
 fn human(shown: &ProfileShown) -> String {
@@ -195,4 +258,73 @@ fn human(shown: &ProfileShown) -> String {
         text.push_str(&format!("and {} more\n", shown.rows.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row of a process with calls in a directory.
+    fn caller(row: u64, pid: u32, directory: u64, calls: u64) -> CallerCalls {
+        CallerCalls {
+            pid,
+            uid: 0,
+            program: format!("program-{row}"),
+            directory: Some(format!("/{directory}")),
+            directory_number: Some(directory),
+            calls,
+            errors: 0,
+            micros: calls * 10,
+            read_bytes: calls,
+            written_bytes: 0,
+            row,
+        }
+    }
+
+    /// Subjects, programs and numbers of calls between answers.
+    fn shown(by: By, answers: &[(u64, &[CallerCalls])]) -> Vec<(String, Option<String>, u64)> {
+        let answer = |(micros, callers): &(u64, &[CallerCalls])| CallsByCaller {
+            micros: *micros,
+            callers: callers.to_vec(),
+        };
+        let answers: Vec<CallsByCaller> = answers.iter().map(answer).collect();
+        let mut calls = Interval::default();
+        answers.windows(2).for_each(|pair| calls.add(by, &pair[0], &pair[1]));
+        let rows = calls.shown(by).rows.into_iter();
+        rows.map(|row| (row.of, row.program, row.calls)).collect()
+    }
+
+    fn row(of: &str, program: Option<&str>, calls: u64) -> (String, Option<String>, u64) {
+        (of.to_owned(), program.map(str::to_owned), calls)
+    }
+
+    #[test]
+    fn threads_of_a_process_are_one_row() {
+        let before = [caller(1, 7, 1, 100), caller(2, 7, 1, 50), caller(3, 8, 2, 9)];
+        let now = [caller(4, 7, 1, 1), caller(1, 7, 1, 110), caller(2, 7, 1, 55), caller(3, 8, 2, 9)];
+        let answers: [(u64, &[CallerCalls]); 2] = [(10, &before), (20, &now)];
+        assert_eq!(shown(By::Process, &answers), [row("7", Some("program-4"), 16)]);
+        assert_eq!(shown(By::User, &answers), [row("0", None, 16)]);
+        assert_eq!(shown(By::Directory, &answers), [row("/1", None, 16)]);
+    }
+
+    #[test]
+    fn calls_of_rows_that_were_dropped_count_once() {
+        const OTHERS: u32 = u32::MAX;
+        let before = [caller(1, 7, 1, 1000), caller(2, 8, 1, 500), caller(0, OTHERS, 0, 10)];
+        // Both were dropped, the first one after 3 further calls, and is back; another caller without a row had 2.
+        let now = [caller(3, 7, 1, 40), caller(0, OTHERS, 0, 10 + 1003 + 500 + 2)];
+        let answers: [(u64, &[CallerCalls]); 2] = [(10, &before), (20, &now)];
+        let mut process = shown(By::Process, &answers);
+        process.sort();
+        assert_eq!(process[0], row("7", Some("program-3"), 40));
+        assert_eq!((process[1].0.as_str(), process[1].2, process.len()), ("others", 5, 2));
+    }
+
+    #[test]
+    fn a_daemon_that_begins_anew_is_not_subtracted() {
+        let (first, second, anew) = ([caller(1, 7, 1, 100)], [caller(1, 7, 1, 130)], [caller(1, 7, 1, 4)]);
+        let answers: [(u64, &[CallerCalls]); 3] = [(1000, &first), (2000, &second), (5, &anew)];
+        assert_eq!(shown(By::Process, &answers), [row("7", Some("program-1"), 34)]);
+    }
 }

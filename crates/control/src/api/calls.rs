@@ -36,13 +36,16 @@ pub struct SlowCalls {
     pub calls: Vec<SlowCallShown>,
     /// Slow calls that were overwritten by later ones.
     pub lost: u64,
+    /// Number of the last slow call; lower than before: another daemon serves the pool, and counts from 1.
+    #[serde(default)]
+    pub last: Option<u64>,
 }
 
 /// A call that took long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SlowCallShown {
-    /// Its number since the mount, from 1.
+    /// Its number since the daemon began to serve, from 1.
     pub number: u64,
     /// When it ended (UTC).
     pub ended: String,
@@ -81,15 +84,16 @@ pub struct ProfileRequest {
 pub struct CallsByCaller {
     /// Microseconds since then.
     pub micros: u64,
-    /// One a process, user and directory.
+    /// One a thread, user and directory.
     pub callers: Vec<CallerCalls>,
 }
 
-/// Calls of one process, by one user, in one directory.
+/// Calls of one thread, by one user, in one directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallerCalls {
-    /// The process; 0: the kernel by itself; 4294967295: callers beyond the 4096 that have a row.
+    /// The thread's process; 0: the kernel by itself; 4294967295: callers beyond the 4096 that have a row, and calls of
+    /// rows that were dropped.
     pub pid: u32,
     /// The user.
     pub uid: u32,
@@ -111,6 +115,10 @@ pub struct CallerCalls {
     pub read_bytes: u64,
     /// Bytes written by the daemon.
     pub written_bytes: u64,
+    /// The row's number; 0: callers that have none. A full table drops rows without a call since the last request; if
+    /// such a caller is back, its row has another number.
+    #[serde(default)]
+    pub row: u64,
 }
 
 /// Output of `fsstack profile`: calls of an interval.

@@ -5,7 +5,7 @@ use crate::log::utc;
 use fsstack_control::api::{
     CallerCalls, CallsByCaller, ProfileRequest, SlowCallShown, SlowCalls, SlowRequest, SlowThreshold,
 };
-use fsstack_fuse::{LONGEST_PATH, SlowCall};
+use fsstack_fuse::{CallerKey, CallerRow, LONGEST_PATH, SlowCall};
 use fsstack_pool::{BranchIx, Ino, Printable};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, UNIX_EPOCH};
@@ -20,7 +20,7 @@ fn micros(time: Duration) -> u64 {
 impl Served {
     pub(super) fn tell_slow_calls(&self, request: &SlowRequest) -> SlowCalls {
         let watch = self.adapter.calls();
-        let (calls, lost) = match request.threshold {
+        let logged = match request.threshold {
             Some(SlowThreshold::Off) => watch.end_slow(request.after),
             threshold => {
                 if let Some(SlowThreshold::Micros(micros)) = threshold {
@@ -31,8 +31,9 @@ impl Served {
         };
         SlowCalls {
             threshold: watch.slow().map_or(SlowThreshold::Off, |slow| SlowThreshold::Micros(micros(slow))),
-            calls: calls.iter().map(|call| self.tell_slow_call(call)).collect(),
-            lost,
+            calls: logged.calls.iter().map(|call| self.tell_slow_call(call)).collect(),
+            lost: logged.lost,
+            last: Some(logged.last),
         }
     }
 
@@ -61,17 +62,18 @@ impl Served {
         let shown =
             |dir: Ino| self.union.known_path(dir, LONGEST_PATH).map(|path| format!("/{}", Printable(&path)));
         let paths: HashMap<Ino, Option<String>> = dirs.into_iter().map(|dir| (dir, shown(dir))).collect();
-        let caller = |(key, calls): (&fsstack_fuse::CallerKey, &fsstack_fuse::CallTotals)| CallerCalls {
-            pid: key.pid,
+        let caller = |(key, row): (&CallerKey, &CallerRow)| CallerCalls {
+            pid: row.pid,
             uid: key.uid,
-            program: Printable(&calls.program).to_string(),
+            program: Printable(&row.program).to_string(),
             directory: key.dir.and_then(|dir| paths.get(&dir)?.clone()),
             directory_number: key.dir.map(|dir| dir.0),
-            calls: calls.calls,
-            errors: calls.errors,
-            micros: micros(calls.took),
-            read_bytes: calls.read,
-            written_bytes: calls.written,
+            calls: row.totals.calls,
+            errors: row.totals.errors,
+            micros: micros(row.totals.took),
+            read_bytes: row.totals.read,
+            written_bytes: row.totals.written,
+            row: row.number,
         };
         CallsByCaller {
             micros: micros(totals.since.elapsed()),

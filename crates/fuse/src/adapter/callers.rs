@@ -2,7 +2,7 @@
 
 use fsstack_branch::caller::UNKNOWN;
 use fsstack_engine::Caller;
-use fsstack_sys::process::file_system_ids;
+use fsstack_sys::process::{file_system_ids, process_of, program_name};
 use fsstack_wire::{Header, Request};
 
 use super::Adapter;
@@ -18,6 +18,23 @@ impl Adapter {
         let (uid, gid) = (request.header.uid, request.header.gid);
         let group = request.groups.clone().find(|group| *group != gid);
         Caller { uid, gid, group, umask, pid: request.header.pid, mapped: self.maps_callers }
+    }
+}
+
+/// Program of a thread.
+#[derive(Debug)]
+pub(super) struct CallerProgram {
+    /// The thread's process; of a thread that has ended, or cannot be seen, its own id.
+    pub(super) pid: u32,
+    /// The program's name; empty if it has ended.
+    pub(super) name: Vec<u8>,
+}
+
+impl CallerProgram {
+    /// Reads it from proc(5): the header of a request has the id of the thread, whose name may be another one.
+    pub(super) fn of(thread: u32) -> Self {
+        let pid = process_of(thread).unwrap_or(thread);
+        Self { pid, name: program_name(pid) }
     }
 }
 

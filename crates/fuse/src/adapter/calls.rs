@@ -3,8 +3,7 @@
 //! While nobody watches, a request costs one look at a flag. Totals are kept as long as somebody asks for them again and
 //! again; the log, bounded, as long as its threshold is set.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,27 +12,23 @@ use fsstack_branch::longest;
 use fsstack_engine::Union;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Errno;
-use fsstack_sys::process::program_name;
 use fsstack_wire::{Creation, Opcode, Operation, Request};
 use parking_lot::Mutex;
 
-use super::callers::uid_of;
+use super::caller_rows::{CallProfile, CallTotals, CallerKey};
+use super::callers::{CallerProgram, uid_of};
 
 /// Slow calls that are kept; older ones are overwritten.
 const SLOW_CALLS: usize = 1000;
-/// Callers that have a row; calls of others are added up in one more.
-const CALLERS: usize = 4096;
 /// Longest part of a path that is kept or shown, in bytes.
 pub const LONGEST_PATH: usize = 4096;
-/// The row of callers that have none.
-const OTHERS: CallerKey = CallerKey { pid: u32::MAX, uid: u32::MAX, dir: None };
 /// No threshold.
 const OFF: u64 = u64::MAX;
 
 /// A call that took long.
 #[derive(Clone, Debug)]
 pub struct SlowCall {
-    /// Its number since the mount, from 1.
+    /// Its number since the daemon began to serve, from 1.
     pub number: u64,
     /// When it ended.
     pub ended: SystemTime,
@@ -56,41 +51,15 @@ pub struct SlowCall {
     pub program: Vec<u8>,
 }
 
-/// A caller whose calls are added up.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CallerKey {
-    /// The process.
-    pub pid: u32,
-    /// The user.
-    pub uid: u32,
-    /// The directory it works in, if that is wanted and known. A number, since a path has no bound.
-    pub dir: Option<Ino>,
-}
-
-/// Calls of a caller.
-#[derive(Clone, Debug, Default)]
-pub struct CallTotals {
-    /// The program's name when it was first seen.
-    pub program: Vec<u8>,
-    /// Calls.
-    pub calls: u64,
-    /// Those that failed.
-    pub errors: u64,
-    /// Duration of all of them.
-    pub took: Duration,
-    /// Bytes read.
-    pub read: u64,
-    /// Bytes written.
-    pub written: u64,
-}
-
-/// Totals since somebody began to look.
+/// Slow calls after one, as they are logged.
 #[derive(Clone, Debug)]
-pub struct CallProfile {
-    /// When that was.
-    pub since: Instant,
-    /// By caller. Calls of callers beyond the limit have pid and uid `u32::MAX`.
-    pub rows: HashMap<CallerKey, CallTotals>,
+pub struct LoggedCalls {
+    /// The calls, the oldest first.
+    pub calls: Vec<SlowCall>,
+    /// Those that were overwritten.
+    pub lost: u64,
+    /// Number of the last call.
+    pub last: u64,
 }
 
 /// Watched calls of a pool.
@@ -124,11 +93,11 @@ struct Profiled {
 }
 
 impl SlowLog {
-    fn after(&self, number: u64) -> (Vec<SlowCall>, u64) {
+    fn after(&self, number: u64) -> LoggedCalls {
         let calls: Vec<_> = self.calls.iter().filter(|call| number < call.number).cloned().collect();
         let all = self.last.saturating_sub(number.max(self.ended));
         let lost = all.saturating_sub(calls.len() as u64);
-        (calls, lost)
+        LoggedCalls { calls, lost, last: self.last }
     }
 }
 
@@ -155,14 +124,14 @@ impl CallWatch {
     }
 
     /// Ends the log and frees its memory. Returns the calls in it as [`slow_calls`](Self::slow_calls) does.
-    pub fn end_slow(&self, after: u64) -> (Vec<SlowCall>, u64) {
+    pub fn end_slow(&self, after: u64) -> LoggedCalls {
         self.slow_us.store(OFF, Relaxed);
         self.settle();
         let mut log = self.log.lock();
-        let told = log.after(after);
+        let logged = log.after(after);
         log.calls = VecDeque::new();
         log.ended = log.last;
-        told
+        logged
     }
 
     /// Returns that duration; `None`: slow calls are not logged.
@@ -170,8 +139,8 @@ impl CallWatch {
         Some(self.slow_us.load(Relaxed)).filter(|micros| *micros != OFF).map(Duration::from_micros)
     }
 
-    /// Slow calls with numbers above `after`, and how many of them were overwritten.
-    pub fn slow_calls(&self, after: u64) -> (Vec<SlowCall>, u64) {
+    /// Slow calls with numbers above `after`.
+    pub fn slow_calls(&self, after: u64) -> LoggedCalls {
         self.log.lock().after(after)
     }
 
@@ -180,14 +149,13 @@ impl CallWatch {
         let now = Instant::now();
         let mut profile = self.profile.lock();
         let begun = profile.take().filter(|profiled| now < profiled.until);
-        let fresh = || CallProfile { since: now, rows: HashMap::new() };
         let profiled = profile.insert(Profiled {
             until: begun.as_ref().map_or(now + lease, |begun| begun.until.max(now + lease)),
-            totals: begun.map_or_else(fresh, |begun| begun.totals),
+            totals: begun.map_or_else(|| CallProfile::new(now), |begun| begun.totals),
         });
         self.by_dir.fetch_or(by_dir, Relaxed);
         self.profiles.store(true, Relaxed);
-        let totals = profiled.totals.clone();
+        let totals = profiled.totals.look();
         drop(profile);
         self.settle();
         totals
@@ -229,6 +197,7 @@ impl CallWatch {
 
     fn log_slow(&self, union: &Union, request: &Request<'_>, took: Duration, error: Option<Errno>) {
         let ino = Ino(request.header.nodeid);
+        let CallerProgram { pid, name: program } = CallerProgram::of(request.header.pid);
         let mut call = SlowCall {
             number: 0,
             ended: SystemTime::now(),
@@ -237,9 +206,9 @@ impl CallWatch {
             path: path_of(union, ino, &request.op),
             branch: longest::branch().or_else(|| union.known_branch(ino)),
             error,
-            pid: request.header.pid,
+            pid,
             uid: uid_of(&request.header),
-            program: program_name(request.header.pid),
+            program,
         };
         let mut log = self.log.lock();
         if self.slow().is_none() {
@@ -264,7 +233,7 @@ impl CallWatch {
         let header = &request.header;
         let by_dir = self.by_dir.load(Relaxed);
         let dir = if by_dir { union.known_dir(Ino(header.nodeid)) } else { None };
-        let key = CallerKey { pid: header.pid, uid: uid_of(header), dir };
+        let key = CallerKey { thread: header.pid, uid: uid_of(header), dir };
         let mut call =
             CallTotals { calls: 1, errors: u64::from(error.is_some()), took, ..CallTotals::default() };
         match request.op {
@@ -275,12 +244,14 @@ impl CallWatch {
         if self.add_to_row(&key, &call) {
             return;
         }
-        // A new caller. Its program's name is read without the lock that each request takes.
-        call.program = program_name(header.pid);
-        self.add_row(key, call);
+        // A new caller. Its program is looked for without the lock that each request takes.
+        let program = CallerProgram::of(header.pid);
+        if let Some(profiled) = self.profile.lock().as_mut() {
+            profiled.totals.add_new(key, program, &call);
+        }
     }
 
-    /// Adds a call to a caller's row. False: there is none yet.
+    /// Adds a call to a caller's row, or to that of the others. False: the caller is new.
     fn add_to_row(&self, key: &CallerKey, call: &CallTotals) -> bool {
         let mut profile = self.profile.lock();
         let Some(profiled) = profile.as_mut().filter(|profiled| Instant::now() < profiled.until) else {
@@ -292,41 +263,7 @@ impl CallWatch {
             self.settle();
             return true;
         };
-        let rows = &mut profiled.totals.rows;
-        let has_room = rows.len() < CALLERS;
-        let row = match rows.get_mut(key) {
-            Some(row) => row,
-            None if has_room => return false,
-            None => rows.entry(OTHERS).or_default(),
-        };
-        row.add(call);
-        true
-    }
-
-    /// Adds the row of a new caller.
-    fn add_row(&self, key: CallerKey, call: CallTotals) {
-        let mut profile = self.profile.lock();
-        let Some(profiled) = profile.as_mut() else { return };
-        let rows = &mut profiled.totals.rows;
-        // Another thread may have added it, or the last row, meanwhile.
-        let key = if rows.len() < CALLERS || rows.contains_key(&key) { key } else { OTHERS };
-        match rows.entry(key) {
-            Entry::Occupied(mut row) => row.get_mut().add(&call),
-            Entry::Vacant(row) => {
-                row.insert(call);
-            }
-        }
-    }
-}
-
-impl CallTotals {
-    /// Adds calls of the same caller.
-    fn add(&mut self, more: &Self) {
-        self.calls += more.calls;
-        self.errors += more.errors;
-        self.took += more.took;
-        self.read += more.read;
-        self.written += more.written;
+        profiled.totals.add(key, call)
     }
 }
 

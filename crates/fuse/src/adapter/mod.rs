@@ -1,6 +1,7 @@
 //! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
 mod again;
+mod caller_rows;
 mod callers;
 mod calls;
 mod control_file;
@@ -29,7 +30,8 @@ use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
 pub(crate) use again::is_once;
-pub use calls::{CallProfile, CallTotals, CallWatch, CallerKey, LONGEST_PATH, SlowCall};
+pub use caller_rows::{CallProfile, CallTotals, CallerKey, CallerRow};
+pub use calls::{CallWatch, LONGEST_PATH, LoggedCalls, SlowCall};
 pub use control_file::{ControlFile, ControlKeys, Setter};
 
 use crate::convert;

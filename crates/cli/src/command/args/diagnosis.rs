@@ -84,8 +84,8 @@ pub struct Du {
 /// Arguments of `fsstack log`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The daemon keeps the last 1000 slow calls in memory from the moment that a threshold is set, until it is set to off or the pool is \
-unmounted. A call counts from when the daemon takes it until it is answered; what passthrough reads and writes does not come to the daemon. A call \
+    after_help = "The daemon keeps the last 1000 slow calls in memory from the moment that a threshold is set, until it is set to off, or the pool is \
+upgraded or unmounted. A call counts from when the daemon takes it until it is answered; what passthrough reads and writes does not come to the daemon. A call \
 that waits for a lock is slow too. Without a threshold nothing is measured."
 )]
 pub struct Log {
