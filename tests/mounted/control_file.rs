@@ -73,7 +73,7 @@ fn keys_are_read_and_set() {
     let said = python(
         pool.path(),
         &client(
-            "for name in os.listxattr(F): assert name.startswith(K) and os.getxattr(F, name), name
+            "for name in os.listxattr(F): assert name.startswith(K) and (os.getxattr(F, name) or name == K + 'config'), name
 print(get('minfreespace'), get('category.create'), get('func.mkdir'), get('category.search'), get('func.rename'))
 put('minfreespace', '10M'); put('category.create', 'mfs'); put('cache.entry', '5'); put('moveonenospc', 'false')
 print(get('minfreespace'), get('category.create'), get('func.mkdir'), get('cache.entry'), get('moveonenospc'))
@@ -100,6 +100,50 @@ print(no(os.setxattr, F, K + 'minfreespace', b'1G', os.XATTR_CREATE), get('minfr
     // The operator's command sees the same.
     let at = super::command::at(&pool);
     assert!(super::command::output_of(&["get", &at, "create"]).contains("mfs"));
+}
+
+/// Keys of mergerfs 2.40 and 2.41 that older versions do not have.
+#[test]
+fn keys_of_newer_versions_are_read_and_set() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("create=ff").mount();
+    let said = python(
+        pool.path(),
+        &client(
+            "print(get('xattr'), get('allow-idmap'), get('kernel-permissions-check'), get('fuse-msg-size'),
+      get('read-thread-count') == get('threads'), get('mountpoint') == get('mount'), get('config'))
+put('xattr', 'passthrough'); put('passthrough.io', 'off'); print(get('passthrough.io'))
+put('passthrough.io', 'rw'); print(get('passthrough.io'))
+put('debug', 'true'); print(get('debug')); put('debug', 'false'); print(get('debug'))
+for key, value in (('xattr', 'noattr'), ('passthrough.io', 'ro'), ('allow-idmap', 'true'), ('read-thread-count', '9'),
+                   ('fuse-msg-size', '9'), ('branches-mount-timeout', '9'), ('posix-acl', 'true'), ('debug', 'x')):
+    print(key, no(put, key, value), end='; ')",
+        ),
+    );
+    assert_eq!(
+        said,
+        "passthrough false true 256 True True \noff\nrw\ntrue\nfalse\n\
+         xattr EROFS; passthrough.io EINVAL; allow-idmap EROFS; read-thread-count EROFS; fuse-msg-size EROFS; \
+         branches-mount-timeout EROFS; posix-acl ENOTSUP; debug EINVAL; "
+    );
+}
+
+#[test]
+fn each_refusal_is_in_the_log() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").unmounted();
+    let log = pool.path().with_file_name("log");
+    pool.remount_with(&[&format!("log={}", log.display())]);
+    let said = python(
+        pool.path(),
+        &client("print(no(put, 'nosuch', '1'), no(put, 'posix-acl', 'true'), no(put, 'version', '1'))"),
+    );
+    assert_eq!(said, "ENODATA ENOTSUP EROFS");
+    for refused in
+        ["nosuch=1 refused: no such key", "posix-acl=true refused: ACLs", "version=1 refused: it is settled"]
+    {
+        log_with(&log, &format!("control file: {refused}"));
+    }
 }
 
 /// A list that a script writes back has to keep floors.

@@ -91,6 +91,21 @@ fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     assert!(reply.f_blocks > 0);
 }
 
+/// The kernel asks for a directory's ACL before it lets in a user who does not own it: the other copy tells.
+#[test]
+fn users_reach_directories_whose_first_copy_is_on_a_dead_branch() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = pool_of_two();
+    let read = "cat both/on-b";
+    assert_eq!(crate::script::sh_as_stranger(pool.path(), read), "both/on-b");
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
+    until("the branch is down", || {
+        json("status", &["status", &at(&pool)])["pools"][0]["branches"][0]["state"] == "down"
+    });
+    assert_eq!(crate::script::sh_as_stranger(pool.path(), read), "both/on-b");
+}
+
 /// Neither directory was known before the branch was dead: what it may have of the one below is not known either.
 #[test]
 fn names_two_levels_below_what_a_dead_branch_may_have_are_an_error() {

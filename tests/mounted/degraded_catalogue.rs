@@ -1,10 +1,11 @@
 //! `degraded=catalogue`: names of a branch that is out of reach are shown from the catalogue, and nothing else is done with them.
 
 use std::fs::{self, Metadata};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
 
 use fsstack_lab::pool::Pool;
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, needs, until};
 
 use crate::catalogue::until_complete;
@@ -12,6 +13,10 @@ use crate::command::{at, output_of, refused};
 use crate::dead_branches::{errno, listed};
 
 const EIO: Option<i32> = Some(5);
+
+/// Owner of `alone`, and another user.
+const OWNER: u32 = 1000;
+const OTHER: u32 = 1001;
 
 /// `a`, a disk that can be taken away, and `b`, a plain directory. The catalogue is complete.
 fn pool(options: &[&str]) -> Pool {
@@ -31,6 +36,8 @@ fn pool(options: &[&str]) -> Pool {
         fs::write(home.join(name), name).unwrap();
     }
     symlink("nowhere", a.join("link")).unwrap();
+    chown(a.join("alone"), Some(OWNER), Some(OWNER)).unwrap();
+    fs::set_permissions(a.join("alone"), stat_mode(0o755)).unwrap();
     pool.remount();
     until_complete(&pool);
     pool
@@ -85,6 +92,31 @@ fn names_that_were_not_seen_before_have_numbers_that_stay() {
     assert_eq!(["alone", "alone/deep", "alone/deep/file", "link"].map(number), numbers);
     let listed = fs::read_dir(pool.at("alone/deep")).unwrap().next().unwrap().unwrap();
     assert_eq!(std::os::unix::fs::DirEntryExt::ino(&listed), numbers[2], "of the listing");
+}
+
+/// What the user [`OTHER`] sees of directories on `a`, on both branches, and of a file.
+fn seen_by_another(pool: &Pool) -> String {
+    let by_them = |program: &str, arguments: &[&str]| {
+        let run = command(program).args(arguments).dir(pool.path()).as_user(OTHER, OTHER);
+        run.run().unwrap().stdout
+    };
+    by_them("ls", &["alone", "alone/deep", "both"])
+        + &by_them("stat", &["-c", "%u %a %n", "alone", "alone/deep/file"])
+}
+
+/// The kernel asks for the ACL of what it knows before it lets in a user who does not own it.
+#[test]
+fn users_see_what_the_kernel_knew_before() {
+    needs!(mounting(), loops());
+    let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+    let before = seen_by_another(&pool);
+    assert!(before.contains("deep") && before.contains("1000 755 alone\n"), "{before}");
+    take_away(&mut pool);
+    for _ in 0..2 {
+        assert_eq!(seen_by_another(&pool), before);
+    }
+    let acl = rustix::fs::getxattr(pool.at("alone"), c"system.posix_acl_access", &mut [0_u8; 64][..]);
+    assert_eq!(acl, Err(rustix::io::Errno::NODATA));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! how a pool works: the daemon passes an [`Operator`], whose methods are the requests. `registry` lists live pools;
 //! `exports` and `holders` find what keeps an exported pool mounted.
 
+mod host;
 mod peer;
 mod route;
 mod status_page;

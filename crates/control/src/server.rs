@@ -30,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::api::Status;
 use crate::connections::Connections;
 use crate::copying;
+use crate::host;
 use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
 use crate::route::Route;
@@ -186,6 +187,8 @@ enum Access {
     All,
     /// The metrics and the status page.
     Metrics,
+    /// The same, at a loopback address: by its own name only.
+    LocalMetrics,
     Nothing,
 }
 
@@ -213,6 +216,11 @@ impl Listening {
 
     async fn serve(self, mut stopped: oneshot::Receiver<()>) {
         let own = rustix::process::geteuid().as_raw();
+        let is_loopback = |tcp: &tokio::net::TcpListener| {
+            tcp.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback())
+        };
+        let is_local = self.tcp.as_ref().is_some_and(is_loopback);
+        let metrics = if is_local { Access::LocalMetrics } else { Access::Metrics };
         let mut ending = self.all.ending();
         loop {
             tokio::select! {
@@ -225,7 +233,7 @@ impl Listening {
                     self.connect(asker, access, place);
                 }
                 (place, asker) = placed(&self.metrics_places, accept_tcp(self.tcp.as_ref())) => {
-                    self.connect(asker, Access::Metrics, place);
+                    self.connect(asker, metrics, place);
                 }
             }
             // Connections that are made meanwhile wait.
@@ -317,11 +325,17 @@ async fn answer(
     operator: Arc<dyn Operator>,
     copies: Arc<Semaphore>,
 ) -> Response<Full<Bytes>> {
+    if access == Access::LocalMetrics && !host::is_local(request.headers()) {
+        let reason = host::REFUSAL.as_bytes().to_vec();
+        return with_type(StatusCode::MISDIRECTED_REQUEST, "text/plain; charset=utf-8", reason);
+    }
     let route = Route::parse(request.uri().path(), request.uri().query());
     let route = match (access, route) {
         (Access::Nothing, _) => return refused(StatusCode::FORBIDDEN, &Refusal::usage("only root may ask")),
         (Access::All, Some(route))
-        | (Access::Metrics, Some(route @ (Route::Metrics | Route::StatusPage))) => route,
+        | (Access::Metrics | Access::LocalMetrics, Some(route @ (Route::Metrics | Route::StatusPage))) => {
+            route
+        }
         _ => return refused(StatusCode::NOT_FOUND, &Refusal::missing("no such request")),
     };
     let method = request.method().clone();

@@ -76,10 +76,8 @@ fn write_page(page: &mut String, status: &Status) -> fmt::Result {
     )?;
     let worst = status.branches.iter().map(Concern::of).max().unwrap_or(Concern::Ok);
     writeln!(page, "<p class=\"sum {}\">{}</p>", worst.class(), summary(status))?;
-    let room: u64 = status.branches.iter().filter_map(|branch| branch.available).sum();
-    let total: u64 = status.branches.iter().filter_map(|branch| branch.total).sum();
     page.push_str("<dl>");
-    term(page, "free", format_args!("{} of {}", Size(room).approx(), Size(total).approx()))?;
+    write_free(page, status.total, status.available)?;
     term(page, "mounted for", Age(status.uptime_seconds))?;
     let open = &status.open_files;
     term(page, "open files", format_args!("{} passthrough, {} stacked", open.passthrough, open.stacked))?;
@@ -139,12 +137,7 @@ fn write_branch(page: &mut String, branch: &BranchStatus) -> fmt::Result {
         )?;
     }
     page.push_str("<dl>");
-    match (branch.total, branch.available) {
-        (Some(total), Some(available)) => {
-            term(page, "free", format_args!("{} of {}", Size(available).approx(), Size(total).approx()))?;
-        }
-        _ => term(page, "free", "not known")?,
-    }
+    write_free(page, branch.total, branch.available)?;
     term(page, "kept free", Size(branch.floor).approx())?;
     term(page, "mode", Escaped(&branch.mode))?;
     if let (Some(p50), Some(p99)) = (branch.p50_us, branch.p99_us) {
@@ -158,6 +151,15 @@ fn write_branch(page: &mut String, branch: &BranchStatus) -> fmt::Result {
     }
     page.push_str("</dl></section>\n");
     Ok(())
+}
+
+fn write_free(page: &mut String, total: Option<u64>, available: Option<u64>) -> fmt::Result {
+    match (total, available) {
+        (Some(total), Some(available)) => {
+            term(page, "free", format_args!("{} of {}", Size(available).approx(), Size(total).approx()))
+        }
+        _ => term(page, "free", "not known"),
+    }
 }
 
 fn term(page: &mut String, name: &str, value: impl fmt::Display) -> fmt::Result {
@@ -265,6 +267,17 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
+    }
+
+    /// Two directories of one disk.
+    #[test]
+    fn the_pools_space_is_that_of_statfs_and_not_the_sum_of_the_branches() {
+        let branches = || vec![branch("/srv/disk/a", "RW", "up"), branch("/srv/disk/b", "RW", "up")];
+        let known = Status { total: Some(1 << 40), available: Some(1 << 39), ..status(branches()) };
+        let shown = page(&known);
+        assert_eq!(shown.matches("<dd>512 GiB of 1 TiB</dd>").count(), 3, "{shown}");
+        let shown = page(&status(branches()));
+        assert!(shown.contains("<dt>free</dt><dd>not known</dd>"), "no branch answers: {shown}");
     }
 
     #[test]

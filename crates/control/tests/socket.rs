@@ -41,6 +41,8 @@ impl Operator for Parrot {
             placement_rules: Vec::new(),
             tiers: Vec::new(),
             misplaced: 0,
+            total: None,
+            available: None,
             branches: Vec::new(),
             open_files: OpenFiles::default(),
             tables: Tables::default(),
@@ -54,7 +56,7 @@ impl Operator for Parrot {
         Keys { keys: Vec::new() }
     }
     fn slow_calls(&self, _: &SlowRequest) -> SlowCalls {
-        SlowCalls { threshold: SlowThreshold::Off, calls: Vec::new(), lost: 0 }
+        SlowCalls { threshold: SlowThreshold::Off, calls: Vec::new(), lost: 0, last: Some(0) }
     }
     fn log_lines(&self) -> RecentLines {
         RecentLines { lines: Vec::new() }
@@ -201,13 +203,14 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     let listen_at =
         ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()), ..ListenAt::default() };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
-    let get = |path: &str| {
+    let get_from = |host: &str, path: &str| {
         let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
         let mut output = String::new();
         stream.read_to_string(&mut output).unwrap();
         output
     };
+    let get = |path: &str| get_from("127.0.0.1:9190", path);
     let figures = get("/metrics");
     assert!(figures.starts_with("HTTP/1.1 200") && figures.contains("openmetrics-text"), "{figures}");
     assert!(figures.ends_with("# EOF\n"), "{figures}");
@@ -216,6 +219,12 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     assert!(page.contains("content-security-policy: default-src 'none'") && page.contains("<h1>"), "{page}");
     assert!(get("/v1/status").starts_with("HTTP/1.1 404"));
     assert!(get("/v1/settings").starts_with("HTTP/1.1 404"));
+    // A web page whose name was made to resolve to this machine.
+    for path in ["/", "/metrics"] {
+        let refused = get_from("evil.example:9190", path);
+        assert!(refused.starts_with("HTTP/1.1 421") && refused.contains("text/plain"), "{refused}");
+        assert!(refused.contains("ask for localhost"), "{refused}");
+    }
 }
 
 #[test]
@@ -238,7 +247,7 @@ fn bytes_that_are_no_request_cost_their_sender_the_connection() {
 }
 
 /// Head of a request whose body never arrives.
-const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n";
+const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n";
 
 #[test]
 fn a_slow_client_at_the_tcp_port_delays_neither_the_operator_nor_the_end() {

@@ -106,6 +106,11 @@ pub(crate) fn message_size(text: &str) -> String {
     text.parse::<u64>().map_or_else(|_| text.to_owned(), |pages| pages.saturating_mul(PAGE).to_string())
 }
 
+/// Returns the pages of a message of `bytes`, in which mergerfs shows its size.
+pub(crate) fn message_pages(bytes: u32) -> u64 {
+    u64::from(bytes) / PAGE
+}
+
 /// Parses the subtype; some bytes have a meaning in the mount table.
 pub(crate) fn subtype(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);

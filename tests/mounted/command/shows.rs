@@ -133,10 +133,20 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
     // The pool reports the port that the system chose.
     let address = output_of(&["get", &at(&pool), "metrics"]);
     let mut stream = TcpStream::connect(address.trim()).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("# EOF\n"), "{answer}");
+}
+
+/// Two directories of one disk count once.
+#[test]
+fn the_status_has_the_size_that_df_shows() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    let status = json("status", &["status", &at(&pool)]);
+    let df = rustix::fs::statvfs(pool.path()).unwrap();
+    assert_eq!(status["pools"][0]["total"].as_u64(), Some(df.f_blocks * df.f_frsize));
 }
 
 /// On the metrics port, on a desktop and a phone screen.

@@ -67,6 +67,12 @@ pub struct Status {
     /// Classes whose files go to another one when they are full.
     #[serde(default)]
     pub tiers: Vec<TierStatus>,
+    /// Total bytes, as statfs(2) reports them: each file system counts once; null if no branch answers.
+    #[serde(default)]
+    pub total: Option<u64>,
+    /// Bytes that users may still write, by the same count.
+    #[serde(default)]
+    pub available: Option<u64>,
     /// The branches in order.
     pub branches: Vec<BranchStatus>,
     /// Open files by write path.

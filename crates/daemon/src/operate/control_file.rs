@@ -10,24 +10,28 @@
 use super::Served;
 use crate::options::{self, Effect, Key};
 use crate::settings::Settings;
+use crate::values;
 use fsstack_branch::health::reply_takeover;
 use fsstack_control::api::{Assignment, BranchRequest, SettingsRequest};
 use fsstack_control::{Refusal, RefusalKind};
 use fsstack_engine::Union;
 use fsstack_engine::settings::{PageCache, StatfsMode};
 use fsstack_fuse::{Adapter, ControlKeys, Setter};
-use fsstack_pool::settings::ControlFile;
+use fsstack_pool::settings::{ControlFile, WritePath};
 use fsstack_pool::{Floor, Printable};
 use fsstack_sys::{Errno, process};
 use fsstack_wire::Timestamp;
+use parking_lot::Mutex;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+use tracing::Level;
 
-/// mergerfs's keys that have a meaning here, as mergerfs 2.33 lists them.
+/// mergerfs's keys that have a meaning here, in the spelling of the oldest version that has them, from 2.33 to 2.41.
 const KEYS: &[&str] = &[
+    "allow-idmap",
     "branches",
     "cache.attr",
     "cache.entry",
@@ -37,6 +41,8 @@ const KEYS: &[&str] = &[
     "category.action",
     "category.create",
     "category.search",
+    "config",
+    "debug",
     "follow-symlinks",
     "fsname",
     "func.access",
@@ -59,21 +65,37 @@ const KEYS: &[&str] = &[
     "func.truncate",
     "func.unlink",
     "func.utimens",
+    "fuse-msg-size",
     "inodecalc",
+    "kernel-permissions-check",
+    "lazy-umount-mountpoint",
     "link_cow",
     "minfreespace",
     "mount",
+    "mountpoint",
     "moveonenospc",
     "nfsopenhack",
     "nullrw",
+    "passthrough.io",
     "pid",
+    "read-thread-count",
     "srcmounts",
     "statfs",
     "statfs_ignore",
     "symlinkify",
     "threads",
     "version",
+    "xattr",
 ];
+
+/// mergerfs's keys that say how to mount. Their values are not kept afterwards.
+const MOUNT_ONLY: [&str; 2] = ["branches-mount-timeout", "branches-mount-timeout-fail"];
+
+/// Bytes of a refused value that are logged at most.
+const LOGGED: usize = 200;
+
+/// Time between two lines of the log about refusals to others than the operator, who may repeat them without end.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// How long a caller waits for a change. It may still be made after that.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -87,6 +109,8 @@ pub(crate) struct Keys {
     served: Arc<OnceLock<Weak<Served>>>,
     /// None: nobody may set a key.
     changes: Option<SyncSender<Asked>>,
+    /// Time of the last line about a refusal to another than the operator.
+    logged: Mutex<Option<Instant>>,
 }
 
 /// A change that a caller waits for.
@@ -116,12 +140,49 @@ impl Keys {
         } else {
             None
         };
-        Ok(Self { served, changes })
+        Ok(Self { served, changes, logged: Mutex::new(None) })
     }
 
     /// Answers for `served` from now on; earlier requests for keys wait for that.
     pub(crate) fn answer_for(&self, served: &Arc<Served>) {
         let _first = self.served.set(Arc::downgrade(served));
+    }
+
+    /// Hands a change to the thread that makes it, and returns the channel of its result.
+    fn begin(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        setter: Setter,
+    ) -> Result<Receiver<Result<(), Errno>>, Refused> {
+        let key = std::str::from_utf8(key).ok().filter(|key| known(key).is_some() || is_refused(key));
+        let key = key.ok_or(Refused::new(Errno::NODATA, "no such key here"))?;
+        let value =
+            std::str::from_utf8(value).map_err(|_| Refused::new(Errno::INVAL, "the value is not UTF-8"))?;
+        let Some(changes) = &self.changes else {
+            return Err(Refused::new(Errno::ROFS, "with nfs-export or mergerfs-control=read no key is set"));
+        };
+        // Here, while the caller waits: a caller that has given up may have left its number to another program.
+        if !is_operator(setter) {
+            return Err(Refused::new(Errno::PERM, "only the operator sets keys"));
+        }
+        let (answer, answered) = mpsc::channel();
+        let asked = Asked { key: key.to_owned(), value: value.to_owned(), answer };
+        changes.try_send(asked).map_err(|_| Refused::new(Errno::BUSY, "other changes are at work"))?;
+        Ok(answered)
+    }
+
+    /// Whether a refusal to `setter` is logged: to the operator each, to others one a minute.
+    fn is_logged(&self, setter: Setter) -> bool {
+        if is_operator(setter) {
+            return true;
+        }
+        let (mut logged, now) = (self.logged.lock(), Instant::now());
+        let is_due = logged.is_none_or(|at| BETWEEN_LINES <= now.saturating_duration_since(at));
+        if is_due {
+            *logged = Some(now);
+        }
+        is_due
     }
 }
 
@@ -155,23 +216,17 @@ impl ControlKeys for Keys {
     }
 
     fn set(&self, key: &[u8], value: &[u8], setter: Setter) -> Result<(), Errno> {
-        let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
-        // Those that have no meaning here are refused with the reason in the log.
-        let is_mergerfss = |row: &options::Row| matches!(row.effect, Effect::NoMeaning | Effect::Refuse(_));
-        if known(key).is_none() && !options::find(key).is_some_and(is_mergerfss) {
-            return Err(Errno::NODATA);
-        }
-        let value = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
-        let changes = self.changes.as_ref().ok_or(Errno::ROFS)?;
-        // Here, while the caller waits: a caller that has given up may have left its number to another program.
-        if !is_operator(setter) {
-            tracing::debug!(?setter, key, "control file: key not set: not by the operator");
-            return Err(Errno::PERM);
-        }
-        let (answer, answered) = mpsc::channel();
-        let asked = Asked { key: key.to_owned(), value: value.to_owned(), answer };
-        changes.try_send(asked).map_err(|_| Errno::BUSY)?;
-        reply_takeover::aside(|| answered.recv_timeout(PATIENCE)).unwrap_or(Err(Errno::TIMEDOUT))
+        let answered = self.begin(key, value, setter).map_err(|refused| {
+            if self.is_logged(setter) {
+                refused.log(key, value);
+            }
+            refused.errno
+        })?;
+        reply_takeover::aside(|| answered.recv_timeout(PATIENCE)).unwrap_or_else(|_| {
+            let refused = Refused::new(Errno::TIMEDOUT, "no result after 15 s; it may still be set");
+            refused.log(key, value);
+            Err(refused.errno)
+        })
     }
 }
 
@@ -191,6 +246,8 @@ impl Served {
         match key {
             "branches" => return Some(self.branches_of_mergerfs(true)),
             "srcmounts" => return Some(self.branches_of_mergerfs(false)),
+            // SIGUSR1 and SIGUSR2 change the level, too.
+            "debug" => return Some((self.level.get() >= Level::DEBUG).to_string().into_bytes()),
             _ => {}
         }
         let settings = self.settings.lock();
@@ -198,9 +255,14 @@ impl Served {
         let text = match key {
             "version" => format!("fsstack-{}", env!("CARGO_PKG_VERSION")),
             "pid" => std::process::id().to_string(),
-            "mount" => return Some(settings.mount_point.as_os_str().as_bytes().to_vec()),
+            "mount" | "mountpoint" => return Some(settings.mount_point.as_os_str().as_bytes().to_vec()),
             "fsname" => return Some(options.fsname.as_bytes().to_vec()),
-            "threads" => options::find("max-threads")?.get(options)?,
+            "threads" | "read-thread-count" => options::find("max-threads")?.get(options)?,
+            "fuse-msg-size" => values::message_pages(options.max_write).to_string(),
+            "passthrough.io" if engine.write_path == WritePath::Stacked => "off".to_owned(),
+            "passthrough.io" => "rw".to_owned(),
+            // There is no control file with xattr=off.
+            "xattr" => "passthrough".to_owned(),
             "cache.files" if engine.page_cache == PageCache::Off => "off".to_owned(),
             "cache.files" => "auto-full".to_owned(),
             "cache.writeback" => (engine.page_cache == PageCache::WriteBack).to_string(),
@@ -244,20 +306,20 @@ impl Served {
 
     fn set_key_of_mergerfs(&self, key: &str, value: &str) -> Result<(), Errno> {
         // Not waited for: an upgrade, which holds it, waits for this request.
-        let _turn = self.handover.operators.try_read().ok_or(Errno::BUSY)?;
-        self.change_by_key(known(key).unwrap_or(key), value).inspect(|()| self.note_state()).map_err(
-            |refused| {
-                let (key, value) = (Printable(key.as_bytes()), Printable(value.as_bytes()));
-                tracing::info!("control file: {key}={value} refused: {}", refused.why);
-                refused.errno
-            },
-        )
+        let turn = self.handover.operators.try_read();
+        let made = turn.ok_or(Refused::new(Errno::BUSY, "an upgrade is at work")).and_then(|_turn| {
+            self.change_by_key(known(key).unwrap_or(key), value).inspect(|()| self.note_state())
+        });
+        made.map_err(|refused| {
+            refused.log(key.as_bytes(), value.as_bytes());
+            refused.errno
+        })
     }
 
     fn change_by_key(&self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "branches" | "srcmounts" => return self.change_branches(value),
-            "version" | "pid" | "mount" | "fsname" | "threads" | "cache.writeback" => {
+            "version" | "pid" | "mount" | "mountpoint" | "fsname" | "threads" | "cache.writeback" => {
                 return Err(Refused::new(Errno::ROFS, "it is settled when the pool is mounted"));
             }
             _ => {}
@@ -268,18 +330,28 @@ impl Served {
             ("cache.files", "libfuse" | "partial" | "full" | "auto-full" | "per-process") => {
                 (options::PAGE_CACHE, "on")
             }
-            ("statfs", "base") => return Ok(()),
+            ("statfs", "base") | ("xattr", "passthrough") => return Ok(()),
+            // Several words of ours are one of mergerfs's: the one in force stays.
+            ("debug" | "passthrough.io", _)
+                if self.key_of_mergerfs(key).as_deref() == Some(value.as_bytes()) =>
+            {
+                return Ok(());
+            }
+            ("debug", "true") => ("log-level", "debug"),
+            ("debug", "false") => ("log-level", "info"),
+            ("passthrough.io", "rw") => (options::WRITE_PATH, "auto"),
+            ("passthrough.io", "off") => (options::WRITE_PATH, "stacked"),
             ("statfs_ignore", "none") => ("statfs", "all"),
             ("statfs_ignore", "nc") => ("statfs", "ignore-nc"),
             ("statfs_ignore", "ro") => ("statfs", "ignore-ro"),
-            ("statfs" | "statfs_ignore" | "cache.files", _) => {
+            ("statfs" | "statfs_ignore" | "cache.files" | "debug" | "passthrough.io", _) => {
                 return Err(Refused::new(Errno::INVAL, "no such value here"));
             }
             _ => match (row.effect, row.key) {
                 (Effect::Only(values), _) if values.contains(&value) => return Ok(()),
                 (Effect::Only(_), _) => return Err(Refused::new(Errno::INVAL, row.help)),
                 (Effect::Set(_), Key::Live(_)) => (key, value),
-                (Effect::Set(_), Key::Settled(_)) => {
+                (Effect::Set(_), Key::Settled(_) | Key::None) => {
                     return Err(Refused::new(Errno::ROFS, "it is settled when the pool is mounted"));
                 }
                 _ => return Err(Refused::new(Errno::OPNOTSUPP, row.help)),
@@ -327,6 +399,11 @@ impl Refused {
     fn new(errno: Errno, why: &str) -> Self {
         Self { errno, why: why.to_owned() }
     }
+
+    fn log(&self, key: &[u8], value: &[u8]) {
+        let (key, value) = (Printable(key), Printable(value.get(..LOGGED).unwrap_or(value)));
+        tracing::info!("control file: {key}={value} refused: {}", self.why);
+    }
 }
 
 impl From<Refusal> for Refused {
@@ -347,6 +424,15 @@ fn known(key: &str) -> Option<&'static str> {
     KEYS.iter().copied().find(|known| plain(known) == plain(key))
 }
 
+/// Whether `key` is an option of mergerfs that cannot be read here. Setting it is refused by its name.
+fn is_refused(key: &str) -> bool {
+    options::find(key).is_some_and(|row| match row.effect {
+        Effect::NoMeaning | Effect::Refuse(_) => true,
+        Effect::Set(_) => MOUNT_ONLY.contains(&row.name()),
+        Effect::Quiet | Effect::Only(_) => false,
+    })
+}
+
 /// Whether the thread is the operator's: it could ask by the control socket too. Root in a container is not, and neither is
 /// the kernel's NFS server.
 fn is_operator(setter: Setter) -> bool {
@@ -365,7 +451,7 @@ mod tests {
     /// A listed key can be read, and setting it is decided by a rule that stands here or in the option table.
     #[test]
     fn every_listed_key_is_an_option_or_answered_here() {
-        const OWN: [&str; 5] = ["branches", "srcmounts", "version", "pid", "mount"];
+        const OWN: [&str; 6] = ["branches", "srcmounts", "version", "pid", "mount", "mountpoint"];
         for key in KEYS {
             assert_eq!(known(key), Some(*key));
             assert!(OWN.contains(key) || options::find(key).is_some(), "{key}");
@@ -373,5 +459,28 @@ mod tests {
         assert!(KEYS.is_sorted(), "as getfattr lists them");
         assert_eq!(known("link-cow"), Some("link_cow"));
         assert_eq!(known("write-path"), None, "a key of ours is none of mergerfs's");
+        assert!(!is_refused("write-path") && !is_refused("nosuch"));
+    }
+
+    /// Keys of mergerfs 2.41, without those that it passes over itself.
+    #[test]
+    fn every_key_of_mergerfs_is_listed_or_refused_by_its_name() {
+        const THEIRS: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
+            cache.attr cache.entry cache.files cache.files.process-names cache.negative-entry cache.readdir \
+            cache.statfs cache.symlinks cache.writeback category.action category.create category.search config debug \
+            direct-io-allow-mmap dropcacheonclose export-support flush-on-close follow-symlinks fsname func.access \
+            func.chmod func.chown func.create func.getattr func.getxattr func.link func.listxattr func.mkdir func.mknod \
+            func.open func.readdir func.readlink func.removexattr func.rename func.rmdir func.setxattr func.symlink \
+            func.truncate func.unlink func.utimens fuse-msg-size gid gid-cache.expire-timeout gid-cache.remove-timeout \
+            handle-killpriv handle-killpriv-v2 ignorepponrename inodecalc kernel-permissions-check \
+            lazy-umount-mountpoint link-cow link-exdev log.metrics minfreespace mount mountpoint moveonenospc \
+            never-forget-nodes nfsopenhack noforget nullrw parallel-direct-writes passthrough.io \
+            passthrough.max-stack-depth pid pin-threads posix-acl process-thread-count process-thread-queue-depth \
+            proxy-ioprio read-thread-count readahead remember remember-nodes rename-exdev scheduling-priority \
+            security-capability srcmounts statfs statfs-ignore symlinkify symlinkify-timeout threads uid umask version \
+            xattr";
+        for key in THEIRS.split_whitespace() {
+            assert!(known(key).is_some() || is_refused(key), "{key}");
+        }
     }
 }

@@ -23,6 +23,8 @@ impl Served {
             write_path: rule.how.to_string(),
         };
         let (open, limit) = descriptors();
+        let bytes = |blocks: u64, unit: u32| blocks.saturating_mul(u64::from(unit));
+        let size = self.union.statfs().ok();
         Status {
             id: self.id.clone(),
             mount_point: Printable::path(&settings.mount_point).to_string(),
@@ -39,6 +41,8 @@ impl Served {
             placement_rules: known.rules.iter().map(super::rules::shown).collect(),
             misplaced: known.misplaced,
             tiers: self.tell_tiers(),
+            total: size.map(|size| bytes(size.blocks, size.block_size)),
+            available: size.map(|size| bytes(size.available, size.block_size)),
             branches: known.branches.iter().map(|branch| self.tell_branch(branch)).collect(),
             open_files: OpenFiles {
                 passthrough: values::count(known.open.passthrough),

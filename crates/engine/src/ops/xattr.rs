@@ -61,7 +61,10 @@ impl Union {
         if is_hidden(name.to_bytes()) {
             return Err(Errno::NODATA.into());
         }
-        self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, into))
+        match self.tree.with_one(&pool, &inode, |on| xattr::get(on, name, into)) {
+            Err(error) if is_acl(name) && is_by_catalogue(self, ino, error) => Err(Errno::NODATA.into()),
+            read => read,
+        }
     }
 
     /// Reads the access ACL of `ino` into `into`, and returns its length; None if it has none. In a pool that nothing else
@@ -94,6 +97,7 @@ impl Union {
                 }
                 Ok(None)
             }
+            Err(error) if is_by_catalogue(self, ino, error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -109,7 +113,10 @@ impl Union {
         }
         let pool = self.tree.pool.load();
         let inode = self.tree.inode(ino)?;
-        let mut names = self.tree.with_one(&pool, &inode, xattr::list_vec)?;
+        let mut names = match self.tree.with_one(&pool, &inode, xattr::list_vec) {
+            Err(error) if is_by_catalogue(self, ino, error) => return Ok(0),
+            names => names?,
+        };
         // The daemon sees `trusted.` attributes, which only root may.
         let shown = |name: &[u8]| !is_hidden(name) && (!name.starts_with(b"trusted.") || caller.is_root());
         if !names.split(|byte| *byte == 0).all(shown) {
@@ -315,12 +322,12 @@ impl Tree {
         }
     }
 
-    /// Runs `ask` on the object; of a directory on the first copy that can be opened.
+    /// Runs `ask` on the object; of a directory on the first copy that can be opened and whose branch is not out of reach.
     fn with_one<T>(
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,
-        ask: impl FnOnce(On<'_>) -> Result<T, sys::SysError>,
+        mut ask: impl FnMut(On<'_>) -> Result<T, sys::SysError>,
     ) -> Result<T> {
         if !inode.is_dir() {
             let pin = self.pin_to_ask(pool, inode)?;
@@ -329,7 +336,13 @@ impl Tree {
         let mut last = OpError::STALE;
         for at in inode.copies() {
             match self.dirfd(pool, inode, at) {
-                Ok(fd) => return pool.branch(at).ask(|| ask(On::Path(fd.as_fd()))),
+                Ok(fd) => match pool.branch(at).ask(|| ask(On::Path(fd.as_fd()))) {
+                    // A descriptor from before; the next copy's mode is shown, too.
+                    Err(error) if error.is_fault() && !pool.branch(at).is_open() => {
+                        last = last.of_copies(error)
+                    }
+                    asked => return asked,
+                },
                 Err(error) => last = last.of_copies(error),
             }
         }
@@ -398,6 +411,12 @@ impl Tree {
             };
         }
     }
+}
+
+/// Whether `ino`, for which the branches have answered `error`, is shown from the catalogue. It has no attributes then: the kernel looks
+/// for an ACL before it lets a user see the object, and the mode alone decides.
+fn is_by_catalogue(union: &Union, ino: Ino, error: OpError) -> bool {
+    error.is_fault() && union.attr_by_catalogue(ino, error).is_ok()
 }
 
 fn is_ours(name: &[u8]) -> bool {

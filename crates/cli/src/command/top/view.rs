@@ -205,6 +205,8 @@ mod tests {
                 placement_rules: Vec::new(),
                 tiers: Vec::new(),
                 misplaced: 0,
+                total: None,
+                available: None,
                 branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
                 open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },
                 tables: Tables::default(),
