@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use fsstack_lab::daemon;
 use fsstack_lab::shell::command;
 
@@ -120,31 +120,24 @@ fn profiled(test_bed: &TestBed, amount: MetadataAmount) -> Result<Table> {
     let contenders = [ALONE, WATCHED].map(|name| Contender::new(name, Server::Fsstack, &[own, CACHES_ON]));
     let standing = test_bed.stand_all(&contenders)?;
     let watched = standing.iter().find(|(of, _)| of.name == WATCHED).context("no pool is watched")?.1.path();
-    let watcher = Watcher::start(watched)?;
-    let teams = standing.iter().map(|(of, at)| (*of, at)).collect::<Vec<_>>();
-    metadata::rounds(&teams, metadata::ONE, amount, &mut table, None)?;
-    drop(watcher);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch_until(&over, watched));
+        // Counting begins with the first request.
+        std::thread::sleep(Duration::from_secs(1));
+        let teams = standing.iter().map(|(of, at)| (*of, at)).collect::<Vec<_>>();
+        let measured = metadata::rounds(&teams, metadata::ONE, amount, &mut table, None);
+        over.store(true, Ordering::Relaxed);
+        watcher.join().map_err(|_| anyhow!("the watcher panicked"))?.and(measured)
+    })?;
     standing.into_iter().try_for_each(|(_, at)| at.fall())?;
     Ok(table)
 }
 
-/// An interval of `fsstack profile` that outlasts the work.
-struct Watcher(Child);
-
-impl Watcher {
-    fn start(pool: &Path) -> Result<Self> {
-        let mut program = Command::new(fsstack()?);
-        program.args(["profile", "--json", "--interval", "3600s"]).arg(pool);
-        let watcher = Self(program.stdout(Stdio::null()).spawn()?);
-        // Counting begins with its first request.
-        std::thread::sleep(Duration::from_secs(1));
-        Ok(watcher)
+/// Looks at the pool's callers all the time, in intervals of some seconds.
+fn watch_until(over: &AtomicBool, pool: &Path) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        command(fsstack()?).args(["profile", "--json", "--interval", "5s"]).arg(pool).run()?;
     }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        let _it_has_ended = self.0.kill();
-        let _its_status = self.0.wait();
-    }
+    Ok(())
 }

@@ -94,7 +94,7 @@ fn names_that_were_not_seen_before_have_numbers_that_stay() {
     assert_eq!(std::os::unix::fs::DirEntryExt::ino(&listed), numbers[2], "of the listing");
 }
 
-/// What the user [`OTHER`] sees of directories on `a`, on both branches, and of a file.
+/// View of the user [`OTHER`]: directories on `a`, on both branches, and of a file.
 fn seen_by_another(pool: &Pool) -> String {
     let by_them = |program: &str, arguments: &[&str]| {
         let run = command(program).args(arguments).dir(pool.path()).as_user(OTHER, OTHER);

@@ -1,12 +1,9 @@
 //! `fsstack check` on a real pool: what it finds, what it leaves alone, how it goes on.
 
 use std::fs;
-use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::process::{Command, Stdio};
 
 use fsstack_lab::{needs, until};
-use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::*;
@@ -115,19 +112,16 @@ fn an_interrupted_check_goes_on_where_it_was() {
         findings.map(|one| one["path_base64"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let (_, all) = found(&["check", &at(&pool)]);
-    for signal in [Signal::HUP, Signal::INT] {
-        let mut check = Command::new(binary());
-        check.args(["check", &at(&pool), "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut check = check.spawn().unwrap();
-        let mut stdout = check.stdout.take().unwrap();
-        // It has begun; its output does not fit into the pipe.
-        let mut printed = vec![0; 1];
-        stdout.read_exact(&mut printed).unwrap();
-        rustix::process::kill_process(Pid::from_child(&check), signal).unwrap();
-        stdout.read_to_end(&mut printed).unwrap();
-        let ended = check.wait_with_output().unwrap();
-        let line = String::from_utf8(ended.stderr).unwrap();
-        let answer = checked("check", std::str::from_utf8(&printed).unwrap());
+    for signal in ["HUP", "TERM"] {
+        let home = tempfile::tempdir().unwrap();
+        // It has begun with the first byte; its output does not fit into the pipe.
+        let script = r#"mkfifo pipe; "$0" check "$1" --json > pipe 2> line & exec 3< pipe
+            head -c 1 <&3 > printed; kill -s "$2" $!; cat <&3 >> printed; wait $!"#;
+        let scenario = lab::shell::command("sh").args(["-c", script]).dir(home.path());
+        assert_eq!(scenario.arg(binary()).args([&at(&pool), signal]).output().unwrap().code, 1);
+        let said = |file: &str| fs::read_to_string(home.path().join(file)).unwrap();
+        let (printed, line) = (said("printed"), said("line"));
+        let answer = checked("check", &printed);
         let next = answer["next"].as_str().unwrap();
         assert_eq!(line, format!("fsstack: check: interrupted; --from {next} goes on there\n"));
         let (_, rest) = found(&["check", &at(&pool), "--from", next]);

@@ -48,7 +48,7 @@ pub(super) enum MarkOf {
 pub(super) struct Marks {
     /// None where the daemon cannot be asked.
     client: Option<Client>,
-    /// Why the daemon was not asked about a mark, until that is told.
+    /// Why the daemon was not asked about a mark, until that is reported.
     unasked: Option<String>,
     /// Numbers of directories' copies are in the index of an exported pool only.
     exported: bool,

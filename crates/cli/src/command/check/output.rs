@@ -86,7 +86,7 @@ impl CheckOutput {
     pub(super) fn fail(&self, start: &str) {
         self.bar.finish_and_clear();
         if self.style == Style::Json && self.found > 0 {
-            // The check's own error is told.
+            // The check's own error is reported.
             let _ = self.end(Some(start), 0);
         }
     }
