@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::Errno;
+use fsstack_sys::dirents::Dirents;
 
 use super::crash_and_serve;
 use crate::command::{at, branch, output_of, run};
@@ -68,6 +70,40 @@ fn works(pool: &Path, local: &Path, seed: u64, ended: &AtomicBool) -> Option<Str
         }
     }
     None
+}
+
+/// The dead daemon knew that the listing had not come by the name in either copy.
+#[test]
+fn a_listing_beside_which_a_name_moved_is_known_to_be_short_after_a_death() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(400)).xfs_branch("b", MiB(310)).option("restart=keep");
+    let pool = pool.option("create=ff,minfreespace=4M,write-path=stacked").mount();
+    for name in ["a", "b"] {
+        let dir = pool.branch(name).path().join("d");
+        fs::create_dir(&dir).unwrap();
+        (0..200).for_each(|n| fs::write(dir.join(format!("{name}{n:05}")), b"").unwrap());
+    }
+    let last = fs::read_dir(pool.branch("b").path().join("d")).unwrap().last().unwrap().unwrap();
+    let last = format!("d/{}", last.file_name().to_str().unwrap());
+    pool.branch("b").fill_until_free(MiB(12));
+    let mut listing = Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 600);
+    (0..300).for_each(|_| assert!(listing.next().unwrap().is_some()));
+    fs::write(pool.at(&last), lab::zeros(MiB(24))).unwrap();
+    assert_eq!(pool.holders(&last), ["a"]);
+    crash_and_serve(&pool);
+    let end = loop {
+        match listing.next() {
+            Ok(Some(_)) => {}
+            end => break end.map(drop).map_err(|error| error.errno),
+        }
+    };
+    assert_eq!(end, Err(Errno::IO));
+    listing.seek(0).unwrap();
+    let mut names = 0;
+    while listing.next().unwrap().is_some() {
+        names += 1;
+    }
+    assert_eq!(names, 402, "with the dots");
 }
 
 /// Drains and gathers files, whatever comes of it: names that were just changed may stay.

@@ -31,6 +31,7 @@ use crate::inode::{Copies, Inode};
 use crate::kept::Kept;
 use crate::kept::rows::{HandleRow, OwedInRows};
 use crate::opened::choose::Facts;
+use crate::opened::followed::Followed;
 use crate::opened::listing::Listing;
 use crate::opened::{DirHandle, FileHandle};
 use crate::pool::Pool;
@@ -246,11 +247,11 @@ impl Union {
         let open = DirHandle {
             inode,
             listing,
-            followed: Default::default(),
+            followed: if row.moved { Followed::lost() } else { Followed::default() },
             losses,
             is_kept: false.into(),
             fills: false.into(),
-            row: Some(row.number),
+            row: self.kept().map(|kept| kept.row_of_dir(row.number)),
         };
         self.files.dirs.insert(row.handle.0, Arc::new(open));
     }

@@ -10,7 +10,7 @@ use crate::files::route::{Route, Writer};
 use crate::files::write_back_errors::OwedErrors;
 use crate::files::{OpenedObject, Sync};
 use crate::inode::Inode;
-use crate::opened::{FileHandle, RowNumber};
+use crate::opened::{DirRow, FileHandle, RowNumber};
 
 /// Handles that can be kept at once. Memory is taken for those that were open.
 const ROWS: usize = 1 << 20;
@@ -29,6 +29,8 @@ const NOATIME: u64 = 1 << 36;
 const APPENDS: u64 = 1 << 37;
 /// A write-back error is pending.
 const OWED: u64 = 1 << 38;
+/// A name moved to another branch while the directory was open.
+const MOVED: u64 = 1 << 39;
 const HAS_WRITER: u64 = 1 << 32;
 
 /// Rows that can be taken.
@@ -58,6 +60,25 @@ pub(crate) struct HandleRow {
     pub(crate) appends: bool,
     /// A write-back error was not reported to it yet.
     pub(crate) owed: bool,
+    /// A name in the directory moved to another branch since it was opened: the daemon followed it for the listing.
+    pub(crate) moved: bool,
+}
+
+/// The row of a handle on a directory.
+#[derive(Debug)]
+struct KeptDirRow {
+    kept: Arc<Kept>,
+    number: RowNumber,
+}
+
+impl DirRow for KeptDirRow {
+    fn note_move(&self) {
+        self.kept.row(self.number)[2].fetch_or(MOVED, SeqCst);
+    }
+
+    fn free(&self) {
+        self.kept.drop_row(self.number);
+    }
 }
 
 impl HandleRow {
@@ -70,6 +91,7 @@ impl HandleRow {
             (self.noatime, NOATIME),
             (self.appends, APPENDS),
             (self.owed, OWED),
+            (self.moved, MOVED),
         ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let (kind, backing): (u64, u32) = match self.route {
@@ -119,6 +141,7 @@ impl HandleRow {
             noatime: flags & NOATIME != 0,
             appends: flags & APPENDS != 0,
             owed: flags & OWED != 0,
+            moved: flags & MOVED != 0,
         }
     }
 }
@@ -149,12 +172,13 @@ impl Kept {
             noatime: open.noatime,
             appends: open.appends,
             owed: false,
+            moved: false,
         })
     }
 
     /// Like [`Self::note_file`], of a directory.
-    pub(crate) fn note_dir(&self, handle: Handle, dir: &Arc<Inode>) -> Option<RowNumber> {
-        self.note(HandleRow {
+    pub(crate) fn note_dir(self: &Arc<Self>, handle: Handle, dir: &Arc<Inode>) -> Option<Box<dyn DirRow>> {
+        let number = self.note(HandleRow {
             number: RowNumber(0),
             handle,
             ino: dir.id.ino,
@@ -169,7 +193,14 @@ impl Kept {
             noatime: false,
             appends: false,
             owed: false,
-        })
+            moved: false,
+        })?;
+        Some(self.row_of_dir(number))
+    }
+
+    /// The row `number`, which is of a directory.
+    pub(crate) fn row_of_dir(self: &Arc<Self>, number: RowNumber) -> Box<dyn DirRow> {
+        Box::new(KeptDirRow { kept: self.clone(), number })
     }
 
     fn note(&self, told: HandleRow) -> Option<RowNumber> {
@@ -308,6 +339,7 @@ mod tests {
             noatime: !set,
             appends: set,
             owed: set,
+            moved: !set,
         }
     }
 

@@ -62,7 +62,7 @@ struct FollowedNames {
     /// In the order in which they are shown at the end.
     order: Vec<FollowedName>,
     positions: HashMap<Arc<CStr>, usize>,
-    /// There were too many.
+    /// There were too many, or they are not known.
     lost: bool,
 }
 
@@ -120,6 +120,12 @@ impl Followed {
             lost: names.lost,
             names: names.order.iter().map(row).collect(),
         }
+    }
+
+    /// Names of a listing that followed some for a former daemon, which are not known: it ends as one that is short.
+    pub(crate) fn lost() -> Self {
+        let names = FollowedNames { lost: true, ..FollowedNames::default() };
+        Self { any: AtomicBool::new(true), names: Mutex::new(names), ..Self::default() }
     }
 
     /// Names that `row` describes; None: a name is none.
@@ -313,6 +319,9 @@ impl Files {
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
+            if let Some(row) = &listing.row {
+                row.note_move();
+            }
             listing.followed.follow(&name.name, &seen);
         }
         FollowedMove { files: self, name: name.clone() }
@@ -321,6 +330,9 @@ impl Files {
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
         for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
+            if let Some(row) = &listing.row {
+                row.note_move();
+            }
             listing.followed.follow(&name.name, |_, _| Seen::Ahead);
         }
     }

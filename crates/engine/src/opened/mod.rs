@@ -73,7 +73,7 @@ pub struct DirHandle {
     /// It fills that, and has not come to the end.
     pub(crate) fills: AtomicBool,
     /// Its row in what outlives the daemon.
-    pub(crate) row: Option<RowNumber>,
+    pub(crate) row: Option<Box<dyn DirRow>>,
 }
 
 impl DirHandle {
@@ -95,6 +95,14 @@ impl Drop for DirHandle {
             self.inode.kept_listing_closed(*self.fills.get_mut());
         }
     }
+}
+
+/// The row of a handle on a directory in what outlives the daemon (`kept`).
+pub(crate) trait DirRow: std::fmt::Debug + Send + std::marker::Sync {
+    /// A name in the directory is about to move to another branch.
+    fn note_move(&self);
+    /// The handle is closed.
+    fn free(&self);
 }
 
 /// The row of a handle in what outlives the daemon (`kept`); it goes with the handle.

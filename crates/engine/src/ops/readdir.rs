@@ -95,8 +95,8 @@ impl Union {
     /// The last use of a directory handle is over.
     pub fn releasedir(&self, handle: Handle) {
         let closed = self.files.dirs.remove(&handle.0);
-        if let Some((kept, row)) = self.kept().zip(closed.and_then(|(_, open)| open.row)) {
-            kept.drop_row(row);
+        if let Some(row) = closed.as_ref().and_then(|(_, open)| open.row.as_ref()) {
+            row.free();
         }
     }
 
