@@ -119,6 +119,30 @@ fn users_see_what_the_kernel_knew_before() {
     assert_eq!(acl, Err(rustix::io::Errno::NODATA));
 }
 
+/// The catalogue has no ACLs: where there is one, the mode's group bits are its mask.
+#[test]
+fn an_acl_is_not_lifted_with_its_branch_away() {
+    needs!(mounting(), loops(), program("setfacl"));
+    for is_known in [false, true] {
+        let mut pool = pool(&["degraded=catalogue", "attr-timeout=0", "entry-timeout=0"]);
+        let dir = pool.branch("a").path().join("alone");
+        chown(&dir, Some(OWNER), Some(OTHER)).unwrap();
+        let acl = format!("g::---,u:{}:rwx,m::rwx,o::r-x", OTHER + 1);
+        command("setfacl").args(["-m", &acl]).arg(&dir).run().unwrap();
+        pool.remount();
+        until_complete(&pool);
+        let listed = |pool: &Pool| {
+            command("ls").arg("alone").dir(pool.path()).as_user(OTHER + 2, OTHER).output().unwrap().code
+        };
+        if is_known {
+            assert_ne!(listed(&pool), 0, "as the ACL says");
+        }
+        take_away(&mut pool);
+        (0..3).for_each(|_| assert_ne!(listed(&pool), 0, "{is_known}"));
+        assert!(fs::read_dir(pool.at("alone")).is_ok(), "root may");
+    }
+}
+
 #[test]
 fn nothing_is_opened_made_changed_or_removed_there() {
     needs!(mounting(), loops());

@@ -22,7 +22,7 @@ pub use batch::{Batch, Listed, Look};
 pub use offline::{Homes, OfflineObject, OfflineTable};
 pub use pending::{Changes, DirChange, Pending};
 pub use query::{Asked, FoundName, Page, Subject};
-pub use row::Row;
+pub use row::{Row, WITHOUT_ACL};
 pub use store::{BranchRow, Catalogue, CatalogueError};
 pub use upkeep::{AtWork, FLUSH_AFTER, Knowledge, Upkeep, now};
 

@@ -2,10 +2,13 @@
 
 use fsstack_sys::{Kind, Stat};
 
+/// Bit of [`Row::mode`]: the directory has no access ACL, so that its permissions are those of the mode.
+pub const WITHOUT_ACL: u32 = 1 << 16;
+
 /// Attributes of a name on a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Type and permissions.
+    /// Type and permissions; for a directory without an access ACL with [`WITHOUT_ACL`].
     pub mode: u32,
     /// Owner.
     pub uid: u32,
@@ -28,6 +31,12 @@ impl Row {
         let size = if dir.is_some() { 0 } else { stat.size };
         let (sec, nsec) = (stat.mtime.sec, stat.mtime.nsec);
         Self { mode: stat.mode, uid: stat.uid, gid: stat.gid, size, sec, nsec, dir }
+    }
+
+    /// Type, and permissions that surely apply: of a directory that may have an access ACL the owner's, as the others depend on that.
+    pub fn shown_mode(&self) -> u32 {
+        let mode = self.mode & !WITHOUT_ACL;
+        if self.dir.is_some() && self.mode & WITHOUT_ACL == 0 { mode & !0o077 } else { mode }
     }
 
     /// Kind of object.

@@ -19,9 +19,10 @@ use fsstack_catalogue::{
 use fsstack_identity::index::open_path;
 use fsstack_pool::BranchIx;
 use fsstack_sys::thread::Policy;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno};
 
-use super::look::{is_hidden, look_at, number_of};
+use super::look::{is_hidden, look_at, number_of, row_of};
 use super::{fail, path_bytes, schedule_last};
 use crate::inode::Inode;
 use crate::member::Member;
@@ -397,7 +398,7 @@ impl Keeper {
                     Ok(stat) => {
                         let name: Box<[u8]> = entry.name.to_bytes().into();
                         names.push(name.clone());
-                        rows.push((name, Row::of(&stat, |stat| number_of(branch, stat))));
+                        rows.push((name, row_of(branch, On::Name(fd, &entry.name), &stat)));
                     }
                     Err(error) if error.is_missing() => {}
                     Err(error) if branch.check_open().is_err() => return Err(Unlisted::Branch(error)),

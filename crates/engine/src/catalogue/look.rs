@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
-use fsstack_catalogue::{Changes, Look, Row};
+use fsstack_catalogue::{Changes, Look, Row, WITHOUT_ACL};
 use fsstack_identity::number::number;
+use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use crate::inode::Inode;
@@ -16,6 +17,17 @@ use crate::union::Union;
 
 pub(super) fn number_of(branch: &Member, stat: &Stat) -> u64 {
     number(branch, stat.dev, stat.ino).0
+}
+
+/// The row of the object `on`, a directory with whether it has an access ACL.
+pub(super) fn row_of(branch: &Member, on: On<'_>, stat: &Stat) -> Row {
+    let mut row = Row::of(stat, |stat| number_of(branch, stat));
+    if stat.is_dir() {
+        let acl = branch.ask(|| xattr::get(on, c"system.posix_acl_access", &mut []));
+        let lacks = acl.is_err_and(|error| matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP));
+        row.mode |= if lacks { WITHOUT_ACL } else { 0 };
+    }
+    row
 }
 
 /// Whether the pool keeps `name` in a branch's root for itself.
@@ -40,7 +52,7 @@ pub(super) fn look_at(
             let names = change.names.iter().filter(|name| !hides(name));
             let names = names.map(|name| look_at_name(branch, fd.as_fd(), name)).collect::<Result<_>>()?;
             let number = number_of(branch, &stat);
-            Ok(Look { dir: number, itself: Row::of(&stat, |_| number), names })
+            Ok(Look { dir: number, itself: row_of(branch, On::Path(fd.as_fd()), &stat), names })
         });
         match seen {
             Ok(look) => {
@@ -64,7 +76,7 @@ pub(super) fn look_at(
 
 fn look_at_name(branch: &Member, dir: BorrowedFd<'_>, name: &CStr) -> Result<(Box<[u8]>, Option<Row>)> {
     let row = match branch.ask(|| sys::at::stat(dir, name)) {
-        Ok(stat) => Some(Row::of(&stat, |stat| number_of(branch, stat))),
+        Ok(stat) => Some(row_of(branch, On::Name(dir, name), &stat)),
         Err(error) if error.is_missing() => None,
         Err(error) => return Err(error),
     };

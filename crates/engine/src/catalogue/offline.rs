@@ -261,7 +261,7 @@ fn attr(ino: Ino, row: &Row) -> Attr {
         dev: 0,
         mnt_id: 0,
         ino: ino.0,
-        mode: row.mode,
+        mode: row.shown_mode(),
         nlink: 1,
         uid: row.uid,
         gid: row.gid,

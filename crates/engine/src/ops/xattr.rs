@@ -14,6 +14,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
+use crate::answer::Attr;
 use crate::files::capability::{CAPABILITY, has_xattr};
 use crate::files::route::Route;
 use crate::inode::{Inode, InodeName};
@@ -413,10 +414,12 @@ impl Tree {
     }
 }
 
-/// Whether `ino`, for which the branches have answered `error`, is shown from the catalogue. It has no attributes then: the kernel looks
-/// for an ACL before it lets a user see the object, and the mode alone decides.
+/// Whether `ino`, for which the branches have answered `error`, is shown from the catalogue, and its mode says who may see it. The kernel
+/// looks for an ACL before it lets a user in. Where there may be one, the catalogue shows the owner's permissions only, and the kernel may
+/// still have the mode of before: the answer stays `error`.
 fn is_by_catalogue(union: &Union, ino: Ino, error: OpError) -> bool {
-    error.is_fault() && union.attr_by_catalogue(ino, error).is_ok()
+    let shows = |attr: Attr| attr.stat.mode & 0o077 != 0;
+    error.is_fault() && union.attr_by_catalogue(ino, error).is_ok_and(shows)
 }
 
 fn is_ours(name: &[u8]) -> bool {
