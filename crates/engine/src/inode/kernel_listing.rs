@@ -4,10 +4,13 @@
 //! attributes of all names, as `ls -l` does, the kept one costs a request a name as soon as earlier answers have expired.
 //!
 //! A file that moves to another branch keeps its name, and a listing shows it once, by what that handle has shown
-//! (`opened/followed.rs`). A handle that is served by the kernel must not go on where another one has read, nor where the
-//! kept listing was dropped: the kernel adds what any handle that may fill it reads where the kept part ends, and a name that moved
-//! from behind that place to before it would be left out. So one handle at a time fills a listing, and others use it when it
-//! is whole. Once a file has moved, handles that may use one keep it, and others neither use it nor fill one.
+//! (`opened/followed.rs`). A handle that is served by the kernel should not go on where another one has read, nor where the
+//! kept listing was dropped. So while files move, handles that may use one keep it, and others neither use it nor fill one.
+//!
+//! The kernel adds what any of those handles reads where the kept part ends, and serves all from the listing once one has come to
+//! its end. If a file moved while a handle was open, its listing may then lack the name: it moved from behind the place of that handle to
+//! before it, and the other one has read it there. So the kernel drops what it keeps, by a notice, each time before it learns of such an end
+//! (fs/fuse/readdir.c: a listing whose first page is missing is reset, and the daemon is asked).
 
 use fsstack_pool::BranchIx;
 use fsstack_sync::time::{Duration, Instant};
@@ -17,7 +20,7 @@ use super::Inode;
 /// Openings for which a listing is read anew once the attributes of its names were asked for one by one.
 const WITH_ATTRIBUTES: u8 = 8;
 
-/// Time after a move for which no listing is kept anew, once no handle uses the one from before.
+/// Time after a move for which no listing is kept anew.
 const BESIDE_MOVES: Duration = Duration::from_secs(10);
 
 /// Permission for the kernel to keep a listing.
@@ -38,12 +41,12 @@ pub enum KeptListing {
 pub(super) struct KernelListing {
     /// Stamp of the state of all copies when the kernel began to keep it.
     stamp: Option<u64>,
-    /// When a file in the directory moved last; None also after [`BESIDE_MOVES`] without users.
+    /// When a file in the directory moved last.
     moved: Option<Instant>,
-    /// A handle fills it, and has not come to the end.
-    is_filled: bool,
     /// Open handles that may use it or fill it.
     users: u32,
+    /// Those of them that were open when a file moved.
+    beside_move: u32,
     /// When it was last read from the daemon.
     read: Option<Instant>,
     /// Number of names in the last listing that was read as a whole.
@@ -61,14 +64,8 @@ impl KernelListing {
 
     /// The directory is opened.
     fn open(&mut self, stamp: Option<u64>, fresh: Duration) -> KeptListing {
-        if self.users == 0 {
-            self.moved = self.moved.filter(|moved| moved.elapsed() < BESIDE_MOVES);
-        }
-        match (self.moved, self.users) {
-            (Some(_), 0) => return KeptListing::None,
-            (Some(_), _) => return KeptListing::Beside,
-            (None, _) if self.is_filled => return KeptListing::Beside,
-            (None, _) => {}
+        if self.moved.is_some_and(|moved| moved.elapsed() < BESIDE_MOVES) {
+            return if self.users == 0 { KeptListing::None } else { KeptListing::Beside };
         }
         let Some(stamp) = stamp else { return KeptListing::None };
         let looked_up = std::mem::take(&mut self.looked_up);
@@ -85,16 +82,7 @@ impl KernelListing {
             return KeptListing::Valid;
         }
         self.read = Some(Instant::now());
-        self.is_filled = true;
         KeptListing::Fill
-    }
-
-    /// A handle was closed, one that did not come to the end of the listing that it filled if `is_partial`.
-    fn close(&mut self, is_partial: bool) {
-        self.users = self.users.saturating_sub(1);
-        if is_partial {
-            (self.is_filled, self.stamp) = (false, None);
-        }
     }
 }
 
@@ -106,14 +94,22 @@ impl Inode {
         self.with_dir(|dir| dir.kept.open(stamp, fresh)).unwrap_or(KeptListing::None)
     }
 
-    /// The handle that fills the kept listing has come to its end.
-    pub(crate) fn kept_listing_filled(&self) {
-        self.with_dir(|dir| dir.kept.is_filled = false);
+    /// A handle that may use the kept listing was closed.
+    pub(crate) fn kept_listing_closed(&self, beside_move: bool) {
+        self.with_dir(|dir| {
+            dir.kept.users = dir.kept.users.saturating_sub(1);
+            dir.kept.beside_move = dir.kept.beside_move.saturating_sub(u32::from(beside_move));
+        });
     }
 
-    /// A handle that may use the kept listing was closed; `is_partial` if it filled one, and did not come to the end.
-    pub(crate) fn kept_listing_closed(&self, is_partial: bool) {
-        self.with_dir(|dir| dir.kept.close(is_partial));
+    /// A file moves beside an open handle that may use the kept listing, for the first time. [`Self::kept_listing_closed`] is given that.
+    pub(crate) fn kept_listing_beside_move(&self) {
+        self.with_dir(|dir| dir.kept.beside_move += 1);
+    }
+
+    /// Whether a listing that is whole in the kernel could lack a name for an open handle.
+    pub(crate) fn kept_listing_may_lack_names(&self) -> bool {
+        self.with_dir(|dir| dir.kept.beside_move > 0).unwrap_or(false)
     }
 
     /// A file in the directory is about to move, or has moved: the listing that the kernel keeps is left to those who may use it, and
@@ -152,34 +148,25 @@ mod tests {
     const FRESH: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_listing_is_left_to_its_users_once_files_moved() {
+    fn a_listing_is_left_to_its_users_while_files_move() {
         let mut kept = KernelListing::default();
         assert_eq!(kept.open(None, FRESH), KeptListing::None);
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
-        kept.is_filled = false;
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Valid);
+        assert_eq!(
+            [kept.open(Some(1), FRESH), kept.open(Some(1), FRESH)],
+            [KeptListing::Fill, KeptListing::Valid]
+        );
         assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill, "no file moves");
-        kept.is_filled = false;
         kept.moved = Some(Instant::now());
         assert_eq!([kept.open(Some(3), FRESH), kept.open(None, FRESH)], [KeptListing::Beside; 2]);
-        kept.moved = Instant::now().checked_sub(BESIDE_MOVES);
-        assert_eq!(kept.open(Some(3), FRESH), KeptListing::Beside, "a slow reader goes on in it");
         kept.users = 0;
-        kept.moved = Some(Instant::now());
         assert_eq!(kept.open(Some(3), FRESH), KeptListing::None, "files move");
-        kept.moved = Instant::now().checked_sub(BESIDE_MOVES);
-        assert_eq!(kept.open(Some(3), FRESH), KeptListing::Fill);
     }
 
     #[test]
-    fn one_handle_fills_a_listing() {
+    fn a_listing_is_not_left_alone_for_ever() {
         let mut kept = KernelListing::default();
         assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill);
-        assert_eq!([kept.open(Some(1), FRESH), kept.open(Some(2), FRESH)], [KeptListing::Beside; 2]);
-        kept.close(true);
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Fill, "the rest of it was not read");
-        kept.is_filled = false;
-        kept.close(false);
-        assert_eq!(kept.open(Some(1), FRESH), KeptListing::Valid);
+        kept.moved = Instant::now().checked_sub(BESIDE_MOVES);
+        assert_eq!(kept.open(Some(2), FRESH), KeptListing::Fill, "an idle handle may be open for days");
     }
 }

@@ -123,7 +123,7 @@ impl DirHandle {
             followed,
             losses: row.losses.into(),
             is_kept: false.into(),
-            fills: false.into(),
+            beside_move: false.into(),
             row: None,
         })
     }

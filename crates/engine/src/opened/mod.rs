@@ -14,8 +14,7 @@ pub(crate) mod tables;
 
 use std::sync::Arc;
 
-use fsstack_sync::atomic::Ordering::Relaxed;
-use fsstack_sync::atomic::{AtomicBool, AtomicU32};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use fsstack_sync::ranked::{LISTING, Ranked};
 
 use crate::files::route::{Route, Writer};
@@ -70,21 +69,20 @@ pub struct DirHandle {
     pub(crate) losses: AtomicU32,
     /// It uses the listing that the kernel keeps, or fills that.
     pub(crate) is_kept: AtomicBool,
-    /// It fills that, and has not come to the end.
-    pub(crate) fills: AtomicBool,
+    /// It does, and was open when a file moved.
+    pub(crate) beside_move: AtomicBool,
     /// Its row in what outlives the daemon.
     pub(crate) row: Option<Box<dyn DirRow>>,
 }
 
 impl DirHandle {
-    /// The listing has come to its end: it `shown` that many names if it was read as a whole, `count` of them in this answer.
-    pub(crate) fn ends(&self, shown: Option<u32>, count: u32) {
-        if let Some(shown) = shown {
-            self.inode.had_names(shown);
+    /// A name in the directory is about to move to another branch.
+    pub(crate) fn note_move(&self) {
+        if let Some(row) = &self.row {
+            row.note_move();
         }
-        // The kernel takes an empty answer for the end.
-        if count == 0 && self.fills.swap(false, Relaxed) {
-            self.inode.kept_listing_filled();
+        if self.is_kept.load(SeqCst) && !self.beside_move.swap(true, SeqCst) {
+            self.inode.kept_listing_beside_move();
         }
     }
 }
@@ -92,7 +90,7 @@ impl DirHandle {
 impl Drop for DirHandle {
     fn drop(&mut self) {
         if *self.is_kept.get_mut() {
-            self.inode.kept_listing_closed(*self.fills.get_mut());
+            self.inode.kept_listing_closed(*self.beside_move.get_mut());
         }
     }
 }

@@ -57,9 +57,9 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (is_kept, fills) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_kept, beside_move) = (AtomicBool::new(false), AtomicBool::new(false));
         let followed = Followed::default();
-        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, fills, row });
+        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, beside_move, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
         Ok(handle)
@@ -77,7 +77,6 @@ impl Union {
         let Some(open) = open.filter(|open| !is_offline(open.inode.id.ino)) else { return KeptListing::None };
         let kept = open.inode.keeps_listing(self.tree.listing_stamp(&pool, &open.inode), fresh);
         open.is_kept.store(matches!(kept, KeptListing::Fill | KeptListing::Valid), Relaxed);
-        open.fills.store(kept == KeptListing::Fill, Relaxed);
         kept
     }
 
@@ -132,7 +131,10 @@ impl Union {
             let read = match self.next_read(&pool, &open, &mut listing) {
                 Ok(Some(read)) => read,
                 Ok(None) => {
-                    open.ends(listing.shown, count);
+                    if let Some(shown) = listing.shown {
+                        open.inode.had_names(shown);
+                    }
+                    drop_kept_listing(self, &open.inode);
                     return Ok(());
                 }
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
@@ -205,6 +207,15 @@ impl Union {
             at = cookie;
         }
         Ok(None)
+    }
+}
+
+/// Has the kernel drop the listing of `dir` that it keeps, if that could lack a name: before it learns that it has come to the end.
+fn drop_kept_listing(union: &Union, dir: &Inode) {
+    if dir.kept_listing_may_lack_names()
+        && let Some(invalidator) = union.invalidator.get()
+    {
+        invalidator.data(dir.id.ino);
     }
 }
 
