@@ -61,6 +61,9 @@ fn a_file_without_a_name_is_waited_for_and_moves_with_the_name_that_it_gets() {
     };
     let (mut file, closed) = (unnamed("d"), unnamed("d"));
     file.write_all(b"film").unwrap();
+    // One that never gets a name is not waited for.
+    let never = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let sealed = openat(CWD, pool.at("d"), never, Mode::RUSR | Mode::WUSR).unwrap();
     std::thread::scope(|scope| {
         let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
         until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
@@ -72,6 +75,7 @@ fn a_file_without_a_name_is_waited_for_and_moves_with_the_name_that_it_gets() {
         assert_eq!(drains.join().unwrap().code, 0);
     });
     assert_eq!((pool.holders("d/film"), pool.read("d/film")), (vec!["b"], b"film".to_vec()));
+    drop(sealed);
     output_of(&["branch", "remove", &at, &a]);
     assert_clean(&pool);
 }

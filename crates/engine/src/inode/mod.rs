@@ -61,6 +61,8 @@ pub struct Inode {
     was_past: AtomicBool,
     /// If it is a file: the branch was asked for an access ACL, and there is none.
     lacks_acl: AtomicBool,
+    /// It was made by `O_TMPFILE` with `O_EXCL`: it never gets a name.
+    nameless: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
     reported: AtomicU32,
     /// Names made in the directory by this daemon.
@@ -138,6 +140,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
             lacks_acl: AtomicBool::new(false),
+            nameless: AtomicBool::new(false),
             reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
             losses: AtomicU32::new(0),
@@ -175,6 +178,16 @@ impl Inode {
     /// Milliseconds before `now` since its attributes were last sent to the kernel.
     pub(crate) fn reported_before(&self, now: u32) -> u32 {
         now.wrapping_sub(self.reported.load(Relaxed))
+    }
+
+    /// It never gets a name.
+    pub(crate) fn gets_no_name(&self) {
+        self.nameless.store(true, Relaxed);
+    }
+
+    /// Whether [`Self::gets_no_name`] was called.
+    pub(crate) fn never_gets_name(&self) -> bool {
+        self.nameless.load(Relaxed)
     }
 
     /// The branch was asked for its access ACL, and there is none.

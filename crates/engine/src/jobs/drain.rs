@@ -85,6 +85,9 @@ impl Jobs {
         }
         for inode in self.tree.inodes.all() {
             let Some(file) = inode.open_file().filter(|_| inode.branch() == Some(from)) else { continue };
+            if inode.never_gets_name() {
+                continue;
+            }
             let unnamed = file.ask_inside(|fd| sys::at::unnamed_below(branch.root().as_fd(), fd));
             if let Ok(Some(path)) = unnamed {
                 self.list.awaits(pass.job, inode.id.ino, || inode.open_file().is_some());
@@ -185,8 +188,11 @@ impl Jobs {
             if ended {
                 moved_away.clear();
             }
-            if !(had_ended && ended) {
-                hopes.insert(pass::hope(self.why_not_ended()));
+            match (had_ended, ended) {
+                (true, true) => {}
+                // One more walk, and none of those that are counted.
+                (false, true) => _ = hopes.insert(Hope::Paused),
+                (_, false) => _ = hopes.insert(pass::hope(self.why_not_ended())),
             }
             {
                 let mut progress = job.progress.lock();

@@ -101,6 +101,9 @@ impl Union {
         let Made { at, stat, .. } = made;
         let id = self.tree.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
         let inode = self.tree.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        if flags.contains(OFlags::EXCL) {
+            inode.gets_no_name();
+        }
         self.open_made(&pool, &inode, made, flags, caller)
     }
 

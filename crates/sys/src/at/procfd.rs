@@ -83,16 +83,17 @@ fn shown(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
 }
 
 /// Returns the path below `root` of a file that was made with `O_TMPFILE` and has no name yet: linkat(2) may give it one there.
-/// The kernel shows such a file as `#` and its inode number in its directory (`d_mark_tmpfile` of Linux, fs/dcache.c). `None`
-/// for any other file.
+/// The kernel shows such a file as `#` and its inode number in its directory (`d_mark_tmpfile` of Linux, fs/dcache.c), on FUSE as `/`.
+/// `None` for any other file.
 pub fn unnamed_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
     const REMOVED: &[u8] = b" (deleted)";
     let stat = super::stat_fd(fd)?;
     let Whereabouts::Below(path) = whereabouts(root, fd)? else { return Ok(None) };
     let name = format!("#{}", stat.ino);
-    let path = path
-        .strip_suffix(REMOVED)
-        .filter(|path| stat.nlink == 0 && path.rsplit(|byte| *byte == b'/').next() == Some(name.as_bytes()));
+    let path = path.strip_suffix(REMOVED).filter(|path| {
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        stat.nlink == 0 && (last == name.as_bytes() || last.is_empty())
+    });
     Ok(path.map(<[u8]>::to_vec))
 }
 
