@@ -218,6 +218,15 @@ impl Signal {
         }
     }
 
+    /// True if this process ignores it, as the one that started it did.
+    pub fn is_ignored(self) -> bool {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: the pointer is to memory for one action, which the call fills; no action is set.
+        let asked = unsafe { libc::sigaction(self.number(), std::ptr::null(), action.as_mut_ptr()) };
+        // SAFETY: zeroes are an action, and a successful call has filled it.
+        asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+    }
+
     fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| u32::try_from(signal.number()) == Ok(number))
     }

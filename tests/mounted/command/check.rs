@@ -90,7 +90,8 @@ fn check_is_limited_to_a_directory_and_goes_on_at_a_path() {
     assert_eq!(code, 3, "{line}");
     let nothing = run(&["check", &at(&pool), pool.at("none").to_str().unwrap(), "--json"]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (3, ""));
-    for arguments in [&["--from", "/../etc"][..], &["--from", "/equal/alone", &dir]] {
+    for arguments in [&["--from", "/../etc"][..], &["--from", "/equal/alone", &dir], &["--from", "base64:%"]]
+    {
         let (code, line) = refused(&[&["check", &at(&pool)], arguments].concat());
         assert_eq!(code, 2, "{line}");
     }
@@ -128,6 +129,13 @@ fn an_interrupted_check_goes_on_where_it_was() {
         assert!(!paths(&answer).is_empty() && !paths(&rest).is_empty(), "{line}");
         assert_eq!([paths(&answer), paths(&rest)].concat(), paths(&all), "{line}");
     }
+    // It was started to outlast a hangup.
+    let script = r#"mkfifo pipe; trap "" HUP; "$0" check "$1" --json > pipe & exec 3< pipe
+        head -c 1 <&3; kill -s HUP $!; cat <&3"#;
+    let home = tempfile::tempdir().unwrap();
+    let scenario = lab::shell::command("sh").args(["-c", script]).dir(home.path());
+    let answer = checked("check", &scenario.arg(binary()).arg(at(&pool)).output().unwrap().stdout);
+    assert_eq!((paths(&answer), &answer["next"]), (paths(&all), &Value::Null));
 }
 
 #[test]

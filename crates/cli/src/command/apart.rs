@@ -9,7 +9,11 @@ use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-const SIGNALS: [Signal; 3] = [Signal::Int, Signal::Term, Signal::Hup];
+/// Signals that end a command in order; a hangup not where it was started to outlast that (nohup(1)).
+pub(crate) fn ending_signals() -> Vec<Signal> {
+    let hangup = Some(Signal::Hup).filter(|hangup| !hangup.is_ignored());
+    [Signal::Int, Signal::Term].into_iter().chain(hangup).collect()
+}
 
 /// Runs `work` in a child process. Returns its exit code as soon as it is known, in the child too.
 ///
@@ -31,8 +35,9 @@ pub(crate) fn apart(work: impl FnOnce() -> u8) -> io::Result<u8> {
         }
         Fork::Parent(child) => {
             drop(tell);
-            block_signals(&SIGNALS)?;
-            let signals = SignalFd::new(&SIGNALS)?;
+            let signals = ending_signals();
+            block_signals(&signals)?;
+            let signals = SignalFd::new(&signals)?;
             loop {
                 let mut events = [PollFd::new(&told, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
                 rustix::io::retry_on_intr(|| poll(&mut events, None))?;

@@ -15,6 +15,7 @@ mod rules;
 mod walk;
 mod watch;
 
+use super::apart::ending_signals;
 use super::args::Check;
 use super::pool::{self, Pool};
 use super::show::Style;
@@ -24,7 +25,7 @@ use beside::BesideDaemon;
 use fsstack_control::api::{RuleRequest, Status, bytes_of, exact};
 use fsstack_pool::{HIDDEN_FOLDERS, Printable};
 use fsstack_sys::at::{self, Mounts};
-use fsstack_sys::process::{Signal, SignalFd, block_signals};
+use fsstack_sys::process::{SignalFd, block_signals};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{SysError, thread};
 use output::CheckOutput;
@@ -162,7 +163,13 @@ fn cursor(path: &[u8]) -> String {
 fn cursor_below(from: &Path, start: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Failed> {
     let typed = from.as_os_str().as_bytes();
     let path = match typed.strip_prefix(ENCODED) {
-        Some(encoded) => bytes_of("", std::str::from_utf8(encoded).ok()),
+        Some(encoded) => match bytes_of("", std::str::from_utf8(encoded).ok()) {
+            path if path.is_empty() => {
+                let shown = Printable::path(from);
+                return Err(Failed::Usage(format!("--from {shown}: not as a check has printed it")));
+            }
+            path => path,
+        },
         None => typed.to_vec(),
     };
     let names = components(Path::new(OsStr::from_bytes(&path)))?;
@@ -231,9 +238,9 @@ fn level_of(root: BorrowedFd<'_>) -> usize {
 
 /// True once SIGINT, SIGTERM or SIGHUP has come.
 fn stop_at_signals() -> io::Result<Arc<AtomicBool>> {
-    const SIGNALS: [Signal; 3] = [Signal::Int, Signal::Term, Signal::Hup];
-    block_signals(&SIGNALS)?;
-    let signals = SignalFd::new(&SIGNALS)?;
+    let signals = ending_signals();
+    block_signals(&signals)?;
+    let signals = SignalFd::new(&signals)?;
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     std::thread::spawn(move || {
