@@ -7,9 +7,10 @@ use std::path::Path;
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::{Finished, command};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::command::{at, json, output_of};
+use crate::command::{self as operator, at, output_of};
 use crate::keep::{self, crash_and_serve};
 use crate::script::{STRANGER, python, sh, ways};
 
@@ -194,8 +195,56 @@ fn the_log_of_slow_calls_names_the_user_outside() {
     output_of(&["log", &at(&pool), "--slow", "1us"]);
     let reads = command("bash").args(["-ec", "ls -l; : > x; unlink x"]).dir(mapped.path());
     reads.as_user(STRANGER, STRANGER).run().unwrap();
-    let log = json("log", &["log", &at(&pool)]);
+    let log = operator::json("log", &["log", &at(&pool)]);
     let of = |call: &&serde_json::Value| call["operation"] == "unlink";
     let unlink = log["calls"].as_array().unwrap().iter().find(of).unwrap();
     assert_eq!(unlink["uid"], STRANGER, "{log:#}");
+}
+
+/// Runs a shell's script in a container of its own user namespace, by crun, with the pool as a volume at `/mnt` that is idmapped, as podman
+/// and Kubernetes ask for.
+fn in_container(pool: &Pool, script: &str) -> Finished {
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+    let namespaces = ["pid", "ipc", "uts", "mount", "user"].map(|kind| json!({"type": kind}));
+    let may = json!(["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+    let config = json!({
+        "ociVersion": "1.0.0",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": ["/busybox", "sh", "-ec", script], "cwd": "/", "env": ["PATH=/"],
+            "capabilities": {"bounding": may, "effective": may, "permitted": may}},
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/mnt", "type": "bind", "source": pool.path(), "options": ["bind", "rw", "idmap"]},
+        ],
+        "linux": {"namespaces": namespaces, "uidMappings": map, "gidMappings": map},
+    });
+    fs::write(home.path().join("config.json"), config.to_string()).unwrap();
+    // crun refuses machines with both versions of control groups.
+    let prepare =
+        "mkdir -p rootfs/proc rootfs/mnt rootfs/dev rootfs/sys; cp \"$(command -v busybox)\" rootfs/busybox
+        chown -R 100000:100000 rootfs
+        umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup
+        crun --cgroup-manager=disabled --root \"$PWD/state\" run \"fsstack-$$\"";
+    command("unshare").args(["--mount", "sh", "-ec", prepare]).dir(home.path()).output().unwrap()
+}
+
+#[test]
+fn a_container_with_the_pool_as_an_idmapped_volume_has_its_owners() {
+    needs!(idmaps(), program("crun"), program("busybox"));
+    let mut pool =
+        lab::pool().tmp_branch("a").tmp_branch("b").option("idmap=on").option("create=rand").mount();
+    let script = "for n in 1 2 3 4 5 6; do /busybox mkdir /mnt/d$n; echo $n > /mnt/d$n/file; done
+        /busybox chown 7:8 /mnt/d1/file; /busybox cat /mnt/d2/file; /busybox stat -c '%u %g' /mnt/d1/file /mnt/d2";
+    let Finished { code, stdout, stderr, .. } = in_container(&pool, script);
+    assert_eq!((code, stdout.as_str()), (0, "2\n7 8\n0 0\n"), "{stderr}");
+    let owners = |path: &str| {
+        let meta = fs::metadata(pool.branch(pool.holders(path)[0]).path().join(path)).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    assert_eq!((owners("d1/file"), owners("d2/file"), owners("d3")), ((7, 8), (0, 0), (0, 0)));
+    pool.remount_with(&["idmap=off"]);
+    let Finished { code, stderr, .. } = in_container(&pool, "echo > /mnt/other");
+    assert!(code != 0 && !pool.at("other").exists(), "{stderr}");
 }

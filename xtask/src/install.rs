@@ -60,6 +60,9 @@ pub(crate) const TO_BOOTSTRAP: &[Need] = &[("mmdebstrap", "mmdebstrap"), ("unsha
 pub(crate) const TO_RUN_ELSEWHERE: &[Need] =
     &[("rpm", "rpm"), ("qemu-aarch64", "qemu-user"), ("podman", "podman"), ("runc", "runc")];
 
+/// A container runtime that makes idmapped volumes, and a program to run in it. Installed separately: without them one test skips.
+pub(crate) const TO_CONTAIN: &[Need] = &[("crun", "crun"), ("busybox", "busybox-static")];
+
 /// Browser for the benchmark's reports. Installed separately: without it one test skips.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 
