@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 use fsstack_branch::entries::is_dot;
 use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::dirents::Dirents;
-use rustix::fs::{Advice, fadvise};
 
 use super::*;
 
@@ -186,50 +185,6 @@ fn a_listing_that_goes_back_leaves_out_no_moved_name() {
     entries.seek(place).unwrap();
     let (_, all) = read(&mut entries, usize::MAX);
     assert!(before < NAMES && all == NAMES + 2, "{all} of {} names", NAMES + 2);
-}
-
-/// The kernel completes the listing that it keeps with what any reader of it is given; it does so also after memory was short.
-#[test]
-fn a_listing_that_is_begun_before_a_move_leaves_out_no_name_beside_another() {
-    needs!(mounting(), loops());
-    for was_kept in [false, true] {
-        let pool = lab::pool().xfs_branch("a", MiB(400)).xfs_branch("b", MiB(310));
-        let pool = pool.option("create=ff,minfreespace=4M,write-path=stacked").mount();
-        for name in ["a", "b"] {
-            let dir = pool.branch(name).path().join("d");
-            fs::create_dir(&dir).unwrap();
-            (0..NAMES / 2).for_each(|n| fs::write(dir.join(format!("{name}{n:05}")), b"").unwrap());
-        }
-        let last = fs::read_dir(pool.branch("b").path().join("d")).unwrap().last().unwrap().unwrap();
-        let last = format!("d/{}", last.file_name().to_str().unwrap());
-        pool.branch("b").fill_until_free(MiB(12));
-        // A change in the clock tick of the listing could be missed, so that it is not kept.
-        std::thread::sleep(Duration::from_millis(100));
-        let open = || fs::File::open(pool.at("d")).unwrap();
-        let by = |file: fs::File| Dirents::new(file.into(), 600);
-        let read = |entries: &mut Dirents, names: &mut HashSet<CString>, most: usize| {
-            for _ in 0..most {
-                let Some(entry) = entries.next().unwrap() else { break };
-                names.insert(entry.name.to_owned());
-            }
-            names.len()
-        };
-        let (mut names, mut others) = (HashSet::new(), HashSet::new());
-        let (mut first, mut second) = if was_kept {
-            (0..2).for_each(|_| _ = listed(&pool.at("d"), 600));
-            let (first, second) = (open(), open());
-            fadvise(&first, 0, None, Advice::DontNeed).unwrap();
-            (by(first), Some(by(second)))
-        } else {
-            (by(open()), None)
-        };
-        let some = read(&mut first, &mut names, NAMES * 3 / 4);
-        let second = second.get_or_insert_with(|| by(open()));
-        fs::write(pool.at(&last), lab::zeros(MiB(24))).unwrap();
-        assert_eq!(pool.holders(&last), ["a"]);
-        assert_eq!(read(second, &mut others, usize::MAX), NAMES + 2);
-        assert_eq!(read(&mut first, &mut names, usize::MAX), NAMES + 2, "{some} before the move, {was_kept}");
-    }
 }
 
 /// Movers set back the times of the directories that they work in.

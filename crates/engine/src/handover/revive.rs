@@ -250,7 +250,6 @@ impl Union {
             followed: if row.moved { Followed::lost() } else { Followed::default() },
             losses,
             is_kept: false.into(),
-            beside_move: false.into(),
             row: self.kept().map(|kept| kept.row_of_dir(row.number)),
         };
         self.files.dirs.insert(row.handle.0, Arc::new(open));

@@ -6,11 +6,6 @@
 //! A file that moves to another branch keeps its name, and a listing shows it once, by what that handle has shown
 //! (`opened/followed.rs`). A handle that is served by the kernel should not go on where another one has read, nor where the
 //! kept listing was dropped. So while files move, handles that may use one keep it, and others neither use it nor fill one.
-//!
-//! The kernel adds what any of those handles reads where the kept part ends, and serves all from the listing once one has come to
-//! its end. If a file moved while a handle was open, its listing may then lack the name: it moved from behind the place of that handle to
-//! before it, and the other one has read it there. So the kernel drops what it keeps, by a notice, each time before it learns of such an end
-//! (fs/fuse/readdir.c: a listing whose first page is missing is reset, and the daemon is asked).
 
 use fsstack_pool::BranchIx;
 use fsstack_sync::time::{Duration, Instant};
@@ -45,8 +40,6 @@ pub(super) struct KernelListing {
     moved: Option<Instant>,
     /// Open handles that may use it or fill it.
     users: u32,
-    /// Those of them that were open when a file moved.
-    beside_move: u32,
     /// When it was last read from the daemon.
     read: Option<Instant>,
     /// Number of names in the last listing that was read as a whole.
@@ -95,21 +88,8 @@ impl Inode {
     }
 
     /// A handle that may use the kept listing was closed.
-    pub(crate) fn kept_listing_closed(&self, beside_move: bool) {
-        self.with_dir(|dir| {
-            dir.kept.users = dir.kept.users.saturating_sub(1);
-            dir.kept.beside_move = dir.kept.beside_move.saturating_sub(u32::from(beside_move));
-        });
-    }
-
-    /// A file moves beside an open handle that may use the kept listing, for the first time. [`Self::kept_listing_closed`] is given that.
-    pub(crate) fn kept_listing_beside_move(&self) {
-        self.with_dir(|dir| dir.kept.beside_move += 1);
-    }
-
-    /// Whether a listing that is whole in the kernel could lack a name for an open handle.
-    pub(crate) fn kept_listing_may_lack_names(&self) -> bool {
-        self.with_dir(|dir| dir.kept.beside_move > 0).unwrap_or(false)
+    pub(crate) fn kept_listing_closed(&self) {
+        self.with_dir(|dir| dir.kept.users = dir.kept.users.saturating_sub(1));
     }
 
     /// A file in the directory is about to move, or has moved: the listing that the kernel keeps is left to those who may use it, and

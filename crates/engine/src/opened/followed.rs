@@ -319,7 +319,9 @@ impl Files {
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
-            listing.note_move();
+            if let Some(row) = &listing.row {
+                row.note_move();
+            }
             listing.followed.follow(&name.name, &seen);
         }
         FollowedMove { files: self, name: name.clone() }
@@ -328,7 +330,9 @@ impl Files {
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
         for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
-            listing.note_move();
+            if let Some(row) = &listing.row {
+                row.note_move();
+            }
             listing.followed.follow(&name.name, |_, _| Seen::Ahead);
         }
     }

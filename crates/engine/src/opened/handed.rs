@@ -117,15 +117,7 @@ impl DirHandle {
         let followed = Followed::of_row(&row.followed)
             .ok_or_else(|| format!("directory handle {}: its row is damaged", row.handle))?;
         let listing = Ranked::new(Listing::of_row(&row.listing, memory));
-        Ok(Self {
-            inode,
-            listing,
-            followed,
-            losses: row.losses.into(),
-            is_kept: false.into(),
-            beside_move: false.into(),
-            row: None,
-        })
+        Ok(Self { inode, listing, followed, losses: row.losses.into(), is_kept: false.into(), row: None })
     }
 }
 

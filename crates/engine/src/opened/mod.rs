@@ -14,7 +14,7 @@ pub(crate) mod tables;
 
 use std::sync::Arc;
 
-use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32};
 use fsstack_sync::ranked::{LISTING, Ranked};
 
 use crate::files::route::{Route, Writer};
@@ -69,28 +69,14 @@ pub struct DirHandle {
     pub(crate) losses: AtomicU32,
     /// It uses the listing that the kernel keeps, or fills that.
     pub(crate) is_kept: AtomicBool,
-    /// It does, and was open when a file moved.
-    pub(crate) beside_move: AtomicBool,
     /// Its row in what outlives the daemon.
     pub(crate) row: Option<Box<dyn DirRow>>,
-}
-
-impl DirHandle {
-    /// A name in the directory is about to move to another branch.
-    pub(crate) fn note_move(&self) {
-        if let Some(row) = &self.row {
-            row.note_move();
-        }
-        if self.is_kept.load(SeqCst) && !self.beside_move.swap(true, SeqCst) {
-            self.inode.kept_listing_beside_move();
-        }
-    }
 }
 
 impl Drop for DirHandle {
     fn drop(&mut self) {
         if *self.is_kept.get_mut() {
-            self.inode.kept_listing_closed(*self.beside_move.get_mut());
+            self.inode.kept_listing_closed();
         }
     }
 }

@@ -57,9 +57,8 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (is_kept, beside_move) = (AtomicBool::new(false), AtomicBool::new(false));
-        let followed = Followed::default();
-        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, beside_move, row });
+        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
+        let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
         Ok(handle)
@@ -134,7 +133,6 @@ impl Union {
                     if let Some(shown) = listing.shown {
                         open.inode.had_names(shown);
                     }
-                    drop_kept_listing(self, &open.inode);
                     return Ok(());
                 }
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
@@ -207,15 +205,6 @@ impl Union {
             at = cookie;
         }
         Ok(None)
-    }
-}
-
-/// Has the kernel drop the listing of `dir` that it keeps, if that could lack a name: before it learns that it has come to the end.
-fn drop_kept_listing(union: &Union, dir: &Inode) {
-    if dir.kept_listing_may_lack_names()
-        && let Some(invalidator) = union.invalidator.get()
-    {
-        invalidator.data(dir.id.ino);
     }
 }
 
