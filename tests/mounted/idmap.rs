@@ -201,9 +201,9 @@ fn the_log_of_slow_calls_names_the_user_outside() {
     assert_eq!(unlink["uid"], STRANGER, "{log:#}");
 }
 
-/// Runs a shell's script in a container of its own user namespace, by crun, with the pool as a volume at `/mnt` that is idmapped, as podman
+/// Runs a shell's script in a container of its own user namespace, by crun, with `volume` at `/mnt` that is idmapped, as podman
 /// and Kubernetes ask for.
-fn in_container(pool: &Pool, script: &str) -> Finished {
+fn in_container(volume: &Path, script: &str) -> Finished {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
@@ -216,7 +216,7 @@ fn in_container(pool: &Pool, script: &str) -> Finished {
         "root": {"path": "rootfs"},
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/mnt", "type": "bind", "source": pool.path(), "options": ["bind", "rw", "idmap"]},
+            {"destination": "/mnt", "type": "bind", "source": volume, "options": ["bind", "rw", "idmap"]},
         ],
         "linux": {"namespaces": namespaces, "uidMappings": map, "gidMappings": map},
     });
@@ -233,11 +233,17 @@ fn in_container(pool: &Pool, script: &str) -> Finished {
 #[test]
 fn a_container_with_the_pool_as_an_idmapped_volume_has_its_owners() {
     needs!(idmaps(), program("crun"), program("busybox"));
+    // Old versions of crun have no such volumes, and not every machine has the second version of control groups.
+    let local = tempfile::tempdir().unwrap();
+    let Finished { code, stderr, .. } = in_container(local.path(), "/busybox true");
+    if code != 0 {
+        return lab::Skip::because(format!("no container with an idmapped volume: {stderr}")).announce();
+    }
     let mut pool =
         lab::pool().tmp_branch("a").tmp_branch("b").option("idmap=on").option("create=rand").mount();
     let script = "for n in 1 2 3 4 5 6; do /busybox mkdir /mnt/d$n; echo $n > /mnt/d$n/file; done
         /busybox chown 7:8 /mnt/d1/file; /busybox cat /mnt/d2/file; /busybox stat -c '%u %g' /mnt/d1/file /mnt/d2";
-    let Finished { code, stdout, stderr, .. } = in_container(&pool, script);
+    let Finished { code, stdout, stderr, .. } = in_container(pool.path(), script);
     assert_eq!((code, stdout.as_str()), (0, "2\n7 8\n0 0\n"), "{stderr}");
     let owners = |path: &str| {
         let meta = fs::metadata(pool.branch(pool.holders(path)[0]).path().join(path)).unwrap();
@@ -245,6 +251,6 @@ fn a_container_with_the_pool_as_an_idmapped_volume_has_its_owners() {
     };
     assert_eq!((owners("d1/file"), owners("d2/file"), owners("d3")), ((7, 8), (0, 0), (0, 0)));
     pool.remount_with(&["idmap=off"]);
-    let Finished { code, stderr, .. } = in_container(&pool, "echo > /mnt/other");
+    let Finished { code, stderr, .. } = in_container(pool.path(), "echo > /mnt/other");
     assert!(code != 0 && !pool.at("other").exists(), "{stderr}");
 }

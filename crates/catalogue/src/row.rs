@@ -36,7 +36,12 @@ impl Row {
     /// Type, and permissions that surely apply: of a directory that may have an access ACL the owner's, as the others depend on that.
     pub fn shown_mode(&self) -> u32 {
         let mode = self.mode & !WITHOUT_ACL;
-        if self.dir.is_some() && self.mode & WITHOUT_ACL == 0 { mode & !0o077 } else { mode }
+        if self.mode_decides() { mode } else { mode & !0o077 }
+    }
+
+    /// False for a directory that may have an access ACL.
+    pub fn mode_decides(&self) -> bool {
+        self.dir.is_none() || self.mode & WITHOUT_ACL != 0
     }
 
     /// Kind of object.

@@ -28,6 +28,9 @@ use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
 
+/// Bit of the number of a walk that has looked at the ACLs of directories; earlier builds did not.
+const WITH_ACLS: u32 = 1 << 31;
+
 /// Pause after changes: further ones of the same names cost nothing.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause, with changes all the time: a branch that dies takes along what was not looked at.
@@ -104,9 +107,10 @@ impl Keeper {
             if before.is_none() {
                 batch.remove_branch(id)?;
             }
-            let known = before.as_ref().is_some_and(|row| row.trusted) && trusted;
+            let known =
+                before.as_ref().is_some_and(|row| row.trusted && row.walk & WITH_ACLS != 0) && trusted;
             let (walk, as_of) = before.map_or((0, 0), |row| (row.walk, row.as_of));
-            let walk = if known { walk } else { walk.wrapping_add(1).max(1) };
+            let walk = if known { walk } else { walk.wrapping_add(1) | WITH_ACLS };
             // Until it is closed cleanly again.
             let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path: path.clone() };
             batch.set_branch(id, &row)?;

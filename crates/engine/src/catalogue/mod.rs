@@ -9,7 +9,7 @@
 
 mod keeper;
 mod look;
-mod offline;
+pub(crate) mod offline;
 
 use std::path::Path;
 use std::sync::Arc;

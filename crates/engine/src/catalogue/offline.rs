@@ -99,11 +99,11 @@ impl Union {
         found.first().map(|(_, row)| attr(ino, row)).ok_or(OpError::STALE)
     }
 
-    /// Attributes of `ino` from the catalogue, with `degraded=catalogue`; the branches have answered `error`.
+    /// The row of `ino` in the catalogue, with `degraded=catalogue`; the branches have answered `error`.
     ///
     /// # Errors
     /// `error`.
-    pub(crate) fn attr_by_catalogue(&self, ino: Ino, error: OpError) -> Result<Attr> {
+    pub(crate) fn row_by_catalogue(&self, ino: Ino, error: OpError) -> Result<Row> {
         let pool = self.tree.pool.load();
         let upkeep = self.catalogue.load_full().filter(|_| pool.settings.degraded == Degraded::Catalogue);
         let (upkeep, inode) = upkeep.zip(self.tree.inodes.get(ino)).ok_or(error)?;
@@ -112,7 +112,7 @@ impl Union {
         let name = inode.name().filter(is_known).ok_or(error)?;
         let homes = self.homes(&upkeep, &pool, &name.parent)?;
         let found = rows(&upkeep, &homes, &name.name)?;
-        found.first().filter(|(_, row)| row.kind() == inode.kind).map(|(_, row)| attr(ino, row)).ok_or(error)
+        found.first().map(|(_, row)| *row).filter(|row| row.kind() == inode.kind).ok_or(error)
     }
 
     /// A directory that is known from the catalogue only, for a handle on it: it has no copies.
@@ -255,7 +255,7 @@ fn failed(error: CatalogueError) -> OpError {
 }
 
 /// Attributes that are not kept: the branch may be back at any time. Counts of links and the other times are not known.
-fn attr(ino: Ino, row: &Row) -> Attr {
+pub(crate) fn attr(ino: Ino, row: &Row) -> Attr {
     let time = Time { sec: row.sec, nsec: row.nsec };
     let stat = Stat {
         dev: 0,

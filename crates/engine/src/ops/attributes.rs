@@ -8,6 +8,7 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
+use crate::catalogue::offline;
 use crate::files::{Access, OpenFile, is_refused};
 use crate::inode::Inode;
 use crate::opened::FileHandle;
@@ -25,7 +26,9 @@ impl Union {
             return self.offline_attr(ino);
         }
         match self.attr_of_branches(ino, handle) {
-            Err(error) if error.is_fault() && handle.is_none() => self.attr_by_catalogue(ino, error),
+            Err(error) if error.is_fault() && handle.is_none() => {
+                self.row_by_catalogue(ino, error).map(|row| offline::attr(ino, &row))
+            }
             reported => reported,
         }
     }

@@ -14,7 +14,6 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
-use crate::answer::Attr;
 use crate::files::capability::{CAPABILITY, has_xattr};
 use crate::files::route::Route;
 use crate::inode::{Inode, InodeName};
@@ -415,11 +414,10 @@ impl Tree {
 }
 
 /// Whether `ino`, for which the branches have answered `error`, is shown from the catalogue, and its mode says who may see it. The kernel
-/// looks for an ACL before it lets a user in. Where there may be one, the catalogue shows the owner's permissions only, and the kernel may
-/// still have the mode of before: the answer stays `error`.
+/// looks for an ACL before it lets a user in. Where a directory may have one the catalogue shows the owner's permissions only, and the
+/// kernel may still have the mode of before: the answer stays `error`.
 fn is_by_catalogue(union: &Union, ino: Ino, error: OpError) -> bool {
-    let shows = |attr: Attr| attr.stat.mode & 0o077 != 0;
-    error.is_fault() && union.attr_by_catalogue(ino, error).is_ok_and(shows)
+    error.is_fault() && union.row_by_catalogue(ino, error).is_ok_and(|row| row.mode_decides())
 }
 
 fn is_ours(name: &[u8]) -> bool {
