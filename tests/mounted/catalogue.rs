@@ -112,8 +112,11 @@ fn pool_of_three(options: &[&str]) -> Pool {
     options.iter().fold(pool.option("catalogue=on"), |pool, option| pool.option(option)).unmounted()
 }
 
-/// Changes names below `top` at random, until `stop`; makes hard links only with `links`.
-fn work(top: &Path, seed: u64, stop: &AtomicBool, links: bool) {
+/// Kinds of changes; the last one makes hard links.
+const KINDS: u8 = 16;
+
+/// Changes names below `top` at random, in the first `kinds` ways, until `stop`.
+fn work(top: &Path, seed: u64, stop: &AtomicBool, kinds: u8) {
     let mut random = fastrand::Rng::with_seed(seed);
     let dirs = ["d0", "d1", "d0/e0", "d0/e1", "d1/e0", "d2", "d2/e0/f0", "d1/e1"];
     let mut count = 0_u32;
@@ -123,7 +126,7 @@ fn work(top: &Path, seed: u64, stop: &AtomicBool, links: bool) {
         let (from, to) = (dir(), dir());
         let (a, b) = (from.join(format!("n{}", random.u8(..6))), to.join(format!("n{}", random.u8(..6))));
         // Many of these fail, as others are at work, or the daemon was killed.
-        let _done = match random.u8(..16) {
+        let _done = match random.u8(..kinds) {
             0 | 1 => fs::write(&a, vec![b'x'; random.usize(..5000)]),
             2 => fs::create_dir_all(&from),
             3 => fs::rename(&a, &b),
@@ -132,8 +135,8 @@ fn work(top: &Path, seed: u64, stop: &AtomicBool, links: bool) {
             6 => fs::remove_file(&a),
             7 => fs::remove_dir(&from),
             8 => fs::remove_dir_all(&b),
-            9 if links => fs::hard_link(&a, &b),
-            9 | 10 => symlink("somewhere", &a),
+            9 => fs::create_dir_all(&b),
+            10 => symlink("somewhere", &a),
             11 => fs::set_permissions(&a, fs::Permissions::from_mode(random.u32(..0o1000))),
             12 => std::os::unix::fs::lchown(&from, Some(random.u32(..9)), None),
             13 => {
@@ -143,17 +146,17 @@ fn work(top: &Path, seed: u64, stop: &AtomicBool, links: bool) {
                 file.write_at(b"more", random.u64(..100))?;
                 file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_nanos(random.u64(..1 << 60)))
             }),
-            _ => fs::create_dir_all(&b),
+            _ => fs::hard_link(&a, &b),
         };
     }
 }
 
-fn work_by_several(pool: &Pool, seed: u64, links: bool, and_then: impl FnOnce()) {
+fn work_by_several(pool: &Pool, seed: u64, kinds: u8, and_then: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let (top, stop) = (pool.path(), &stop);
-            scope.spawn(move || work(top, seed * 10 + thread, stop, links));
+            scope.spawn(move || work(top, seed * 10 + thread, stop, kinds));
         }
         std::thread::sleep(Duration::from_millis(700));
         and_then();
@@ -168,7 +171,7 @@ fn it_has_what_the_branches_have_while_programs_work() {
     pool.remount();
     until_complete(&pool);
     for seed in 0..6 {
-        work_by_several(&pool, seed, true, || {});
+        work_by_several(&pool, seed, KINDS, || {});
         until_equal(&pool, &["a", "b", "c"]);
     }
     until_complete(&pool);
@@ -188,7 +191,7 @@ fn it_has_what_the_branches_have_after_the_daemon_was_killed() {
     let mut pool = pool_of_three(&["out-of-band=never"]);
     pool.remount();
     for seed in 100..105 {
-        work_by_several(&pool, seed, true, || pool.kill_daemon());
+        work_by_several(&pool, seed, KINDS, || pool.kill_daemon());
         pool.remount();
         until_complete(&pool);
         until_equal(&pool, &["a", "b", "c"]);
@@ -204,9 +207,9 @@ fn it_has_what_the_branches_have_after_ten_minutes_of_work_and_kills() {
     let (began, mut seed) = (Instant::now(), 1000);
     while began.elapsed() < Duration::from_secs(600) {
         pool.remount();
-        work_by_several(&pool, seed, false, || {});
+        work_by_several(&pool, seed, KINDS - 1, || {});
         until_equal(&pool, &["a", "b", "c"]);
-        work_by_several(&pool, seed + 1, false, || pool.kill_daemon());
+        work_by_several(&pool, seed + 1, KINDS - 1, || pool.kill_daemon());
         seed += 2;
     }
     pool.remount();

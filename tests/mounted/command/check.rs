@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use fsstack_lab::{needs, until};
+use fsstack_lab::{MiB, needs, until};
 use serde_json::Value;
 
 use super::*;
@@ -95,6 +95,24 @@ fn check_is_limited_to_a_directory_and_goes_on_at_a_path() {
         let (code, line) = refused(&[&["check", &at(&pool)], arguments].concat());
         assert_eq!(code, 2, "{line}");
     }
+}
+
+/// It has found that a branch is away before it fails.
+#[test]
+fn a_check_that_fails_after_a_finding_prints_a_whole_document() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").mount();
+    pool.branch_mut("a").unmount_lazily();
+    let state = || json("status", &["status", &at(&pool)])["branches"][0]["state"].clone();
+    until("the branch to be away", || fs::symlink_metadata(pool.at("name")).is_err() && state() != "up");
+    let none = pool.at("none").display().to_string();
+    let Finished { code, stdout, stderr, .. } = run(&["check", &at(&pool), &none, "--json"]);
+    let answer = checked("check", &stdout);
+    assert_eq!(
+        (code, &answer["findings"][0]["kind"], &answer["next"]),
+        (3, &"not-checked".into(), &"/none".into()),
+        "{stderr}"
+    );
 }
 
 /// With names that no terminal shows as they are.

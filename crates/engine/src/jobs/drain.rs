@@ -14,7 +14,7 @@ use fsstack_sys as sys;
 
 use super::Jobs;
 use super::failed_tries::FailedTries;
-use super::pass::{self, Hope, Leaving, Pass, UNNAMED};
+use super::pass::{self, Hope, Leaving, Pass, UNNAMED, UNSURE};
 use super::planning::room::Room;
 use super::walk::{HIDDEN, MetFile, Visitor};
 use super::{HiddenCopies, Job, JobState, Work};
@@ -84,14 +84,15 @@ impl Jobs {
             return;
         }
         for inode in self.tree.inodes.all() {
-            let Some(file) = inode.open_file().filter(|_| inode.branch() == Some(from)) else { continue };
-            if inode.never_gets_name() {
-                continue;
-            }
-            let unnamed = file.ask_inside(|fd| sys::at::unnamed_below(branch.root().as_fd(), fd));
-            if let Ok(Some(path)) = unnamed {
-                self.list.awaits(pass.job, inode.id.ino, || inode.open_file().is_some());
-                pass.stays([b"/", path.as_slice()].concat(), UNNAMED);
+            let is_there = inode.branch() == Some(from) && !inode.never_gets_name();
+            let Some(file) = inode.open_file().filter(|_| is_there) else { continue };
+            match file.ask_inside(|fd| sys::at::unnamed_below(branch.root().as_fd(), fd)) {
+                Ok(None) => {}
+                Ok(Some(path)) => {
+                    self.list.awaits(pass.job, inode.id.ino, || inode.open_file().is_some());
+                    pass.stays([b"/", path.as_slice()].concat(), UNNAMED);
+                }
+                Err(_) => pass.stays(b"/".to_vec(), UNSURE),
             }
         }
     }

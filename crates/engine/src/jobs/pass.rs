@@ -27,6 +27,8 @@ pub(super) const CHANGED_NOW: &str = "it was just used or changed";
 /// Reason for the branch to stay while such a file is open.
 pub(super) const UNNAMED: &str =
     "it was made without a name (O_TMPFILE), and may get one there until it is closed";
+/// Like [`UNNAMED`], where the branch does not tell.
+pub(super) const UNSURE: &str = "whether a file that is open there has a name was not to be found out";
 const BUSY: &str = "earlier requests to the pool have not ended";
 /// Like [`BUSY`], while a mover is at work that does not hang: the move of a large file takes as long as it takes.
 const OTHERS_MOVE: &str = "other files are being moved";

@@ -243,6 +243,16 @@ impl Followed {
     }
 }
 
+impl DirHandle {
+    /// Follows `name`, as [`Followed::follow`]; the next daemon learns of it before the name moves.
+    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(u64, Option<Time>) -> Seen) {
+        if let Some(row) = &self.row {
+            row.note_move();
+        }
+        self.followed.follow(name, seen);
+    }
+}
+
 /// A name is being moved: listings that begin meanwhile follow it, too.
 #[must_use = "it is followed by those only that began before, when this drops"]
 pub(crate) struct FollowedMove<'a> {
@@ -319,10 +329,7 @@ impl Files {
         let listing = self.dirs.iter().filter(|open| Arc::ptr_eq(&open.inode, dir));
         let open: Vec<Arc<DirHandle>> = listing.map(|open| open.clone()).collect();
         for listing in open {
-            if let Some(row) = &listing.row {
-                row.note_move();
-            }
-            listing.followed.follow(&name.name, &seen);
+            listing.follow(&name.name, &seen);
         }
         FollowedMove { files: self, name: name.clone() }
     }
@@ -330,10 +337,7 @@ impl Files {
     /// A directory was opened for listing: what is just being moved in it is followed.
     pub(crate) fn follow_moving(&self, listing: &DirHandle) {
         for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
-            if let Some(row) = &listing.row {
-                row.note_move();
-            }
-            listing.followed.follow(&name.name, |_, _| Seen::Ahead);
+            listing.follow(&name.name, |_, _| Seen::Ahead);
         }
     }
 

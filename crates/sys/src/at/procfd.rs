@@ -88,11 +88,14 @@ fn shown(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
 pub fn unnamed_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
     const REMOVED: &[u8] = b" (deleted)";
     let stat = super::stat_fd(fd)?;
+    if stat.nlink > 0 {
+        return Ok(None);
+    }
     let Whereabouts::Below(path) = whereabouts(root, fd)? else { return Ok(None) };
     let name = format!("#{}", stat.ino);
     let path = path.strip_suffix(REMOVED).filter(|path| {
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        stat.nlink == 0 && (last == name.as_bytes() || last.is_empty())
+        last == name.as_bytes() || last.is_empty()
     });
     Ok(path.map(<[u8]>::to_vec))
 }

@@ -148,36 +148,33 @@ fn daemon_of_this_user(pool: &Pool) -> Result<u32, Failed> {
 }
 
 /// Begin of a cursor whose path cannot be typed as it is shown.
-const ENCODED: &[u8] = b"base64:";
+const ENCODED: &str = "base64:";
 
 /// Where an interrupted walk at `path` goes on, for `--from`.
 fn cursor(path: &[u8]) -> String {
     let path = if path.is_empty() { b"/" } else { path };
     match exact(path) {
-        Some(encoded) => format!("{}{encoded}", String::from_utf8_lossy(ENCODED)),
+        Some(encoded) => format!("{ENCODED}{encoded}"),
         None => Printable(path).to_string(),
     }
 }
 
 /// The names in a cursor, which is below the directory `start`.
 fn cursor_below(from: &Path, start: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Failed> {
+    let refused = |why: &str| Failed::Usage(format!("--from {}: {why}", Printable::path(from)));
     let typed = from.as_os_str().as_bytes();
-    let path = match typed.strip_prefix(ENCODED) {
-        Some(encoded) => match bytes_of("", std::str::from_utf8(encoded).ok()) {
-            path if path.is_empty() => {
-                let shown = Printable::path(from);
-                return Err(Failed::Usage(format!("--from {shown}: not as a check has printed it")));
-            }
-            path => path,
-        },
+    let path = match typed.strip_prefix(ENCODED.as_bytes()) {
+        Some(encoded) => bytes_of("", std::str::from_utf8(encoded).ok()),
         None => typed.to_vec(),
     };
+    if path.is_empty() {
+        return Err(refused("not as a check has printed it"));
+    }
     let names = components(Path::new(OsStr::from_bytes(&path)))?;
     if names.is_empty() || names.starts_with(start) {
         return Ok(names);
     }
-    let shown = Printable::path(from);
-    Err(Failed::Usage(format!("--from {shown}: not below the directory that is to be checked")))
+    Err(refused("not below the directory that is to be checked"))
 }
 
 /// `text` as a word of a shell's command line.
@@ -249,4 +246,23 @@ fn stop_at_signals() -> io::Result<Arc<AtomicBool>> {
         }
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_leads_to_where_it_was_made_and_is_one_word_of_a_shell() {
+        let names = |path: &str| cursor_below(Path::new(path), &[]);
+        for path in [&b"/"[..], b"/films/old", b"/it's $(here)", b"/new\nline/caf\xe9", b"/a\\012b"] {
+            let of_path = components(Path::new(OsStr::from_bytes(path)));
+            assert_eq!(names(&cursor(path)).ok(), of_path.ok(), "{path:?}");
+        }
+        assert!(names("base64:%").is_err() && names("").is_err());
+        assert_eq!(
+            [shell_word("/films"), shell_word("/it's")],
+            ["/films".to_owned(), r"'/it'\''s'".to_owned()]
+        );
+    }
 }
