@@ -1,12 +1,10 @@
-//! The catalogue of names (`catalogue=on`): it has exactly what the branches have, after mixed work and after kills, and says what
-//! only a dead branch had.
+//! The catalogue of names (`catalogue=on`): what it knows after crashes and beside the pool, and what only a dead branch had.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::Pool;
 use fsstack_lab::{self as lab, MiB, needs, until};
@@ -19,7 +17,7 @@ use crate::hung_branches::lasting_a_second;
 /// Kind, mode, owner, group, size and time of a name.
 type Attributes = (String, String, u64, u64, u64, i64);
 
-fn state(page: &Value, path: &str) -> Value {
+pub(crate) fn state(page: &Value, path: &str) -> Value {
     let branches = page["branches"].as_array().unwrap();
     branches.iter().find(|branch| branch["branch"] == path).cloned().unwrap()
 }
@@ -82,7 +80,7 @@ fn walked(root: &Path) -> BTreeMap<String, Attributes> {
 
 /// Waits until the catalogue has exactly what the branches have.
 #[track_caller]
-fn until_equal(pool: &Pool, names: &[&str]) {
+pub(crate) fn until_equal(pool: &Pool, names: &[&str]) {
     for name in names {
         let root = pool.branch(name).path().to_owned();
         let began = Instant::now();
@@ -107,114 +105,9 @@ fn until_equal(pool: &Pool, names: &[&str]) {
     }
 }
 
-fn pool_of_three(options: &[&str]) -> Pool {
+pub(crate) fn pool_of_three(options: &[&str]) -> Pool {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=rand");
     options.iter().fold(pool.option("catalogue=on"), |pool, option| pool.option(option)).unmounted()
-}
-
-/// Kinds of changes; the last one makes hard links.
-const KINDS: u8 = 16;
-
-/// Changes names below `top` at random, in the first `kinds` ways, until `stop`.
-fn work(top: &Path, seed: u64, stop: &AtomicBool, kinds: u8) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let dirs = ["d0", "d1", "d0/e0", "d0/e1", "d1/e0", "d2", "d2/e0/f0", "d1/e1"];
-    let mut count = 0_u32;
-    while !stop.load(Relaxed) && count < 4000 {
-        count += 1;
-        let mut dir = || top.join(dirs[random.usize(..dirs.len())]);
-        let (from, to) = (dir(), dir());
-        let (a, b) = (from.join(format!("n{}", random.u8(..6))), to.join(format!("n{}", random.u8(..6))));
-        // Many of these fail, as others are at work, or the daemon was killed.
-        let _done = match random.u8(..kinds) {
-            0 | 1 => fs::write(&a, vec![b'x'; random.usize(..5000)]),
-            2 => fs::create_dir_all(&from),
-            3 => fs::rename(&a, &b),
-            4 => fs::rename(&from, &b),
-            5 => fs::rename(&from, &to),
-            6 => fs::remove_file(&a),
-            7 => fs::remove_dir(&from),
-            8 => fs::remove_dir_all(&b),
-            9 => fs::create_dir_all(&b),
-            10 => symlink("somewhere", &a),
-            11 => fs::set_permissions(&a, fs::Permissions::from_mode(random.u32(..0o1000))),
-            12 => std::os::unix::fs::lchown(&from, Some(random.u32(..9)), None),
-            13 => {
-                fs::OpenOptions::new().write(true).open(&a).and_then(|file| file.set_len(random.u64(..9000)))
-            }
-            14 => fs::OpenOptions::new().append(true).open(&a).and_then(|file| {
-                file.write_at(b"more", random.u64(..100))?;
-                file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_nanos(random.u64(..1 << 60)))
-            }),
-            _ => fs::hard_link(&a, &b),
-        };
-    }
-}
-
-fn work_by_several(pool: &Pool, seed: u64, kinds: u8, and_then: impl FnOnce()) {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for thread in 0..3 {
-            let (top, stop) = (pool.path(), &stop);
-            scope.spawn(move || work(top, seed * 10 + thread, stop, kinds));
-        }
-        std::thread::sleep(Duration::from_millis(700));
-        and_then();
-        stop.store(true, Relaxed);
-    });
-}
-
-#[test]
-fn it_has_what_the_branches_have_while_programs_work() {
-    needs!(mounting());
-    let mut pool = pool_of_three(&["out-of-band=never"]);
-    pool.remount();
-    until_complete(&pool);
-    for seed in 0..6 {
-        work_by_several(&pool, seed, KINDS, || {});
-        until_equal(&pool, &["a", "b", "c"]);
-    }
-    until_complete(&pool);
-    // What was known at the end is known at the next mount, without a walk.
-    pool.remount();
-    let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
-    for name in ["a", "b", "c"] {
-        let known = state(&page, &branch(&pool, name));
-        assert_eq!((&known["complete"], &known["walking"]), (&true.into(), &false.into()), "{known}");
-    }
-    until_equal(&pool, &["a", "b", "c"]);
-}
-
-#[test]
-fn it_has_what_the_branches_have_after_the_daemon_was_killed() {
-    needs!(mounting());
-    let mut pool = pool_of_three(&["out-of-band=never"]);
-    pool.remount();
-    for seed in 100..105 {
-        work_by_several(&pool, seed, KINDS, || pool.kill_daemon());
-        pool.remount();
-        until_complete(&pool);
-        until_equal(&pool, &["a", "b", "c"]);
-    }
-}
-
-/// Without hard links: what is written by one name of a file does not reach the others in the catalogue, if the pool does not know them.
-#[test]
-#[ignore = "ten minutes: cargo xtask test --tier long"]
-fn it_has_what_the_branches_have_after_ten_minutes_of_work_and_kills() {
-    needs!(mounting());
-    let mut pool = pool_of_three(&["out-of-band=never"]);
-    let (began, mut seed) = (Instant::now(), 1000);
-    while began.elapsed() < Duration::from_secs(600) {
-        pool.remount();
-        work_by_several(&pool, seed, KINDS - 1, || {});
-        until_equal(&pool, &["a", "b", "c"]);
-        work_by_several(&pool, seed + 1, KINDS - 1, || pool.kill_daemon());
-        seed += 2;
-    }
-    pool.remount();
-    until_complete(&pool);
-    until_equal(&pool, &["a", "b", "c"]);
 }
 
 #[test]

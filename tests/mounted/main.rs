@@ -11,6 +11,7 @@ mod calls;
 mod catalogue;
 mod catalogue_walks;
 mod catalogue_where;
+mod catalogue_work;
 mod caught_callers;
 mod churn;
 mod closing;

@@ -4,6 +4,9 @@
 //! row of the directory itself says where it is, and what lost it removes it only if it is not elsewhere by the end of the step.
 //! Where the two are seen in different steps, the directory is removed with all below it, and listed again when it is
 //! found at its new place.
+//!
+//! Names of one file have equal rows: a look at one of them sets all. A name that goes may have been the only one by which a
+//! change was reported, so another one is to be looked at then, unless one was in the same step.
 
 use std::collections::HashSet;
 
@@ -11,7 +14,10 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::Result;
 use crate::row::Row;
-use crate::store::{BRANCHES, BranchRow, BranchValue, DIRS, NAMES, branch_row, key_behind, name_key};
+use crate::store::{
+    BRANCHES, BranchRow, BranchValue, DIRS, LINKS, NAMES, branch_row, key_behind, link_key, name_in_link,
+    name_key,
+};
 
 /// Walk of a directory that is to be listed.
 const NEVER: u32 = 0;
@@ -22,8 +28,13 @@ pub struct Batch<'t> {
     names: Table<'t, &'static [u8], &'static [u8]>,
     dirs: Table<'t, (u16, u64), (u64, u32, &'static [u8])>,
     branches: Table<'t, u16, BranchValue<'static>>,
+    links: Table<'t, &'static [u8], ()>,
     /// Branch and number of directories whose row is gone, where it was.
     lost: HashSet<(u16, u64)>,
+    /// Branch and number of files of which a name is gone.
+    unlinked: HashSet<(u16, u64)>,
+    /// Files of which a name was looked at.
+    seen: HashSet<(u16, u64)>,
 }
 
 /// Result of a look at a directory of a branch.
@@ -52,7 +63,10 @@ impl<'t> Batch<'t> {
             names: change.open_table(NAMES)?,
             dirs: change.open_table(DIRS)?,
             branches: change.open_table(BRANCHES)?,
+            links: change.open_table(LINKS)?,
             lost: HashSet::new(),
+            unlinked: HashSet::new(),
+            seen: HashSet::new(),
         })
     }
 
@@ -89,8 +103,12 @@ impl<'t> Batch<'t> {
             Some(next) => {
                 let to = name_key(next, 0, b"");
                 self.names.retain_in(from.as_slice()..to.as_slice(), |_, _| false)?;
+                self.links.retain_in(from.as_slice()..to.as_slice(), |_, ()| false)?;
             }
-            None => self.names.retain_in(from.as_slice().., |_, _| false)?,
+            None => {
+                self.names.retain_in(from.as_slice().., |_, _| false)?;
+                self.links.retain_in(from.as_slice().., |_, ()| false)?;
+            }
         }
         Ok(())
     }
@@ -144,17 +162,20 @@ impl<'t> Batch<'t> {
         row: Option<&Row>,
     ) -> Result<Listed> {
         let key = name_key(branch, dir, name);
-        let before = match row {
+        let (before, row) = match row {
             Some(row) => {
-                let bytes = row.encode();
-                let same = self.names.get(key.as_slice())?.is_some_and(|old| old.value() == bytes);
-                let old = if same { None } else { self.names.insert(key.as_slice(), bytes.as_slice())? };
-                old.and_then(|old| Row::parse(old.value()))
+                let before = self.names.get(key.as_slice())?.and_then(|old| Row::parse(old.value()));
+                let row = row.stored_after(before.as_ref());
+                if before != Some(row) {
+                    self.names.insert(key.as_slice(), row.encode().as_slice())?;
+                }
+                (before, Some(row))
             }
-            None => self.names.remove(key.as_slice())?.and_then(|old| Row::parse(old.value())),
+            None => (self.names.remove(key.as_slice())?.and_then(|old| Row::parse(old.value())), None),
         };
-        let now = row.and_then(|row| row.dir);
-        if let Some(old) = before.and_then(|before| before.dir).filter(|old| Some(*old) != now) {
+        self.set_link(branch, &key, before.as_ref(), row.as_ref())?;
+        let now = row.and_then(|row| row.dir());
+        if let Some(old) = before.and_then(|before| before.dir()).filter(|old| Some(*old) != now) {
             self.lost.insert((branch, old));
         }
         let Some(number) = now else { return Ok(Listed::Known) };
@@ -167,6 +188,46 @@ impl<'t> Batch<'t> {
             self.dirs.insert((branch, number), (dir, by, name))?;
         }
         Ok(if by == walk { Listed::Known } else { Listed::Not(number) })
+    }
+
+    /// The name with this key had the row `before`, and has `row` now. A file's other names get the same.
+    fn set_link(&mut self, branch: u16, key: &[u8], before: Option<&Row>, row: Option<&Row>) -> Result<()> {
+        let (was, is) = (before.and_then(Row::linked), row.and_then(Row::linked));
+        if let Some(file) = was.filter(|_| was != is) {
+            self.links.remove(link_key(branch, file, key).as_slice())?;
+            self.unlinked.insert((branch, file));
+        }
+        let (Some(file), Some(row)) = (is, row) else { return Ok(()) };
+        self.seen.insert((branch, file));
+        if was != is {
+            self.links.insert(link_key(branch, file, key).as_slice(), ())?;
+        }
+        if before == Some(row) {
+            return Ok(());
+        }
+        let bytes = row.encode();
+        for other in self.names_of_file(branch, file)? {
+            if other == key {
+                continue;
+            }
+            // All others are equal.
+            if self.names.get(other.as_slice())?.is_some_and(|old| old.value() == bytes) {
+                break;
+            }
+            self.names.insert(other.as_slice(), bytes.as_slice())?;
+        }
+        Ok(())
+    }
+
+    /// Keys of the names of a file that has, or had, several.
+    fn names_of_file(&self, branch: u16, file: u64) -> Result<Vec<Vec<u8>>> {
+        let mut found = Vec::new();
+        for link in self.links.range(link_key(branch, file, &[]).as_slice()..)? {
+            let (key, _) = link?;
+            let Some((dir, name)) = name_in_link(branch, file, key.value()) else { break };
+            found.push(name_key(branch, dir, name));
+        }
+        Ok(found)
     }
 
     /// The directory `dir` itself is as `row` says; its place is known. The root of a branch has no row.
@@ -185,7 +246,7 @@ impl<'t> Batch<'t> {
             .names
             .get(key.as_slice())?
             .and_then(|old| Row::parse(old.value()))
-            .is_some_and(|old| old.dir == Some(dir) && old != *row);
+            .is_some_and(|old| old.dir() == Some(dir) && old != *row);
         if is_its_own {
             self.names.insert(key.as_slice(), row.encode().as_slice())?;
         }
@@ -226,7 +287,7 @@ impl<'t> Batch<'t> {
             if let Some((above, _, name)) = at.filter(|(_, last, _)| *last != walk) {
                 self.dirs.insert((branch, dir), (above, walk, name.as_slice()))?;
                 self.names_of(branch, dir, |_, row| {
-                    waiting.extend(row.dir);
+                    waiting.extend(row.dir());
                     false
                 })?;
             }
@@ -286,12 +347,16 @@ impl<'t> Batch<'t> {
         let mut waiting = vec![dir];
         while let Some(dir) = waiting.pop() {
             self.dirs.remove((branch, dir))?;
-            let below = self.names_of(branch, dir, |_, row| row.dir.is_some())?;
+            let below = self.names_of(branch, dir, |_, row| row.number.is_some())?;
             for name in below {
                 let key = name_key(branch, dir, &name);
-                let number = self.names.get(key.as_slice())?.and_then(|row| Row::parse(row.value())?.dir);
+                let Some(row) = self.names.get(key.as_slice())?.and_then(|row| Row::parse(row.value()))
+                else {
+                    continue;
+                };
+                self.set_link(branch, &key, Some(&row), None)?;
                 // One that was renamed away meanwhile lies elsewhere.
-                if let Some(number) = number.filter(|number| self.is_at(branch, *number, dir, &name)) {
+                if let Some(number) = row.dir().filter(|number| self.is_at(branch, *number, dir, &name)) {
                     waiting.push(number);
                 }
             }
@@ -337,8 +402,9 @@ impl<'t> Batch<'t> {
         Ok(found)
     }
 
-    /// Removes directories that have lost their row and are nowhere else.
-    pub(crate) fn end(mut self) -> Result<()> {
+    /// Removes directories that have lost their row and are nowhere else. Returns branch and number of files that lost a name, have
+    /// another one, and were not looked at.
+    pub(crate) fn end(mut self) -> Result<Vec<(u16, u64)>> {
         for (branch, dir) in std::mem::take(&mut self.lost) {
             let at = self.dirs.get((branch, dir))?.map(|row| {
                 let (above, _, name) = row.value();
@@ -347,11 +413,11 @@ impl<'t> Batch<'t> {
             let Some((above, name)) = at else { continue };
             let row = self.names.get(name_key(branch, above, &name).as_slice())?;
             let is_there =
-                row.is_some_and(|row| Row::parse(row.value()).is_some_and(|row| row.dir == Some(dir)));
+                row.is_some_and(|row| Row::parse(row.value()).is_some_and(|row| row.dir() == Some(dir)));
             if !is_there {
                 self.remove_dir(branch, dir)?;
             }
         }
-        Ok(())
+        Ok(self.unlinked.difference(&self.seen).copied().collect())
     }
 }

@@ -16,7 +16,7 @@ const MANY: u64 = 16;
 
 fn row(size: u64, dir: Option<u64>) -> Row {
     let mode = if dir.is_some() { 0o40_755 } else { 0o100_644 };
-    Row { mode, uid: 1, gid: 2, size, sec: 3, nsec: 4, dir }
+    Row { mode, uid: 1, gid: 2, size, sec: 3, nsec: 4, number: dir }
 }
 
 fn branch() -> BranchRow {

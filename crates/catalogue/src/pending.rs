@@ -40,6 +40,8 @@ pub struct Changes<D> {
     pub dirs: HashMap<u64, DirChange<D>>,
     /// Directories to list again, by their numbers on the branch: they were changed out of band.
     pub relist: HashSet<u64>,
+    /// Files that were changed by nobody knows which name, by their numbers on the branch.
+    pub files: HashSet<u64>,
     /// The branch is to be walked again.
     pub walk: bool,
 }
@@ -57,14 +59,14 @@ pub struct DirChange<D> {
 
 impl<D> Default for Changes<D> {
     fn default() -> Self {
-        Self { dirs: HashMap::new(), relist: HashSet::new(), walk: false }
+        Self { dirs: HashMap::new(), relist: HashSet::new(), files: HashSet::new(), walk: false }
     }
 }
 
 impl<D> Changes<D> {
     /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
-        self.dirs.is_empty() && self.relist.is_empty() && !self.walk
+        self.dirs.is_empty() && self.relist.is_empty() && self.files.is_empty() && !self.walk
     }
 }
 
@@ -86,7 +88,8 @@ impl<D> Pending<D> {
     /// Number of directories and names, and the most that there may be.
     pub fn size(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.changes.dirs.len() + state.changes.relist.len() + state.names, 2 * DIRS + NAMES)
+        let Changes { dirs, relist, files, walk: _ } = &state.changes;
+        (dirs.len() + relist.len() + files.len() + state.names, 3 * DIRS + NAMES)
     }
 
     /// Whether changes are remembered.
@@ -127,6 +130,17 @@ impl<D> Pending<D> {
         self.add(|PendingState { changes, .. }| {
             if changes.relist.len() < DIRS {
                 changes.relist.insert(number);
+            } else {
+                changes.walk = true;
+            }
+        });
+    }
+
+    /// The file with this number on the branch was changed, and none of its names is known.
+    pub fn note_file(&self, number: u64) {
+        self.add(|PendingState { changes, .. }| {
+            if changes.files.len() < DIRS {
+                changes.files.insert(number);
             } else {
                 changes.walk = true;
             }
@@ -182,8 +196,9 @@ impl<D> Pending<D> {
         let began = Instant::now();
         let seen = || {
             let state = self.state.lock();
-            let dirs = state.changes.dirs.len().max(state.changes.relist.len());
-            (state.count, state.stopped || state.names >= NAMES / 2 || dirs >= DIRS / 2)
+            let Changes { dirs, relist, files, walk: _ } = &state.changes;
+            let most = dirs.len().max(relist.len()).max(files.len());
+            (state.count, state.stopped || state.names >= NAMES / 2 || most >= DIRS / 2)
         };
         let (mut before, mut is_over) = seen();
         while !is_over && began.elapsed() < longest {

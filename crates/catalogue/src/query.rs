@@ -119,7 +119,7 @@ impl Catalogue {
             };
             (top.from, top.beyond) = (name.clone(), true);
             push(&mut path, &name);
-            let dirs: Vec<_> = on.iter().filter_map(|(at, row)| Some((*at, row.dir?))).collect();
+            let dirs: Vec<_> = on.iter().filter_map(|(at, row)| Some((*at, row.dir()?))).collect();
             let is_subject = match asked.subject {
                 Subject::All => true,
                 Subject::OnlyOn(only) => on.iter().all(|(at, _)| *at == only),
@@ -228,7 +228,7 @@ impl Catalogue {
         let mut parts = parts(path).peekable();
         while let Some(part) = parts.next() {
             found = row_of(&names, (branch, dir), part)?;
-            match found.and_then(|row| row.dir) {
+            match found.and_then(|row| row.dir()) {
                 Some(number) => dir = number,
                 None if parts.peek().is_some() => return Ok(None),
                 None => {}
@@ -285,7 +285,7 @@ fn row_of(names: &Names, (branch, dir): (BranchId, u64), name: &[u8]) -> Result<
 fn below(names: &Names, dirs: &[(BranchId, u64)], name: &[u8]) -> Result<Vec<(BranchId, u64)>> {
     let mut found = Vec::new();
     for at in dirs {
-        if let Some(number) = row_of(names, *at, name)?.and_then(|row| row.dir) {
+        if let Some(number) = row_of(names, *at, name)?.and_then(|row| row.dir()) {
             found.push((at.0, number));
         }
     }

@@ -3,6 +3,7 @@
 //! Changes are on disk with the next [`Catalogue::flush`]. What a crash takes away is not missed: a branch counts as complete
 //! only after its state was written at a clean end.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use fsstack_database::{Pages, Soundness};
@@ -21,6 +22,8 @@ const VERSION: u64 = 1;
 pub(crate) const NAMES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("names");
 /// From branch and directory to the directory above, the walk that has listed it, and its name.
 pub(crate) const DIRS: TableDefinition<'_, (u16, u64), (u64, u32, &[u8])> = TableDefinition::new("dirs");
+/// Names of files that have several: branch and file, then directory and name, as [`link_key`] makes it. All have equal rows in [`NAMES`].
+pub(crate) const LINKS: TableDefinition<'_, &[u8], ()> = TableDefinition::new("links");
 /// A branch in [`BRANCHES`].
 pub(crate) type BranchValue<'a> = (u64, u32, (bool, bool), u64, &'a [u8]);
 /// From branch to its root, its walk, whether all of its names are known, whether that holds for the next mount, of what time they
@@ -81,6 +84,8 @@ pub struct BranchRow {
 pub struct Catalogue {
     db: Database,
     soundness: Mutex<Soundness>,
+    /// Branch and number of files of which another name is to be looked at.
+    unsure: Mutex<HashSet<(u16, u64)>>,
 }
 
 impl Catalogue {
@@ -99,7 +104,7 @@ impl Catalogue {
         let mut builder = Database::builder();
         builder.set_cache_size(cache).set_check_integrity_on_open(is_suspect);
         let db = builder.create_with_backend(pages)?;
-        let catalogue = Self { db, soundness: Mutex::new(soundness) };
+        let catalogue = Self { db, soundness: Mutex::new(soundness), unsure: Mutex::default() };
         let change = catalogue.db.begin_write()?;
         let version = {
             let about = change.open_table(ABOUT)?;
@@ -108,12 +113,14 @@ impl Catalogue {
         if version != Some(VERSION) {
             change.delete_table(NAMES)?;
             change.delete_table(DIRS)?;
+            change.delete_table(LINKS)?;
             change.delete_table(BRANCHES)?;
             change.open_table(ABOUT)?.insert(0, VERSION)?;
         }
         // Readers find all tables.
         change.open_table(NAMES)?;
         change.open_table(DIRS)?;
+        change.open_table(LINKS)?;
         change.open_table(BRANCHES)?;
         change.commit()?;
         catalogue.soundness.lock().confirm();
@@ -127,14 +134,38 @@ impl Catalogue {
     pub fn change<T>(&self, act: impl FnOnce(&mut Batch<'_>) -> Result<T>) -> Result<T> {
         let mut change = self.db.begin_write()?;
         change.set_durability(Durability::None).map_err(redb::Error::from)?;
-        let done = {
+        let (done, unsure) = {
             let mut batch = Batch::new(&change)?;
             let done = act(&mut batch)?;
-            batch.end()?;
-            done
+            (done, batch.end()?)
         };
         change.commit()?;
+        self.unsure.lock().extend(unsure);
         Ok(done)
+    }
+
+    /// The files with these numbers have changed: another name of each is to be looked at.
+    pub fn note_files(&self, branch: u16, files: impl IntoIterator<Item = u64>) {
+        self.unsure.lock().extend(files.into_iter().map(|file| (branch, file)));
+    }
+
+    /// Files of a branch that lost a name, or were changed where no name was known, since the last call. What the rows of their
+    /// other names say may be of before: one of them is to be looked at ([`Self::name_of`]).
+    pub fn take_unsure(&self, branch: u16) -> Vec<u64> {
+        self.unsure.lock().extract_if(|(of, _)| *of == branch).map(|(_, file)| file).collect()
+    }
+
+    /// Directory and name of a file that has, or had, several.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn name_of(&self, branch: u16, file: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let links = self.read()?.open_table(LINKS)?;
+        let mut names = links.range(link_key(branch, file, &[]).as_slice()..)?;
+        let Some((key, ())) = names.next().transpose()?.map(|(key, row)| (key, row.value())) else {
+            return Ok(None);
+        };
+        Ok(name_in_link(branch, file, key.value()).map(|(dir, name)| (dir, name.to_vec())))
     }
 
     /// Brings all changes so far to disk.
@@ -236,7 +267,19 @@ pub(crate) fn name_key(branch: u16, dir: u64, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// The first key behind those of a directory. None: there is none.
+/// The key of one name of a file, which [`name_key`] has made. Those of one file are beside each other.
+pub(crate) fn link_key(branch: u16, file: u64, name_key: &[u8]) -> Vec<u8> {
+    let name = name_key.get(2..).unwrap_or_default();
+    [&branch.to_be_bytes()[..], &file.to_be_bytes(), name].concat()
+}
+
+/// Directory and name of a key that [`link_key`] has made. None: it is another file's.
+pub(crate) fn name_in_link(branch: u16, file: u64, key: &[u8]) -> Option<(u64, &[u8])> {
+    let (dir, name) = key.strip_prefix(link_key(branch, file, &[]).as_slice())?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*dir), name))
+}
+
+/// The first key behind those of a directory, or of a file in [`LINKS`]. None: there is none.
 pub(crate) fn key_behind(branch: u16, dir: u64) -> Option<Vec<u8>> {
     match (dir.checked_add(1), branch.checked_add(1)) {
         (Some(next), _) => Some(name_key(branch, next, b"")),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
-use fsstack_catalogue::{Asked, BranchRow, Catalogue, Listed, Look, Row, Subject};
+use fsstack_catalogue::{Asked, Batch, BranchRow, Catalogue, Listed, Look, Row, Subject};
 use fsstack_pool::BranchId;
 use proptest::prelude::*;
 
@@ -21,6 +21,10 @@ enum Act {
     Dir(u8, u8),
     Remove(u8, u8),
     Rename(u8, u8, u8, u8),
+    /// One more name of a file.
+    Link(u8, u8, u8, u8),
+    /// The file gets this size, which this name alone reports; or, if true, none.
+    Write(u8, u8, u64, bool),
     /// The thread looks at up to this many changed directories.
     Look(u8),
     /// It lists a directory.
@@ -36,6 +40,8 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Act::Dir(d, n)),
         3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Act::Remove(d, n)),
         4 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Act::Rename(a, b, c, d)),
+        3 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Act::Link(a, b, c, d)),
+        3 => (dir.clone(), name.clone(), any::<u64>(), any::<bool>()).prop_map(|(d, n, s, open)| Act::Write(d, n, s, open)),
         2 => (1_u8..4).prop_map(Act::Look),
         2 => Just(Act::List),
         1 => dir.prop_map(Act::Lose),
@@ -48,20 +54,37 @@ struct Branch {
     dirs: BTreeMap<u64, BTreeMap<Vec<u8>, Row>>,
     /// Changed names, by the directory's number, oldest first.
     changed: Vec<(u64, BTreeSet<Vec<u8>>)>,
+    /// Files that were changed by no known name.
+    changed_files: BTreeSet<u64>,
 }
 
-fn row(size: u64, dir: Option<u64>) -> Row {
-    let mode = if dir.is_some() { 0o40_755 } else { 0o100_644 };
-    Row { mode, uid: 1, gid: 2, size, sec: 3, nsec: 4, dir }
+/// Bit of a row's mode: the file has several names.
+const SEVERAL_NAMES: u32 = 1 << 17;
+
+fn dir_row(number: u64) -> Row {
+    Row { mode: 0o40_755, uid: 1, gid: 2, size: 0, sec: 3, nsec: 4, number: Some(number) }
+}
+
+fn file_row(size: u64, number: u64) -> Row {
+    Row { mode: 0o100_644, size, ..dir_row(number) }
+}
+
+/// The part of a row that a stat of its object tells.
+fn shown(row: Row) -> Row {
+    Row { mode: row.shown_mode(), number: row.dir(), ..row }
 }
 
 fn name(number: u8) -> Vec<u8> {
     vec![b'a' + number]
 }
 
+fn is_file(row: &Row, file: u64) -> bool {
+    row.dir().is_none() && row.number == Some(file)
+}
+
 impl Branch {
     fn new() -> Self {
-        Self { dirs: [(ROOT, BTreeMap::new())].into(), changed: Vec::new() }
+        Self { dirs: [(ROOT, BTreeMap::new())].into(), ..Self::default() }
     }
 
     fn dir(&self, pick: u8) -> u64 {
@@ -77,17 +100,27 @@ impl Branch {
     }
 
     fn free_number(&self) -> u64 {
-        (ROOT..).find(|number| !self.dirs.contains_key(number)).unwrap()
+        let has = |number| self.dirs.contains_key(&number) || self.names_of(number) > 0;
+        (ROOT..).find(|number| !has(*number)).unwrap()
+    }
+
+    fn names_of(&self, file: u64) -> usize {
+        self.dirs.values().flat_map(BTreeMap::values).filter(|row| is_file(row, file)).count()
+    }
+
+    /// The row that a look at a name finds.
+    fn seen(&self, row: &Row) -> Row {
+        let several = row.number.is_some_and(|file| self.names_of(file) > 1);
+        Row { mode: row.mode | if several { SEVERAL_NAMES } else { 0 }, ..*row }
     }
 
     fn is_below(&self, dir: u64, top: u64) -> bool {
-        dir == top
-            || self.dirs[&top].values().filter_map(|row| row.dir).any(|below| self.is_below(dir, below))
+        dir == top || self.dirs[&top].values().filter_map(Row::dir).any(|below| self.is_below(dir, below))
     }
 
     fn remove(&mut self, dir: u64, name: &[u8]) -> bool {
         let Some(row) = self.dirs[&dir].get(name).copied() else { return false };
-        if let Some(number) = row.dir {
+        if let Some(number) = row.dir() {
             if !self.dirs[&number].is_empty() {
                 return false;
             }
@@ -102,8 +135,10 @@ impl Branch {
         match *act {
             Act::File(dir, to, size) => {
                 let (dir, to) = (self.dir(dir), name(to));
-                if self.dirs[&dir].get(&to).is_none_or(|row| row.dir.is_none()) {
-                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row(size, None));
+                if self.dirs[&dir].get(&to).is_none_or(|row| row.dir().is_none()) {
+                    self.dirs.get_mut(&dir).unwrap().remove(&to);
+                    let row = file_row(size, self.free_number());
+                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row);
                     self.note(dir, &to);
                 }
             }
@@ -112,7 +147,7 @@ impl Branch {
                 if !self.dirs[&dir].contains_key(&to) {
                     let number = self.free_number();
                     self.dirs.insert(number, BTreeMap::new());
-                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row(0, Some(number)));
+                    self.dirs.get_mut(&dir).unwrap().insert(to.clone(), dir_row(number));
                     self.note(dir, &to);
                 }
             }
@@ -120,11 +155,11 @@ impl Branch {
             Act::Rename(from, a, to, b) => {
                 let (from, a, to, b) = (self.dir(from), name(a), self.dir(to), name(b));
                 let Some(moved) = self.dirs[&from].get(&a).copied() else { return };
-                if (from, &a) == (to, &b) || moved.dir.is_some_and(|top| self.is_below(to, top)) {
+                if (from, &a) == (to, &b) || moved.dir().is_some_and(|top| self.is_below(to, top)) {
                     return;
                 }
                 if let Some(target) = self.dirs[&to].get(&b).copied()
-                    && (target.dir.is_some() != moved.dir.is_some() || !self.remove(to, &b))
+                    && (target.dir().is_some() != moved.dir().is_some() || !self.remove(to, &b))
                 {
                     return;
                 }
@@ -133,8 +168,33 @@ impl Branch {
                 self.note(from, &a);
                 self.note(to, &b);
             }
+            Act::Link(from, a, to, b) => {
+                let (from, a, to, b) = (self.dir(from), name(a), self.dir(to), name(b));
+                let file = self.dirs[&from].get(&a).copied().filter(|row| row.dir().is_none());
+                if let Some(row) = file
+                    && !self.dirs[&to].contains_key(&b)
+                {
+                    self.dirs.get_mut(&to).unwrap().insert(b.clone(), row);
+                    self.note(from, &a);
+                    self.note(to, &b);
+                }
+            }
+            Act::Write(dir, at, size, open) => self.write(self.dir(dir), &name(at), size, open),
             Act::Look(_) | Act::List | Act::Lose(_) => {}
         }
+    }
+
+    /// Changes the size of a file by one name; `open`: by a descriptor, after the name went.
+    fn write(&mut self, dir: u64, at: &[u8], size: u64, open: bool) {
+        let known = self.dirs[&dir].get(at).copied().filter(|row| row.dir().is_none());
+        let Some(file) = known.and_then(|row| row.number) else { return };
+        let all = self.dirs.values_mut().flat_map(BTreeMap::values_mut);
+        all.filter(|row| is_file(row, file)).for_each(|row| row.size = size);
+        if open && self.names_of(file) > 1 {
+            self.changed_files.insert(file);
+            self.dirs.get_mut(&dir).unwrap().remove(at);
+        }
+        self.note(dir, at);
     }
 
     fn all(&self) -> BTreeMap<Vec<u8>, Row> {
@@ -143,8 +203,8 @@ impl Branch {
         while let Some((dir, path)) = waiting.pop() {
             for (name, row) in &self.dirs[&dir] {
                 let path = if path.is_empty() { name.clone() } else { [&path, &b"/"[..], name].concat() };
-                waiting.extend(row.dir.map(|number| (number, path.clone())));
-                found.insert(path, *row);
+                waiting.extend(row.dir().map(|number| (number, path.clone())));
+                found.insert(path, shown(*row));
             }
         }
         found
@@ -175,21 +235,46 @@ impl Keeper {
     fn look(&mut self, branch: &mut Branch, most: usize) {
         let count = branch.changed.len().min(most);
         let (mut looks, mut relist) = (Vec::new(), Vec::new());
-        for (dir, names) in branch.changed.drain(..count) {
+        let changed: Vec<_> = branch.changed.drain(..count).collect();
+        for (dir, names) in changed {
             // A directory that is gone cannot be looked into; its number may be used again.
             match branch.dirs.get(&dir) {
                 None => relist.push(dir),
                 Some(entries) => {
                     let names = names.into_iter().map(|name| {
-                        let row = entries.get(&name).copied();
+                        let row = entries.get(&name).map(|row| branch.seen(row));
                         (name.into(), row)
                     });
-                    looks.push(Look { dir, itself: row(0, Some(dir)), names: names.collect() });
+                    looks.push(Look { dir, itself: dir_row(dir), names: names.collect() });
                 }
             }
         }
+        self.catalogue.note_files(BRANCH, std::mem::take(&mut branch.changed_files));
         let due = self.catalogue.change(|batch| batch.apply((BRANCH, WALK), &looks, relist)).unwrap();
         self.waiting.extend(due);
+        self.look_at_files(branch);
+    }
+
+    /// Looks at another name of files that lost one.
+    fn look_at_files(&mut self, branch: &Branch) {
+        loop {
+            let files = self.catalogue.take_unsure(BRANCH);
+            if files.is_empty() {
+                return;
+            }
+            for file in files {
+                let Some((dir, name)) = self.catalogue.name_of(BRANCH, file).unwrap() else { continue };
+                // The number may be another directory's by now: its names are looked at all the same.
+                let at = branch.dirs.get(&dir).map(|entries| entries.get(&name).map(|row| branch.seen(row)));
+                let act = |batch: &mut Batch<'_>| match at {
+                    Some(row) => batch.set((BRANCH, WALK), dir, &name, row.as_ref()).map(|_| true),
+                    None => batch.unlist(BRANCH, dir).map(|_| false),
+                };
+                if !self.catalogue.change(act).unwrap() {
+                    self.waiting.push(dir);
+                }
+            }
+        }
     }
 
     fn list(&mut self, branch: &Branch) {
@@ -206,7 +291,8 @@ impl Keeper {
             .change(|batch| {
                 let mut due = Vec::new();
                 for (name, row) in entries {
-                    if let Listed::Not(number) = batch.set((BRANCH, WALK), dir, name, Some(row))? {
+                    let row = branch.seen(row);
+                    if let Listed::Not(number) = batch.set((BRANCH, WALK), dir, name, Some(&row))? {
                         due.push(number);
                     }
                 }
@@ -216,6 +302,7 @@ impl Keeper {
             })
             .unwrap();
         self.waiting.extend(due);
+        self.look_at_files(branch);
     }
 
     fn all(&self) -> BTreeMap<Vec<u8>, Row> {
@@ -232,7 +319,7 @@ impl Keeper {
             };
             let page = self.catalogue.page(&asked).unwrap();
             for name in page.names {
-                assert!(found.insert(name.path, name.row).is_none(), "a name came twice");
+                assert!(found.insert(name.path, shown(name.row)).is_none(), "a name came twice");
             }
             match page.next {
                 None => return found,
@@ -324,13 +411,14 @@ fn a_name_takes_at_most_120_bytes() {
                     (BRANCH, WALK),
                     ROOT,
                     format!("season {dir:03}").as_bytes(),
-                    Some(&row(0, Some(number))),
+                    Some(&dir_row(number)),
                 )?;
                 let mut names: Vec<Box<[u8]>> = Vec::new();
                 // In the order in which a hashed directory lists them.
                 for at in 0..FILES {
                     let name = format!("episode {:04}.mkv", at * 7919 % 10_000).into_bytes();
-                    let file = Row { size: 1 << 30, sec: 1_796_000_000, nsec: 123_456_789, ..row(0, None) };
+                    let file =
+                        Row { size: 1 << 30, sec: 1_796_000_000, nsec: 123_456_789, ..file_row(0, at) };
                     batch.set((BRANCH, WALK), number, &name, Some(&file))?;
                     names.push(name.into());
                 }

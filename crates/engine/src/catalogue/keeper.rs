@@ -6,8 +6,10 @@
 //! A directory that is to be listed is known by its number. Its path is put together when its turn comes; if it is not found
 //! there, it was renamed or removed, which is reported too. Otherwise the directory above is listed again.
 
+mod files;
+
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,8 +30,9 @@ use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
 
-/// Bit of the number of a walk that has looked at the ACLs of directories; earlier builds did not.
-const WITH_ACLS: u32 = 1 << 31;
+/// Bits of the number of a walk that has looked at the ACLs of directories, and at the numbers of files with several names. Earlier
+/// builds did not.
+const WITH_ALL: u32 = 0b11 << 30;
 
 /// Pause after changes: further ones of the same names cost nothing.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -108,9 +111,9 @@ impl Keeper {
                 batch.remove_branch(id)?;
             }
             let known =
-                before.as_ref().is_some_and(|row| row.trusted && row.walk & WITH_ACLS != 0) && trusted;
+                before.as_ref().is_some_and(|row| row.trusted && row.walk & WITH_ALL == WITH_ALL) && trusted;
             let (walk, as_of) = before.map_or((0, 0), |row| (row.walk, row.as_of));
-            let walk = if known { walk } else { walk.wrapping_add(1) | WITH_ACLS };
+            let walk = if known { walk } else { walk.wrapping_add(1) | WITH_ALL };
             // Until it is closed cleanly again.
             let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path: path.clone() };
             batch.set_branch(id, &row)?;
@@ -193,7 +196,9 @@ impl Keeper {
 
     /// Writes changes, and lists directories for a while. An error: the catalogue has failed, or the pool ends.
     fn step(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), ()> {
-        let done = self.write_changes(union, branch).and_then(|()| self.list_some(union, branch));
+        let done = self.write_changes(union, branch);
+        let done =
+            done.and_then(|()| self.look_at_files(branch)).and_then(|()| self.list_some(union, branch));
         let done = done.and_then(|()| {
             self.tell(branch)?;
             self.upkeep.flush_if_due()
@@ -229,6 +234,7 @@ impl Keeper {
         if changes.is_empty() || self.full {
             return Ok(());
         }
+        self.upkeep.catalogue.note_files(self.id, changes.files.iter().copied());
         let (looks, relist, complete) = look_at(union, branch, changes);
         let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
         self.waiting.extend(due);
@@ -251,7 +257,7 @@ impl Keeper {
     }
 
     fn begin_walk(&mut self) -> std::result::Result<(), CatalogueError> {
-        self.walk = self.walk.wrapping_add(1).max(1);
+        self.walk = self.walk.wrapping_add(1) | WITH_ALL;
         (self.again, self.walking, self.unreadable) = (false, true, false);
         self.waiting = vec![self.root];
         self.searched.clear();
@@ -352,32 +358,34 @@ impl Keeper {
     }
 
     fn list(&mut self, union: &Union, branch: &Member, dir: u64) -> std::result::Result<(), Unlisted> {
-        let path = self.upkeep.catalogue.path(self.id, dir)?.ok_or(Unlisted::Elsewhere)?;
         if self.is_full()? {
             return Ok(());
         }
-        let fd = match branch.ask(|| open_path(branch, &path)) {
-            Ok(fd) => Some(fd),
-            Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => {
-                return Err(Unlisted::Elsewhere);
-            }
-            // Another file system is mounted there, or it cannot be entered: the pool does not show its content either.
-            Err(error) if matches!(error.errno(), Errno::XDEV | Errno::ACCESS) => None,
-            Err(error) => return Err(Unlisted::Branch(error)),
+        let mut names = match self.open_dir(branch, dir)? {
+            Some(fd) => self.list_names(union, branch, dir, fd.as_fd())?,
+            None => Vec::new(),
         };
-        let mut names = Vec::new();
-        if let Some(fd) = fd {
-            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
-            if number_of(branch, &stat) != dir {
-                return Err(Unlisted::Elsewhere);
-            }
-            names = self.list_names(union, branch, dir, fd.as_fd())?;
-        }
         names.sort_unstable();
         let at = (self.id, self.walk);
         self.upkeep.catalogue.change(|batch| batch.listed(at, dir, &names))?;
         self.upkeep.note_change();
         Ok(())
+    }
+
+    /// Opens the directory with this number. None: the pool does not show its content either, as another file system is mounted
+    /// there or it cannot be entered.
+    fn open_dir(&self, branch: &Member, dir: u64) -> std::result::Result<Option<OwnedFd>, Unlisted> {
+        let path = self.upkeep.catalogue.path(self.id, dir)?.ok_or(Unlisted::Elsewhere)?;
+        let fd = match branch.ask(|| open_path(branch, &path)) {
+            Ok(fd) => fd,
+            Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => {
+                return Err(Unlisted::Elsewhere);
+            }
+            Err(error) if matches!(error.errno(), Errno::XDEV | Errno::ACCESS) => return Ok(None),
+            Err(error) => return Err(Unlisted::Branch(error)),
+        };
+        let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
+        if number_of(branch, &stat) == dir { Ok(Some(fd)) } else { Err(Unlisted::Elsewhere) }
     }
 
     fn list_names(

@@ -21,7 +21,7 @@ pub(super) fn number_of(branch: &Member, stat: &Stat) -> u64 {
 
 /// The row of the object `on`, a directory with whether it has an access ACL.
 pub(super) fn row_of(branch: &Member, on: On<'_>, stat: &Stat) -> Row {
-    let mut row = Row::of(stat, |stat| number_of(branch, stat));
+    let mut row = Row::of(stat, number_of(branch, stat));
     if stat.is_dir() {
         let acl = branch.ask(|| xattr::get(on, c"system.posix_acl_access", &mut []));
         let lacks = acl.is_err_and(|error| matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP));
@@ -74,7 +74,11 @@ pub(super) fn look_at(
     (looks, relist, complete)
 }
 
-fn look_at_name(branch: &Member, dir: BorrowedFd<'_>, name: &CStr) -> Result<(Box<[u8]>, Option<Row>)> {
+pub(super) fn look_at_name(
+    branch: &Member,
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<(Box<[u8]>, Option<Row>)> {
     let row = match branch.ask(|| sys::at::stat(dir, name)) {
         Ok(stat) => Some(row_of(branch, On::Name(dir, name), &stat)),
         Err(error) if error.is_missing() => None,

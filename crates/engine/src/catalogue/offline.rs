@@ -205,7 +205,7 @@ impl Union {
     fn offline_homes(&self, upkeep: &Upkeep, pool: &Pool, ino: Ino) -> Result<Homes> {
         let (object, homes) = offline(upkeep, pool, ino)?;
         let found = upkeep.catalogue.rows(&homes, &object.name).map_err(failed)?;
-        Ok(found.into_iter().filter_map(|(branch, row)| Some((branch, row.dir?))).collect())
+        Ok(found.into_iter().filter_map(|(branch, row)| Some((branch, row.dir()?))).collect())
     }
 }
 

@@ -55,6 +55,7 @@ impl Union {
         };
         parent.has_new(name);
         self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
+        self.tree.catalogue_attributes(&pool, &inode);
         if let Some(old) = inode.name() {
             self.tree.note_rule_of(&pool, &old.parent, &parent, &[at]);
         }

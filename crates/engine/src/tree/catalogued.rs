@@ -3,7 +3,9 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_identity::number::number;
 use fsstack_pool::BranchIx;
+use fsstack_sys as sys;
 
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
@@ -36,9 +38,27 @@ impl Tree {
         } else if let Some(at) = inode.branch()
             && pool.branch(at).uncatalogued.is_on()
         {
-            for name in inode.names() {
+            let names = inode.names();
+            for name in &names {
                 self.catalogue_name(pool, at, (&name.parent, &name.name));
             }
+            if names.is_empty() {
+                catalogue_unnamed(self, pool, at, inode);
+            }
         }
+    }
+}
+
+/// The open file `inode`, of which no name is known any more, has changed. It may have others.
+fn catalogue_unnamed(tree: &Tree, pool: &Pool, at: BranchIx, inode: &Arc<Inode>) {
+    let stat = tree.pin(pool, inode).and_then(|pin| pin.ask(pool, sys::at::stat_fd));
+    match stat {
+        Ok(stat) if stat.nlink == 0 => {}
+        Ok(stat) => {
+            let branch = pool.branch(at);
+            branch.uncatalogued.note_file(number(branch, stat.dev, stat.ino).0);
+        }
+        // The branch does not answer: it is walked when it does.
+        Err(error) => tracing::debug!(%error, "catalogue: a changed file cannot be looked at"),
     }
 }
