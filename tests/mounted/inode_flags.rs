@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
+use crate::command::{at, run};
 use crate::script::{python, refused, sh, ways};
 
 #[test]
@@ -293,4 +294,29 @@ print(open('file').read())
 ";
         assert_eq!(python(pool.path(), work), "E123456789late", "{way:?}");
     }
+}
+
+#[test]
+fn a_copy_of_a_directory_with_other_flags_is_found_and_mended() {
+    needs!(mounting(), loops(), program("chattr"));
+    let pool = spread();
+    sh(pool.path(), "mkdir written log; chattr +S written; chattr +a log");
+    for branch in ["a", "b"] {
+        sh(pool.branch(branch).path(), "mkdir -pm 755 written log && chattr -a log");
+    }
+    sh(pool.branch("a").path(), "chattr +S written; chattr +a log");
+    sh(pool.branch("b").path(), "chattr -S written; chattr +i log; chmod 700 written");
+    let (at, flags) = (at(&pool), "lsattr -d written log | cut -d' ' -f1; stat -c %a written log");
+    let found = run(&["check", &at]);
+    assert_eq!(found.code, 1, "{}{}", found.stdout, found.stderr);
+    for text in ["mode 0700 for 0755, flags none for sync", "flags immutable for append-only"] {
+        assert!(found.stdout.contains(text), "{text}: {}", found.stdout);
+    }
+    let wanted = sh(pool.branch("a").path(), flags);
+    assert_ne!(sh(pool.branch("b").path(), flags), wanted);
+    let fixed = run(&["check", &at, "--fix"]);
+    assert_eq!(sh(pool.branch("b").path(), flags), wanted, "{}{}", fixed.stdout, fixed.stderr);
+    let clean = run(&["check", &at]);
+    assert_eq!(clean.code, 0, "{}", clean.stdout);
+    sh(pool.path(), "chattr -a log");
 }

@@ -1,17 +1,30 @@
 //! Compares copies of a directory, and objects of one name.
 
 use super::watch::WalkWatch;
+use fsstack_engine::carry::InodeFlags;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{Errno, OFlags, Result, Stat, at};
+use fsstack_sys::{Errno, OFlags, Result, Stat, at, ioctl};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256 << 10;
+
+/// Flags that copies of a directory have in common, by the names of chattr(1).
+const FLAGS: [(u32, &str); 6] = [
+    (ioctl::FS_IMMUTABLE_FL, "immutable"),
+    (ioctl::FS_APPEND_FL, "append-only"),
+    (ioctl::FS_SYNC_FL, "sync"),
+    (ioctl::FS_DIRSYNC_FL, "dirsync"),
+    (ioctl::FS_ENCRYPT_FL, "encrypted"),
+    (ioctl::FS_VERITY_FL, "verity"),
+];
+/// Those that can be set and cleared.
+const SETTABLE: u32 = ioctl::FREEZING | ioctl::FS_SYNC_FL | ioctl::FS_DIRSYNC_FL;
 
 /// Attributes that copies of a directory have in common. For files: what makes a copy worth keeping beside its content.
 #[derive(PartialEq, Eq)]
@@ -19,6 +32,8 @@ pub(super) struct DirTraits {
     uid: u32,
     gid: u32,
     mode: u32,
+    /// Of a directory.
+    flags: u32,
     /// None where the file system has none.
     attributes: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
@@ -31,7 +46,8 @@ impl DirTraits {
             Err(error) if error.errno == Errno::OPNOTSUPP => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777, attributes })
+        let flags = if stat.is_dir() { InodeFlags::of(readable(dir)?.as_fd())?.promises() } else { 0 };
+        Ok(Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777, flags, attributes })
     }
 
     /// Says how `self` differs from the first copy; empty if it does not.
@@ -42,6 +58,9 @@ impl DirTraits {
         }
         if self.mode != first.mode {
             parts.push(format!("mode {:04o} for {:04o}", self.mode, first.mode));
+        }
+        if self.flags != first.flags {
+            parts.push(format!("flags {} for {}", flag_names(self.flags), flag_names(first.flags)));
         }
         if let (Some(own), Some(first)) = (&self.attributes, &first.attributes) {
             let names: std::collections::BTreeSet<_> = own.keys().chain(first.keys()).collect();
@@ -61,6 +80,10 @@ impl DirTraits {
 impl DirTraits {
     /// Gives the directory `dir`, which has these, the traits `wanted`. Nobody gains rights by a step that is not the last.
     pub(super) fn become_like(&self, wanted: &Self, dir: BorrowedFd<'_>) -> Result<()> {
+        // Nothing else of a directory with these can be changed.
+        if self.flags & ioctl::FREEZING != 0 {
+            set_flags(dir, self.flags & !ioctl::FREEZING)?;
+        }
         if (self.uid, self.gid, self.mode) != (wanted.uid, wanted.gid, wanted.mode) {
             at::chmod_fd(dir, self.mode & wanted.mode)?;
             at::chown_fd(dir, Some(wanted.uid), Some(wanted.gid))?;
@@ -76,20 +99,45 @@ impl DirTraits {
                 xattr::set(On::Fd(dir), &c_name(name), value, 0)?;
             }
         }
-        at::chmod_fd(dir, wanted.mode)
+        at::chmod_fd(dir, wanted.mode)?;
+        if wanted.flags == self.flags & !ioctl::FREEZING { Ok(()) } else { set_flags(dir, wanted.flags) }
     }
 
-    /// The owner, group, mode and attributes in printable form; values in hexadecimal.
+    /// The owner, group, mode, flags and attributes in printable form; values in hexadecimal.
     pub(super) fn described(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::from([
             ("owner".to_owned(), format!("{}:{}", self.uid, self.gid)),
             ("mode".to_owned(), format!("{:04o}", self.mode)),
         ]);
+        if self.flags != 0 {
+            all.insert("flags".to_owned(), flag_names(self.flags));
+        }
         for (name, value) in self.attributes.iter().flatten() {
             all.insert(fsstack_pool::Printable(name).to_string(), hex(value));
         }
         all
     }
+}
+
+/// Names of flags, or `none`.
+fn flag_names(flags: u32) -> String {
+    let names: Vec<_> = FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join("+") }
+}
+
+/// Gives the directory `dir` those of [`FLAGS`] that are in `wanted`; its other flags stay.
+fn set_flags(dir: BorrowedFd<'_>, wanted: u32) -> Result<()> {
+    let dir = readable(dir)?;
+    let own = ioctl::getflags(dir.as_fd())?;
+    let known = FLAGS.iter().fold(0, |all, (flag, _)| all | flag);
+    if (own ^ wanted) & known & !SETTABLE != 0 {
+        return Err(fsstack_sys::SysError::new(fsstack_sys::Call::Ioctl, Errno::OPNOTSUPP));
+    }
+    ioctl::setflags(dir.as_fd(), own & !SETTABLE | wanted & SETTABLE)
+}
+
+fn readable(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    at::reopen_quietly(dir, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 fn c_name(name: &[u8]) -> CString {

@@ -211,7 +211,7 @@ impl Walk {
         let finding = self.finding(
             CheckKind::Differs,
             format!("its copy on {behind} differs from that on {on}: {difference}"),
-            "set it anew through the pool (chown, chmod, setfacl, setfattr): all copies get it",
+            "set it anew through the pool (chown, chmod, setfacl, setfattr, chattr): all copies get it",
         );
         // The administrator makes the roots.
         if self.path.is_empty() {
