@@ -98,6 +98,21 @@ fn two_minutes_of_work_over_sixteen_connections() {
 }
 
 #[test]
+fn clients_go_on_while_the_daemon_is_replaced_dies_or_drains_a_branch() {
+    live("replaced");
+}
+
+#[test]
+fn clients_of_the_only_writer_see_each_others_changes_at_once() {
+    live("timeouts");
+}
+
+#[test]
+fn changes_of_one_host_are_left_alone_by_anothers_mounts() {
+    live("two-hosts");
+}
+
+#[test]
 #[ignore = "mountd asks itself again after two minutes"]
 fn clients_wait_for_a_pool_that_comes_later_than_its_server() {
     live("late");

@@ -109,13 +109,17 @@ impl<D> Pending<D> {
             let change = changes.dirs.entry(number).or_insert_with(new);
             match name {
                 None => {}
-                Some(_) if change.all => {}
+                // Known names are the rule: a file is made, written and closed.
+                Some(name) if change.all || change.names.contains(name) => {}
                 Some(_) if *names >= NAMES => {
                     *names -= change.names.len();
                     change.names = HashSet::new();
                     change.all = true;
                 }
-                Some(name) => *names += usize::from(change.names.insert(name.into())),
+                Some(name) => {
+                    change.names.insert(name.into());
+                    *names += 1;
+                }
             }
         });
     }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::test_bed::{TestBed, say, sh, sh_within, until};
+use crate::test_bed::{TestBed, attempt, say, sh, sh_within, until};
+use crate::timeouts::A_MINUTE;
 
 /// Numbers of connections per client.
 const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
@@ -11,16 +12,24 @@ const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
 const LONGEST: Duration = Duration::from_secs(1800);
 /// Rate limit of a connection.
 const PACE: &str = "64mbit";
-/// Exports: the pool, on a disk of its own, and another such disk.
-const EXPORTS: [(&str, &str); 2] = [("branch", "/mnt/b"), ("pool", "/mnt/pool")];
+/// Exports: a disk; a pool on another; a pool on that, too, whose names and attributes the kernel keeps for a minute.
+const EXPORTS: [(&str, &str); 3] = [("branch", "/mnt/b"), ("pool", "/mnt/pool"), ("kept", "/mnt/kept")];
+/// The first two of [`EXPORTS`].
+const BOTH: &[(&str, &str)] = EXPORTS.split_at(2).0;
 const VERSIONS: [(&str, &str); 2] =
     [("v3", "vers=3,nolock,port=2049,mountport=20048,mountproto=tcp"), ("v4.2", "vers=4.2")];
 
 /// Measures the pool and its branch.
 pub(crate) fn beside(test_bed: &mut TestBed) {
-    serve_both(test_bed);
+    sh("mkdir -p /mnt/a/kept /mnt/kept");
+    sh(&format!(
+        "mount.fsstack /mnt/a/kept /mnt/kept -o nfs-export,minfreespace=4M,state-dir=/var/lib/kept{A_MINUTE}"
+    ));
+    serve(test_bed, &EXPORTS);
     beside_its_branch();
     unmount();
+    test_bed.stop_server();
+    until("an unmounted pool", || attempt("umount /mnt/kept").code == 0);
 }
 
 /// Measures one connection and several.
@@ -31,11 +40,15 @@ pub(crate) fn connections(test_bed: &mut TestBed) {
 }
 
 pub(crate) fn serve_both(test_bed: &TestBed) {
+    serve(test_bed, BOTH);
+}
+
+fn serve(test_bed: &TestBed, exports: &[(&str, &str)]) {
     test_bed.stop_server();
     test_bed.unmount_pool();
     test_bed.mount_pool_over("/mnt/a");
     let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
-    for (n, (_, path)) in EXPORTS.iter().enumerate() {
+    for (n, (_, path)) in exports.iter().enumerate() {
         sh(&format!(
             "echo '{path} *({options},fsid=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b1{n})' >>/etc/exports.new"
         ));
@@ -92,11 +105,11 @@ impl ClientMachine {
         sh(&format!("nsenter -t {} -n -u sh -c '{line}'", self.process));
     }
 
-    /// Mounts both exports with both versions; returns the targets for `--target`.
-    fn mount(&self, suffix: &str, more: &str) -> Vec<String> {
+    /// Mounts `exports` with both versions; returns the targets for `--target`.
+    fn mount(&self, exports: &[(&str, &str)], suffix: &str, more: &str) -> Vec<String> {
         let mut targets = Vec::new();
         for (version, options) in VERSIONS {
-            for (name, path) in EXPORTS {
+            for (name, path) in exports {
                 let target = format!("{name}-{version}{suffix}");
                 let at = format!("/mnt/f/{target}");
                 self.sh(&format!(
@@ -120,14 +133,18 @@ fn bench(arguments: &str) {
 
 /// Mounts both exports with both versions for a client without caches; returns the targets.
 pub(crate) fn mounted_by_a_client() -> Vec<String> {
-    let targets = ClientMachine::new(100, None).mount("", ",nconnect=4,actimeo=0,lookupcache=none");
+    mounted(BOTH)
+}
+
+fn mounted(exports: &[(&str, &str)]) -> Vec<String> {
+    let targets = ClientMachine::new(100, None).mount(exports, "", ",nconnect=4,actimeo=0,lookupcache=none");
     targets.into_iter().filter_map(|target| Some(target.strip_prefix("--target ")?.to_owned())).collect()
 }
 
-/// Each version's pool with its branch.
+/// Each version's pools with the branch.
 fn beside_its_branch() {
-    say("the pool beside its branch");
-    let targets = mounted_by_a_client();
+    say("the pools beside their branch");
+    let targets = mounted(&EXPORTS);
     for pair in targets.chunks(EXPORTS.len()) {
         let targets = pair.iter().map(|target| format!("--target {target}")).collect::<Vec<_>>().join(" ");
         bench(&format!(
@@ -140,8 +157,11 @@ fn beside_its_branch() {
 fn by_connections() {
     say("one and several connections, each with a limit");
     let mount = |count: &u32| {
-        ClientMachine::new(*count, Some(PACE))
-            .mount(&format!(".nconnect{count}"), &format!(",nconnect={count}"))
+        ClientMachine::new(*count, Some(PACE)).mount(
+            BOTH,
+            &format!(".nconnect{count}"),
+            &format!(",nconnect={count}"),
+        )
     };
     let targets: Vec<String> = CONNECTIONS.iter().flat_map(mount).collect();
     bench(&format!("experiment nfs-nconnect {} --rounds 1", targets.join(" ")));

@@ -56,13 +56,23 @@ impl HeldHandle {
     }
 }
 
-struct HoldingClient {
+pub(crate) struct HoldingClient {
     events: Events,
     held: Vec<HeldHandle>,
 }
 
 impl HoldingClient {
-    fn check(clients: &mut [Self], after: &str) {
+    pub(crate) fn new(client: &str) -> Self {
+        hold(client)
+    }
+
+    /// Prints the results.
+    pub(crate) fn report(&self) {
+        println!("{}", self.events);
+    }
+
+    /// Checks all handles of all clients.
+    pub(crate) fn check(clients: &mut [Self], after: &str) {
         say(&format!("checking after: {after}"));
         // At once, and with empty caches.
         for _ in 0..2 {
@@ -109,9 +119,7 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     again(test_bed, "/mnt/a:/mnt/b");
     HoldingClient::check(&mut clients, "moves to another branch");
     killed_under_the_server(test_bed, &mut clients);
-    for client in &clients {
-        println!("{}", client.events);
-    }
+    clients.iter().for_each(HoldingClient::report);
     removed(test_bed, &mut clients);
     drop(clients);
     without_a_branch(test_bed);

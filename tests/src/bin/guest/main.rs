@@ -7,9 +7,12 @@ mod figures;
 mod handles;
 mod names;
 mod operator;
+mod replaced;
 mod requests;
 mod rights;
 mod test_bed;
+mod timeouts;
+mod two_hosts;
 mod work;
 
 use std::path::Path;
@@ -26,6 +29,9 @@ const SCENARIOS: &[(&str, u32, Root, Scenario)] = &[
     ("names", 4, Root::Itself, names::scenario),
     ("rights", 1, Root::Itself, rights::scenario),
     ("work", 16, Root::Itself, work::scenario),
+    ("replaced", 4, Root::Itself, replaced::scenario),
+    ("timeouts", 1, Root::Itself, timeouts::scenario),
+    ("two-hosts", 0, Root::Itself, two_hosts::scenario),
     ("late", 1, Root::Nobody, operator::comes_late),
     ("figures", 0, Root::Itself, figures::beside),
     ("connections", 0, Root::Itself, figures::connections),

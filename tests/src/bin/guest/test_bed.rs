@@ -105,8 +105,13 @@ impl TestBed {
     }
 
     pub(crate) fn mount_pool_over(&self, branches: &str) {
+        self.mount_pool_with(branches, "");
+    }
+
+    /// `more`: further options, each with a comma before it.
+    pub(crate) fn mount_pool_with(&self, branches: &str, more: &str) {
         let options = "nfs-export,create=rand,minfreespace=4M,state-dir=/var/lib/fsstack";
-        sh(&format!("mount.fsstack {branches} /mnt/pool -o {options}"));
+        sh(&format!("mount.fsstack {branches} /mnt/pool -o {options}{more}"));
     }
 
     /// Stops the server, which then holds nothing.
@@ -126,6 +131,18 @@ impl TestBed {
     pub(crate) fn unmount_pool(&self) {
         until("an unmounted pool", || attempt("umount /mnt/pool").code == 0);
         until("the daemon's end", || attempt("pidof mount.fsstack").code != 0);
+    }
+
+    /// Kills the daemon that serves the pool; its keeper starts another.
+    pub(crate) fn kill_kept_daemon(&self) {
+        let serving = || {
+            let shown =
+                attempt("fsstack status /mnt/pool --json | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*$'");
+            shown.stdout.lines().next().map(str::to_owned)
+        };
+        let before = serving().expect("a daemon");
+        sh(&format!("kill -9 {before}"));
+        until("the next daemon", || serving().is_some_and(|pid| pid != before));
     }
 
     pub(crate) fn kill_daemon(&self) {

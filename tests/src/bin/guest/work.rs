@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh};
+use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh, until};
 
 /// Duration of all of it.
 const LONG: Duration = Duration::from_secs(120);
@@ -26,10 +27,41 @@ pub(crate) fn scenario(_: &mut TestBed) {
     thread::scope(|scope| {
         for client in CLIENTS {
             for n in 0..WORKERS {
-                scope.spawn(move || Worker::new(client, n).work(began));
+                scope.spawn(move || Worker::new(client, n).work(|| began.elapsed() < LONG));
             }
         }
     });
+}
+
+/// Does `act` beside one worker of each client; then removes what they made.
+pub(crate) fn beside_workers(act: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for client in CLIENTS {
+            let is_over = &is_over;
+            scope.spawn(move || Worker::new(client, 0).work(|| !is_over.load(Relaxed)));
+        }
+        // Each has done something.
+        until("work", || CLIENTS.iter().all(|client| in_pool(&worker_name(client, 0)).join("0").exists()));
+        // Also if it panics.
+        let end = EndsWork(&is_over);
+        act();
+        drop(end);
+    });
+    sh("rm -r /mnt/pool/worker-*");
+    forget();
+}
+
+struct EndsWork<'a>(&'a AtomicBool);
+
+impl Drop for EndsWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn worker_name(client: &str, n: u64) -> String {
+    format!("worker-{}-{n}", &client[5..])
 }
 
 /// A worker that writes, reads, renames and removes its own files, and knows their content.
@@ -44,7 +76,7 @@ struct Worker {
 impl Worker {
     fn new(client: &str, n: u64) -> Self {
         let other = if client == CLIENTS[0] { CLIENTS[1] } else { CLIENTS[0] };
-        let name = format!("worker-{}-{n}", &client[5..]);
+        let name = worker_name(client, n);
         let dirs = [client, other].map(|client| Path::new(client).join(&name));
         fs::create_dir(&dirs[0]).unwrap();
         let random = n * 2 + 1 + u64::from(client == CLIENTS[0]);
@@ -57,9 +89,10 @@ impl Worker {
         (self.random >> 33) % below
     }
 
-    fn work(mut self, began: Instant) {
+    fn work(mut self, goes_on: impl Fn() -> bool) {
         let mut done = 0;
-        while began.elapsed() < LONG {
+        self.write(0);
+        while goes_on() {
             let slot = usize::try_from(self.random(FILES)).unwrap();
             match self.random(10) {
                 0..4 => self.write(slot),
