@@ -320,3 +320,34 @@ fn a_copy_of_a_directory_with_other_flags_is_found_and_mended() {
     assert_eq!(clean.code, 0, "{}", clean.stdout);
     sh(pool.path(), "chattr -a log");
 }
+
+/// One copy is on a file system that has no dirsync, and one cannot take an attribute of the shown copy.
+#[test]
+fn a_copy_that_cannot_be_mended_keeps_its_protection() {
+    needs!(mounting(), loops(), program("chattr"), program("setfattr"));
+    let pool =
+        lab::pool().ext4_branch("a", MiB(64)).xfs_branch("b", MiB(300)).ext4_branch("c", MiB(64)).mount();
+    for branch in ["a", "b"] {
+        sh(pool.branch(branch).path(), "mkdir -m 755 d; touch d/f");
+    }
+    sh(pool.branch("a").path(), "rm d/f");
+    for branch in ["b", "c"] {
+        sh(pool.branch(branch).path(), "mkdir -m 755 e");
+    }
+    sh(pool.branch("b").path(), "setfattr -n user.big -v 0x$(printf '00%.0s' $(seq 20000)) e");
+    sh(pool.branch("c").path(), "chmod 700 e; touch e/f; chattr +i e");
+    sh(pool.branch("b").path(), "chattr +i e");
+    // XFS has no dirsync: the pool leaves it out there.
+    sh(pool.path(), "chattr +Di d");
+    let at = at(&pool);
+    let found = run(&["check", &at]);
+    assert!(!found.stdout.contains("/d:") && found.stdout.contains("/e"), "{}", found.stdout);
+    let fixed = run(&["check", &at, "--fix"]);
+    assert!(fixed.stdout.contains("not fixed"), "{}{}", fixed.stdout, fixed.stderr);
+    let flags =
+        |branch: &str, dir: &str| sh(pool.branch(branch).path(), &format!("lsattr -d {dir} | cut -c5"));
+    assert_eq!((flags("b", "d"), flags("c", "e")), ("i".to_owned(), "i".to_owned()), "{}", fixed.stdout);
+    assert!(refused(pool.path(), "rm -f d/f").contains("not permitted"));
+    sh(pool.path(), "chattr -i d e");
+    sh(pool.branch("c").path(), "chattr -i e");
+}

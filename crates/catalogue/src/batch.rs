@@ -206,26 +206,32 @@ impl<'t> Batch<'t> {
             return Ok(());
         }
         let bytes = row.encode();
-        for other in self.names_of_file(branch, file)? {
-            if other == key {
-                continue;
+        for other in self.other_names(branch, file, key, &bytes)? {
+            let old = self.names.get(other.as_slice())?.and_then(|old| Row::parse(old.value()));
+            if old.is_some_and(|old| old.linked() == Some(file)) {
+                self.names.insert(other.as_slice(), bytes.as_slice())?;
+            } else {
+                // An earlier build, which does not know the links, has removed the name.
+                self.links.remove(link_key(branch, file, &other).as_slice())?;
             }
-            // All others are equal.
-            if self.names.get(other.as_slice())?.is_some_and(|old| old.value() == bytes) {
-                break;
-            }
-            self.names.insert(other.as_slice(), bytes.as_slice())?;
         }
         Ok(())
     }
 
-    /// Keys of the names of a file that has, or had, several.
-    fn names_of_file(&self, branch: u16, file: u64) -> Result<Vec<Vec<u8>>> {
+    /// Keys of the names of a file besides `key`, unless they have the row `bytes`: all others are equal.
+    fn other_names(&self, branch: u16, file: u64, key: &[u8], bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut found = Vec::new();
         for link in self.links.range(link_key(branch, file, &[]).as_slice()..)? {
-            let (key, _) = link?;
-            let Some((dir, name)) = name_in_link(branch, file, key.value()) else { break };
-            found.push(name_key(branch, dir, name));
+            let (link, _) = link?;
+            let Some((dir, name)) = name_in_link(branch, file, link.value()) else { break };
+            let other = name_key(branch, dir, name);
+            if other == key {
+                continue;
+            }
+            if found.is_empty() && self.names.get(other.as_slice())?.is_some_and(|row| row.value() == bytes) {
+                break;
+            }
+            found.push(other);
         }
         Ok(found)
     }

@@ -149,10 +149,20 @@ impl Catalogue {
         self.unsure.lock().extend(files.into_iter().map(|file| (branch, file)));
     }
 
-    /// Files of a branch that lost a name, or were changed where no name was known, since the last call. What the rows of their
-    /// other names say may be of before: one of them is to be looked at ([`Self::name_of`]).
-    pub fn take_unsure(&self, branch: u16) -> Vec<u64> {
-        self.unsure.lock().extract_if(|(of, _)| *of == branch).map(|(_, file)| file).collect()
+    /// Up to `most` files of a branch that lost a name, or were changed where no name was known. What the rows of their other names
+    /// say may be of before: one of them is to be looked at ([`Self::name_of`]).
+    pub fn take_unsure(&self, branch: u16, most: usize) -> Vec<u64> {
+        self.unsure.lock().extract_if(|(of, _)| *of == branch).take(most).map(|(_, file)| file).collect()
+    }
+
+    /// Number of files that [`Self::take_unsure`] would return.
+    pub fn unsure(&self, branch: u16) -> usize {
+        self.unsure.lock().iter().filter(|(of, _)| *of == branch).count()
+    }
+
+    /// Forgets which files are unsure: the branch is walked.
+    pub fn forget_unsure(&self, branch: u16) {
+        self.unsure.lock().retain(|(of, _)| *of != branch);
     }
 
     /// Directory and name of a file that has, or had, several.

@@ -13,7 +13,6 @@ use proptest::prelude::*;
 
 const ROOT: u64 = 1;
 const BRANCH: u16 = 7;
-const WALK: u32 = 1;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -126,6 +125,8 @@ impl Branch {
             }
             self.dirs.remove(&number);
         }
+        // What was written by this name alone may not have been looked at.
+        self.changed_files.extend(row.number.filter(|file| self.names_of(*file) > 1));
         self.dirs.get_mut(&dir).unwrap().remove(name);
         self.note(dir, name);
         true
@@ -136,7 +137,7 @@ impl Branch {
             Act::File(dir, to, size) => {
                 let (dir, to) = (self.dir(dir), name(to));
                 if self.dirs[&dir].get(&to).is_none_or(|row| row.dir().is_none()) {
-                    self.dirs.get_mut(&dir).unwrap().remove(&to);
+                    self.remove(dir, &to);
                     let row = file_row(size, self.free_number());
                     self.dirs.get_mut(&dir).unwrap().insert(to.clone(), row);
                     self.note(dir, &to);
@@ -214,22 +215,39 @@ impl Branch {
 /// Stand-in for the thread that keeps the catalogue.
 struct Keeper {
     catalogue: Catalogue,
+    walk: u32,
     waiting: Vec<u64>,
 }
 
 impl Keeper {
     fn new(file: &std::path::Path) -> Self {
         let catalogue = Catalogue::open(file).unwrap();
+        let mut keeper = Self { catalogue, walk: 0, waiting: Vec::new() };
+        keeper.begin_walk();
+        keeper
+    }
+
+    fn begin_walk(&mut self) {
+        self.walk += 1;
+        self.waiting = vec![ROOT];
         let row = BranchRow {
             root: ROOT,
-            walk: WALK,
+            walk: self.walk,
             complete: false,
             trusted: false,
             as_of: 0,
             path: b"/b".to_vec(),
         };
-        catalogue.change(|batch| batch.set_branch(BRANCH, &row)).unwrap();
-        Self { catalogue, waiting: vec![ROOT] }
+        self.catalogue.change(|batch| batch.set_branch(BRANCH, &row)).unwrap();
+    }
+
+    /// Removes directories that the walk has not found.
+    fn end_walk(&mut self) {
+        let remove = |batch: &mut Batch<'_>| {
+            let gone = batch.unlisted(BRANCH, self.walk, 100)?;
+            gone.iter().try_for_each(|dir| batch.remove_dir(BRANCH, *dir))
+        };
+        self.catalogue.change(remove).unwrap();
     }
 
     fn look(&mut self, branch: &mut Branch, most: usize) {
@@ -249,16 +267,24 @@ impl Keeper {
                 }
             }
         }
-        self.catalogue.note_files(BRANCH, std::mem::take(&mut branch.changed_files));
-        let due = self.catalogue.change(|batch| batch.apply((BRANCH, WALK), &looks, relist)).unwrap();
+        let files = std::mem::take(&mut branch.changed_files);
+        let is_known = |file: &u64| self.catalogue.name_of(BRANCH, *file).unwrap().is_some();
+        let unknown: Vec<u64> = files.iter().copied().filter(|file| !is_known(file)).collect();
+        let due = self.catalogue.change(|batch| batch.apply((BRANCH, self.walk), &looks, relist)).unwrap();
+        self.catalogue.note_files(BRANCH, files);
+        let is_known = |file: &u64| self.catalogue.name_of(BRANCH, *file).unwrap().is_some();
+        let walks_again = !unknown.iter().all(is_known);
         self.waiting.extend(due);
+        if walks_again {
+            self.begin_walk();
+        }
         self.look_at_files(branch);
     }
 
     /// Looks at another name of files that lost one.
     fn look_at_files(&mut self, branch: &Branch) {
         loop {
-            let files = self.catalogue.take_unsure(BRANCH);
+            let files = self.catalogue.take_unsure(BRANCH, 3);
             if files.is_empty() {
                 return;
             }
@@ -267,7 +293,7 @@ impl Keeper {
                 // The number may be another directory's by now: its names are looked at all the same.
                 let at = branch.dirs.get(&dir).map(|entries| entries.get(&name).map(|row| branch.seen(row)));
                 let act = |batch: &mut Batch<'_>| match at {
-                    Some(row) => batch.set((BRANCH, WALK), dir, &name, row.as_ref()).map(|_| true),
+                    Some(row) => batch.set((BRANCH, self.walk), dir, &name, row.as_ref()).map(|_| true),
                     None => batch.unlist(BRANCH, dir).map(|_| false),
                 };
                 if !self.catalogue.change(act).unwrap() {
@@ -279,7 +305,7 @@ impl Keeper {
 
     fn list(&mut self, branch: &Branch) {
         let Some(dir) = self.waiting.pop() else { return };
-        if self.catalogue.is_listed(BRANCH, dir, WALK).unwrap()
+        if self.catalogue.is_listed(BRANCH, dir, self.walk).unwrap()
             || self.catalogue.path(BRANCH, dir).unwrap().is_none()
         {
             return;
@@ -292,12 +318,12 @@ impl Keeper {
                 let mut due = Vec::new();
                 for (name, row) in entries {
                     let row = branch.seen(row);
-                    if let Listed::Not(number) = batch.set((BRANCH, WALK), dir, name, Some(&row))? {
+                    if let Listed::Not(number) = batch.set((BRANCH, self.walk), dir, name, Some(&row))? {
                         due.push(number);
                     }
                 }
                 let names: Vec<Box<[u8]>> = entries.keys().map(|name| name.clone().into()).collect();
-                batch.listed((BRANCH, WALK), dir, &names)?;
+                batch.listed((BRANCH, self.walk), dir, &names)?;
                 Ok(due)
             })
             .unwrap();
@@ -346,13 +372,19 @@ fn has_what_the_branch_has(acts: &[Act]) -> Result<(), TestCaseError> {
             Act::Lose(pick) => {
                 let dir = branch.dir(*pick);
                 branch.changed.retain(|(known, _)| *known != dir);
-                let due = keeper.catalogue.change(|batch| batch.apply((BRANCH, WALK), &[], [dir])).unwrap();
+                let due =
+                    keeper.catalogue.change(|batch| batch.apply((BRANCH, keeper.walk), &[], [dir])).unwrap();
                 keeper.waiting.extend(due);
             }
             _ => {}
         }
     }
     keeper.look(&mut branch, usize::MAX);
+    while !keeper.waiting.is_empty() {
+        keeper.list(&branch);
+    }
+    keeper.end_walk();
+    keeper.look_at_files(&branch);
     while !keeper.waiting.is_empty() {
         keeper.list(&branch);
     }
@@ -394,6 +426,24 @@ fn what_lies_below_a_directory_that_moved_to_an_unknown_one_is_found() {
     has_what_the_branch_has(&acts).unwrap();
 }
 
+/// One name is listed before it has another, by which it is written, and which goes before its directory is listed.
+#[test]
+fn what_was_written_by_a_name_that_no_walk_has_seen_is_found() {
+    let acts = [
+        Act::List,
+        Act::File(0, 0, 1),
+        Act::Dir(0, 1),
+        Act::Look(9),
+        Act::List,
+        Act::Link(0, 0, 1, 0),
+        Act::Look(1),
+        Act::Write(1, 0, 77, false),
+        Act::Remove(1, 0),
+        Act::Look(9),
+    ];
+    has_what_the_branch_has(&acts).unwrap();
+}
+
 /// A name takes few bytes of the file, as the pages are filled by a walk and by later changes.
 #[test]
 fn a_name_takes_at_most_120_bytes() {
@@ -408,7 +458,7 @@ fn a_name_takes_at_most_120_bytes() {
             .catalogue
             .change(|batch| {
                 batch.set(
-                    (BRANCH, WALK),
+                    (BRANCH, keeper.walk),
                     ROOT,
                     format!("season {dir:03}").as_bytes(),
                     Some(&dir_row(number)),
@@ -419,11 +469,11 @@ fn a_name_takes_at_most_120_bytes() {
                     let name = format!("episode {:04}.mkv", at * 7919 % 10_000).into_bytes();
                     let file =
                         Row { size: 1 << 30, sec: 1_796_000_000, nsec: 123_456_789, ..file_row(0, at) };
-                    batch.set((BRANCH, WALK), number, &name, Some(&file))?;
+                    batch.set((BRANCH, keeper.walk), number, &name, Some(&file))?;
                     names.push(name.into());
                 }
                 names.sort_unstable();
-                batch.listed((BRANCH, WALK), number, &names)
+                batch.listed((BRANCH, keeper.walk), number, &names)
             })
             .unwrap();
     }

@@ -4,9 +4,11 @@ use std::fs;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use fsstack_lab::{self as lab, MiB, needs, until};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fcntl_lock, flock, linkat, openat};
+use rustix::io::Errno;
 
 use super::drain::{assert_waits_for_film, job};
 use super::*;
@@ -114,5 +116,42 @@ fn encrypted_files_and_directories_stay_and_the_rest_leaves() {
     assert_eq!(pool.holders("plain"), ["b"]);
     assert!(!pool.branch("b").path().join("secret").exists());
     assert_eq!((pool.read("secret/large").len(), pool.read("secret/dir/4")), (3_000_000, b"4\n".to_vec()));
+    assert_clean(&pool);
+}
+
+/// The disk fails, and not the one that the file was to go to.
+#[test]
+fn a_file_that_cannot_be_read_stays_and_its_branch_is_named() {
+    needs!(mounting(), loops());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = lab::pool().btrfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff");
+    let mut pool = pool.option(&format!("log={}", log.path().display())).mount();
+    let film = b"a film, whose blocks are found in the image ".repeat(20_000);
+    pool.write("film", &film);
+    pool.write("other", b"other");
+    pool.unmount();
+    pool.branch_mut("a").unmount();
+    let image = pool.branch("a").image().unwrap().to_owned();
+    let bytes = fs::read(&image).unwrap();
+    let begins = bytes.windows(40).position(|part| part == &film[..40]).expect("the film on the disk");
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(b"rotten", begins as u64 + 300_000).unwrap();
+    file.sync_all().unwrap();
+    pool.branch_mut("a").remount();
+    pool.remount();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    assert_eq!(fs::read(pool.at("film")).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    let drained = run(&["branch", "drain", &at, &a]);
+    let shown = format!("{}{}", drained.stdout, drained.stderr);
+    assert!(drained.code != 0 && shown.contains("it cannot be read from its branch"), "{shown}");
+    assert_eq!((pool.holders("film"), pool.holders("other")), (vec!["a"], vec!["b"]));
+    let log = fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("file not moved: it cannot be read from its branch"), "{log}");
+    let b = pool.branch("b").path().display().to_string();
+    assert!(
+        !log.lines().any(|line| line.contains("relocation to this branch failed")
+            || line.contains("suspect") && line.contains(&b)),
+        "{log}"
+    );
     assert_clean(&pool);
 }

@@ -81,6 +81,8 @@ pub(super) struct Keeper {
     waiting: Vec<u64>,
     /// A walk over all of it has not ended.
     walking: bool,
+    /// Another one is due at its end.
+    walks_again: bool,
     /// Something could not be asked or written: it is walked again.
     again: bool,
     /// Too many names.
@@ -131,6 +133,7 @@ impl Keeper {
             walk,
             waiting: if known { Vec::new() } else { vec![root] },
             walking: !known,
+            walks_again: false,
             again: false,
             full: false,
             unreadable: false,
@@ -147,6 +150,7 @@ impl Keeper {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
                 (true, ..) => Some(AGAIN),
                 (_, false, _) => Some(Duration::ZERO),
+                _ if self.upkeep.catalogue.unsure(self.id) > 0 => Some(Duration::ZERO),
                 (_, _, true) => Some(FLUSH_AFTER),
                 _ => None,
             };
@@ -189,7 +193,8 @@ impl Keeper {
     fn leave(&self, union: &Union) {
         // Added again, it has another thread.
         let is_back = union.pool().branches.iter().any(|branch| branch.id.get() == self.id);
-        if !is_back && let Err(error) = self.upkeep.leave(self.id, self.pending.is_empty()) {
+        let is_whole = self.pending.is_empty() && self.upkeep.catalogue.unsure(self.id) == 0;
+        if !is_back && let Err(error) = self.upkeep.leave(self.id, is_whole) {
             fail(&self.upkeep, &error);
         }
     }
@@ -198,7 +203,7 @@ impl Keeper {
     fn step(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), ()> {
         let done = self.write_changes(union, branch);
         let done =
-            done.and_then(|()| self.look_at_files(branch)).and_then(|()| self.list_some(union, branch));
+            done.and_then(|()| self.list_some(union, branch)).and_then(|()| self.look_at_files(branch));
         let done = done.and_then(|()| {
             self.tell(branch)?;
             self.upkeep.flush_if_due()
@@ -209,7 +214,8 @@ impl Keeper {
     /// Records how far the branch is known.
     fn tell(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
         let is_partly = self.again || self.full || self.unreadable;
-        let complete = self.waiting.is_empty() && !self.walking && !is_partly;
+        let is_sure = self.upkeep.catalogue.unsure(self.id) == 0;
+        let complete = self.waiting.is_empty() && !self.walking && !is_partly && is_sure;
         let before = self.upkeep.known(self.id).unwrap_or_default();
         let sees = branch.is_open() && complete;
         let as_of = if sees { now() } else { before.as_of };
@@ -234,10 +240,20 @@ impl Keeper {
         if changes.is_empty() || self.full {
             return Ok(());
         }
-        self.upkeep.catalogue.note_files(self.id, changes.files.iter().copied());
+        let files = changes.files.clone();
+        // Of those that are known now all names may be gone in a moment.
+        let unknown = self.unknown(files.iter().copied())?;
         let (looks, relist, complete) = look_at(union, branch, changes);
         let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
         self.waiting.extend(due);
+        self.upkeep.catalogue.note_files(self.id, files);
+        // A walk has listed the other name of one before it had several, or not yet.
+        if !self.unknown(unknown)?.is_empty() {
+            self.walks_again = true;
+        }
+        if self.walks_again && !self.walking {
+            self.begin_walk()?;
+        }
         self.upkeep.note_change();
         if !complete && branch.check_open().is_ok() {
             self.unreadable = true;
@@ -258,7 +274,7 @@ impl Keeper {
 
     fn begin_walk(&mut self) -> std::result::Result<(), CatalogueError> {
         self.walk = self.walk.wrapping_add(1) | WITH_ALL;
-        (self.again, self.walking, self.unreadable) = (false, true, false);
+        (self.again, self.walking, self.walks_again, self.unreadable) = (false, true, false, false);
         self.waiting = vec![self.root];
         self.searched.clear();
         let (id, walk) = (self.id, self.walk);
@@ -346,6 +362,9 @@ impl Keeper {
             })
         };
         while 0 < remove_some()? {}
+        if self.walks_again {
+            return self.begin_walk();
+        }
         self.walking = false;
         self.upkeep.note_change();
         if self.unreadable {

@@ -61,6 +61,8 @@ pub struct Inode {
     was_past: AtomicBool,
     /// If it is a file: the branch was asked for an access ACL, and there is none.
     lacks_acl: AtomicBool,
+    /// It was seen with several links.
+    had_links: AtomicBool,
     /// It was made by `O_TMPFILE` with `O_EXCL`: it never gets a name.
     nameless: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
@@ -140,6 +142,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
             lacks_acl: AtomicBool::new(false),
+            had_links: AtomicBool::new(false),
             nameless: AtomicBool::new(false),
             reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
@@ -178,6 +181,11 @@ impl Inode {
     /// Milliseconds before `now` since its attributes were last sent to the kernel.
     pub(crate) fn reported_before(&self, now: u32) -> u32 {
         now.wrapping_sub(self.reported.load(Relaxed))
+    }
+
+    /// Whether it was seen with several links, of which some may be unknown.
+    pub(crate) fn had_links(&self) -> bool {
+        self.had_links.load(Relaxed)
     }
 
     /// It never gets a name.

@@ -37,6 +37,7 @@ use crate::moves::clone_metadata::{Durable, copy_file, verify};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
 use crate::moves::room::ReservedRoom;
+use crate::moves::transfer::apart;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 
@@ -235,11 +236,12 @@ impl Moves {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {
                 let how = (&how, Durable::WithOthers);
-                let shared = copy_file(fd.as_fd(), moving.source, &moving.stat, how, &goes_on)?;
+                let shared = apart(copy_file(fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
                 // Its identity is on disk, on the copy and in the index, before the copy has a name.
                 mark::put(On::Fd(fd.as_fd()), mark::FILE, moving.inode.id, made.ino)?;
                 Ok(shared)
             })?
+            .map_err(|error| moving.from.said(error))?
         };
         let natural = number::number(to, made.dev, made.ino);
         Ok(Copied { source, moving, dirs, mount_root, fd, made, natural, shared })

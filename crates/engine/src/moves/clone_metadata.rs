@@ -11,7 +11,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::moves::allocation::allocate_as;
-use crate::moves::transfer;
+use crate::moves::transfer::{self, CopyError, apart};
 use crate::settings::{Relocation, Verify};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::skeleton::{Unfit, copy_xattrs};
@@ -39,10 +39,10 @@ pub(crate) fn clone_metadata(
     stat: &Stat,
     how: &Relocation,
     goes_on: &dyn Fn() -> bool,
-) -> Result<(), SysError> {
+) -> Result<(), CopyError> {
     let shared = copy_file(new, old, stat, (how, Durable::Now), goes_on)?;
     sys::file::fsync(new)?;
-    if !shared { verify(new, old, how) } else { Ok(()) }
+    if !shared { Ok(verify(new, old, how)?) } else { Ok(()) }
 }
 
 /// Compares the copy, read again from its disk, with the file, if `how` says so.
@@ -68,7 +68,7 @@ pub(crate) fn copy_file(
     stat: &Stat,
     (how, durable): (&Relocation, Durable),
     goes_on: &dyn Fn() -> bool,
-) -> Result<bool, SysError> {
+) -> Result<bool, CopyError> {
     let inode_flags = InodeFlags::of(old)?;
     inode_flags.begin(new)?;
     inode_flags.try_promises(new)?;
@@ -78,7 +78,8 @@ pub(crate) fn copy_file(
         sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     }
     copy_xattrs(new, old, Unfit::Refused)?;
-    let shared = as_owner(stat, || fill(new, old, stat, (how, durable), goes_on))?;
+    let filled = as_owner(stat, || apart(fill(new, old, stat, (how, durable), goes_on)))?;
+    let shared = filled.map_err(CopyError::Source)?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
@@ -90,7 +91,7 @@ pub(crate) fn copy_file(
     if written.size == stat.size {
         Ok(shared)
     } else {
-        Err(SysError { call: sys::Call::Write, errno: Errno::IO })
+        Err(SysError { call: sys::Call::Write, errno: Errno::IO }.into())
     }
 }
 
@@ -102,7 +103,7 @@ fn fill(
     stat: &Stat,
     (how, durable): (&Relocation, Durable),
     goes_on: &dyn Fn() -> bool,
-) -> Result<bool, SysError> {
+) -> Result<bool, CopyError> {
     // A server takes a write for one of the user that opened the file. One that does not let the owner in counts for the daemon.
     let own = match sys::at::reopen(new, OFlags::RDWR) {
         Err(error) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => None,
@@ -205,7 +206,7 @@ mod tests {
             each_piece();
             true
         };
-        clone_metadata(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)
+        Ok(clone_metadata(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)?)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
-use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::error::{OpError, Result, is_branch_fault};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Kind, Stat, Time};
 use smallvec::SmallVec;
@@ -56,6 +56,12 @@ impl<'a> Move<'a> {
     /// Bytes that it takes on its branch.
     pub(crate) fn taken(&self) -> u64 {
         self.stat.blocks.saturating_mul(512)
+    }
+
+    /// Whether its own branch has failed to give the content.
+    pub(crate) fn is_unreadable(&self, error: OpError) -> bool {
+        let OpError::Branch { branch, sys } = error else { return false };
+        branch == self.from.ix && sys.call == sys::Call::Read && is_branch_fault(sys.errno)
     }
 
     /// It has several hard links, which move together.

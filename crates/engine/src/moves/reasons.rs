@@ -37,6 +37,9 @@ pub(crate) const RESTRICTED: &str = "it is a set-id program or a device, which i
 /// Reason for a file to stay that was changed under the copy.
 pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
 
+/// Reason for a file to stay whose content its own branch cannot give.
+pub(crate) const UNREADABLE: &str = "it cannot be read from its branch";
+
 /// Reason for a file or directory to stay whose directory cannot be made on the branches that have room for it.
 pub(crate) const OBSTRUCTED: &str =
     "the other branches have an object of another kind in place of a directory on its way";

@@ -42,9 +42,10 @@ use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
-use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, why_failed, why_not};
+use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, UNREADABLE, why_failed, why_not};
 use crate::moves::room::{ReservedRoom, floor_of};
 use crate::moves::special;
+use crate::moves::transfer::apart;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
@@ -162,11 +163,11 @@ impl Moves {
                 Err(unmoved) => {
                     let (Unmoved::Undone(error) | Unmoved::Left(error)) = unmoved;
                     let left = matches!(unmoved, Unmoved::Left(_));
-                    tracing::warn!(%error, name = ?moving.name().name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
-                    why = why_failed(error, why);
+                    why = why_not_to(pool.branch(at), &moving, error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
-                    // A file that has changed would differ on another branch, too.
-                    if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
+                    // A file that has changed, or cannot be read, would not go to another branch, either.
+                    let is_changed = matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST);
+                    if left || is_changed || why == UNREADABLE {
                         break;
                     }
                 }
@@ -362,6 +363,18 @@ fn why_nowhere(ranking: &Ranking) -> &'static str {
     }
 }
 
+/// Logs that a move to the branch `to` failed with `error`. Returns the reason; `known` is that of the others.
+fn why_not_to(to: &Branch, moving: &Move<'_>, error: OpError, known: &'static str) -> &'static str {
+    let name = &moving.name().name;
+    if moving.is_unreadable(error) {
+        let branch = moving.from.path.display();
+        tracing::error!(%error, ?name, %branch, "file not moved: it cannot be read from its branch");
+        return UNREADABLE;
+    }
+    tracing::warn!(%error, ?name, branch = %to.path.display(), "relocation to this branch failed; trying the next");
+    why_failed(error, known)
+}
+
 /// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
 /// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
 fn copy_across(
@@ -379,11 +392,11 @@ fn copy_across(
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
     let (how, copy) = (order.cause.how(&pool.settings.relocation), new.fd.as_fd());
     let goes_on = || departure.goes_on_copying() && room.has_more(copy);
-    let copied = to.ask_inside(|| clone_metadata(copy, moving.source, &moving.stat, &how, &goes_on));
+    let copied = to.ask_inside(|| apart(clone_metadata(copy, moving.source, &moving.stat, &how, &goes_on)));
     if copied.is_err() && room.is_short() {
         return Err(Errno::NOSPC.into());
     }
-    copied?;
+    copied?.map_err(|error| from.said(error))?;
     to.ask_inside(|| room.check(copy))?;
     moving.check(copy)
 }

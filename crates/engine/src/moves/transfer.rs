@@ -14,6 +14,41 @@ const CHUNK: usize = 1 << 20;
 /// How long a copy sleeps at a time that is ahead of its pace.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
+/// Failure of a copy.
+#[derive(Debug)]
+pub(crate) enum CopyError {
+    /// The source cannot be read.
+    Source(SysError),
+    /// Anything else: the target's, or nobody's.
+    Other(SysError),
+}
+
+impl From<SysError> for CopyError {
+    fn from(error: SysError) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<CopyError> for SysError {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Source(error) | CopyError::Other(error) => error,
+        }
+    }
+}
+
+/// Takes a failure of the source out of the result of a call on the target's branch, which is not to blame for it.
+///
+/// # Errors
+/// Any other failure.
+pub(crate) fn apart<T>(copied: Result<T, CopyError>) -> Result<Result<T, SysError>, SysError> {
+    match copied {
+        Ok(done) => Ok(Ok(done)),
+        Err(CopyError::Source(error)) => Ok(Err(error)),
+        Err(CopyError::Other(error)) => Err(error),
+    }
+}
+
 /// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done, after `most`
 /// bytes of data (holes take no time), where it no longer `goes_on`, and where something fails after the first byte.
 ///
@@ -28,7 +63,7 @@ pub(crate) fn copy(
 ) -> Result<u64, SysError> {
     let mut done = 0;
     match copy_counting(from, to, len, &mut done, &mut Transfer::by_hand(most, goes_on)) {
-        Err(error) if done == 0 => Err(error),
+        Err(error) if done == 0 => Err(error.into()),
         Ok(()) | Err(_) => Ok(done),
     }
 }
@@ -44,7 +79,7 @@ pub(crate) fn copy_all(
     to: BorrowedFd<'_>,
     speed: Option<NonZeroU64>,
     goes_on: &dyn Fn() -> bool,
-) -> Result<(), SysError> {
+) -> Result<(), CopyError> {
     let size = sys::at::stat_fd(from)?.size;
     let mut way = Transfer {
         in_kernel: true,
@@ -55,13 +90,13 @@ pub(crate) fn copy_all(
     let mut done = 0;
     copy_counting((from, 0), (to, 0), size, &mut done, &mut way)?;
     if done < size {
-        return Err(SysError { call: sys::Call::Read, errno: Errno::BUSY });
+        return Err(SysError { call: sys::Call::Read, errno: Errno::BUSY }.into());
     }
     // It is a transaction of the file system also where nothing changes.
     if sys::at::stat_fd(to)?.size == size {
         return Ok(());
     }
-    sys::file::truncate(to, size)
+    Ok(sys::file::truncate(to, size)?)
 }
 
 /// How bytes are carried.
@@ -87,14 +122,13 @@ impl<'a> Transfer<'a> {
         to: (BorrowedFd<'_>, u64),
         len: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<usize, SysError> {
+    ) -> Result<usize, CopyError> {
         self.check_wanted()?;
         let carried = match self.in_kernel {
             true => match sys::file::copy_range(from.0, from.1, to.0, to.1, len) {
                 Ok(carried) if carried > 0 => Some(carried),
-                Err(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT | Errno::IO) => {
-                    return Err(error);
-                }
+                Err(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT) => return Err(error.into()),
+                // EIO does not say which of the two has failed.
                 Ok(_) | Err(_) => {
                     self.in_kernel = false;
                     None
@@ -106,11 +140,14 @@ impl<'a> Transfer<'a> {
             Some(carried) => carried,
             None => {
                 buffer.resize(buffer.len().max(len), 0); // a small file pays for no more
-                let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
+                let read =
+                    sys::file::read_at(from.0, &mut buffer[..len], from.1).map_err(CopyError::Source)?;
                 check_wanted(self.goes_on)?; // the read may have taken long
                 // A short write counts: the next piece gets the error, if there is one.
                 match sys::file::write_at(to.0, &buffer[..read], to.1)? {
-                    0 if read > 0 => return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC }),
+                    0 if read > 0 => {
+                        return Err(SysError { call: sys::Call::Write, errno: Errno::NOSPC }.into());
+                    }
                     written => written,
                 }
             }
@@ -229,7 +266,7 @@ fn copy_counting(
     len: u64,
     done: &mut u64,
     way: &mut Transfer<'_>,
-) -> Result<(), SysError> {
+) -> Result<(), CopyError> {
     let size = sys::at::stat_fd(from.0)?.size;
     let end = size.min(from.1.saturating_add(len));
     let mut buffer = Vec::new();

@@ -31,7 +31,7 @@ impl Union {
         let _create_guard = self.tree.must_be_missing(&pool, &parent, name)?;
         // An open file may be about to move, and does not: its branch is asked for when it stays.
         let open = inode.open_file();
-        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
+        let stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at);
         if branch.mode() == BranchMode::ReadOnly {
@@ -55,11 +55,13 @@ impl Union {
         };
         parent.has_new(name);
         self.tree.changed(&pool, at, (&parent, name), NameEvent::Came);
-        self.tree.catalogue_attributes(&pool, &inode);
         if let Some(old) = inode.name() {
             self.tree.note_rule_of(&pool, &old.parent, &parent, &[at]);
         }
         self.tree.sync_changed(&pool, &parent)?;
-        Ok(self.tree.admit_file(&pool, &parent, name, (at, stat), Moment::KNOWN))
+        let entry = self.tree.admit_file(&pool, &parent, name, (at, stat), Moment::KNOWN);
+        drop(stays);
+        self.tree.catalogue_attributes(&pool, &inode);
+        Ok(entry)
     }
 }

@@ -34,6 +34,7 @@ use crate::pool::Pool;
 use crate::recovery::journal::{Act, Object};
 use crate::tree::Tree;
 use crate::tree::beside_moves::beside_moves;
+use crate::tree::catalogued::catalogue_lost_name;
 use crate::tree::resolve::{DirStats, Found};
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -128,7 +129,7 @@ impl Union {
         let moves = self.tree.relocations.load(SeqCst);
         let (replaced, targets) = self.tree.targets_of(pool, to)?;
         let open = known.as_ref().and_then(|inode| inode.open_file());
-        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
+        let stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
         let hidden = self.tree.hidden(pool, from, at)?;
         let look_again = || {
@@ -182,7 +183,9 @@ impl Union {
                 self.tree.rename_copy(pool, from, to, at, flags)?;
             }
         }
-        self.tree.moved(pool, known, from, to, at, replaced.zip(removal));
+        self.tree.moved(pool, known, from, to, at, replaced.clone().zip(removal));
+        drop((stays, stays_too));
+        catalogue_lost_name(&self.tree, pool, replaced.as_ref());
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::tree::Tree;
 use crate::tree::beside_moves::ROUNDS;
+use crate::tree::catalogued::catalogue_lost_name;
 use crate::tree::resolve::DirStats;
 use crate::tree::unsynced_dirs::NameEvent;
 use crate::union::Union;
@@ -74,12 +75,14 @@ impl Union {
                 Err(error) => return Err(error),
             }
         }
-        if let Some(inode) = known {
+        if let Some(inode) = &known {
             inode.lost_name(&parent, name);
         }
         if let Some(removal) = removal {
             self.tree.gone(&pool, removal);
         }
+        drop(stays);
+        catalogue_lost_name(&self.tree, &pool, known.as_ref());
         self.tree.sync_changed(&pool, &parent)
     }
 }

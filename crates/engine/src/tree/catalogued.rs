@@ -1,6 +1,7 @@
 //! Changes that the catalogue is to learn of, besides those that [`Tree::changed`] reports.
 
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_identity::number::number;
@@ -42,16 +43,28 @@ impl Tree {
             for name in &names {
                 self.catalogue_name(pool, at, (&name.parent, &name.name));
             }
-            if names.is_empty() {
-                catalogue_unnamed(self, pool, at, inode);
+            if names.is_empty() && inode.had_links() {
+                catalogue_unnamed(pool, at, inode);
             }
         }
     }
 }
 
-/// The open file `inode`, of which no name is known any more, has changed. It may have others.
-fn catalogue_unnamed(tree: &Tree, pool: &Pool, at: BranchIx, inode: &Arc<Inode>) {
-    let stat = tree.pin(pool, inode).and_then(|pin| pin.ask(pool, sys::at::stat_fd));
+/// The file `inode` has lost a name, by which a change may have been reported that was not looked at. The caller holds no file.
+pub(crate) fn catalogue_lost_name(tree: &Tree, pool: &Pool, inode: Option<&Arc<Inode>>) {
+    if let Some(inode) = inode.filter(|inode| inode.had_links()) {
+        tree.catalogue_attributes(pool, inode);
+    }
+}
+
+/// The file `inode`, of which no name is known any more, has changed. It may have others.
+fn catalogue_unnamed(pool: &Pool, at: BranchIx, inode: &Arc<Inode>) {
+    // It is not searched for: who can change it has it open, or it has just lost a name.
+    let stat = match (inode.open_file(), inode.unlinked()) {
+        (Some(file), _) => file.ask(sys::at::stat_fd),
+        (None, Some((at, fd))) => pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())),
+        (None, None) => return,
+    };
     match stat {
         Ok(stat) if stat.nlink == 0 => {}
         Ok(stat) => {

@@ -23,10 +23,17 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     down();
     // Files that the server holds open would be waited for, with passthrough.
     with(",write-path=stacked");
-    over("a drain of a branch", &|| _ = sh("fsstack branch drain /mnt/pool /mnt/a"));
-    over("a drain of the other branch", &|| {
-        sh("fsstack branch mode /mnt/pool /mnt/a RW && fsstack branch drain /mnt/pool /mnt/b");
-    });
+    let drains = |branch: &str| {
+        sh(&format!("fsstack branch drain /mnt/pool {branch}"));
+        assert_eq!(
+            sh(&format!("find {branch} -type f -not -path '*/.fsstack*'")),
+            "",
+            "files of the drained branch"
+        );
+    };
+    over("a drain of a branch", &|| drains("/mnt/a"));
+    sh("fsstack branch mode /mnt/pool /mnt/a RW");
+    over("a drain of the other branch", &|| drains("/mnt/b"));
     sh("fsstack branch mode /mnt/pool /mnt/b RW");
     down();
     if sh("uname -r | cut -d. -f1,2") == "6.1\n" {

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::test_bed::{CLIENTS, TestBed, forget, say, sh};
+use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh};
 
-/// Options of the pool, as `fsstack nfs show --only-writer` prints them.
+/// Options of a pool that only the clients of its server change.
 pub(crate) const A_MINUTE: &str = ",entry-timeout=60,attr-timeout=60,negative-timeout=60";
 
 pub(crate) fn scenario(test_bed: &mut TestBed) {
@@ -17,10 +17,11 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     test_bed.start_server();
     let options = "hard,actimeo=0,lookupcache=none";
     sh(&format!(
-        "umount /mnt/v3 /mnt/v4
-         mount -t nfs -o vers=3,{options},nordirplus,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool /mnt/v3
+        "umount /mnt/v3 && umount /mnt/v4 &&
+         mount -t nfs -o vers=3,{options},nordirplus,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool /mnt/v3 &&
          mount -t nfs -o vers=4.2,{options} 127.0.0.1:/mnt/pool /mnt/v4"
     ));
+    are_kept();
     let [v3, v4] = CLIENTS.map(Path::new);
     for round in 0..3 {
         for (writer, reader) in [(v3, v4), (v4, v3)] {
@@ -28,6 +29,17 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
             each_change_is_seen(writer, reader);
         }
     }
+}
+
+/// The kernel keeps attributes: a change of the branch that nobody reports is not seen.
+fn are_kept() {
+    fs::write(in_pool("kept"), "kept").unwrap();
+    let mode = || fs::metadata(in_pool("kept")).unwrap().mode() & 0o7777;
+    fs::set_permissions(in_pool("kept"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(mode(), 0o640);
+    sh("chmod 600 /mnt/?/kept");
+    assert_eq!(mode(), 0o640);
+    fs::remove_file(in_pool("kept")).unwrap();
 }
 
 /// Each change of one client is seen by the other, which has looked at the name before.

@@ -35,12 +35,14 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     sh("mkdir -p /mnt/other /tmp/source /run/two");
     (0..FILES).for_each(|n| std::fs::write(format!("/tmp/source/file{n}"), vec![b'x'; n * 1000]).unwrap());
     // The first writes the pool's id on its volumes.
+    say("both hosts have the volumes");
     mount("one", "/mnt/pool");
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let guest = scope.spawn(|| visits(&over));
         until("the other host's first mount", || std::path::Path::new("/tmp/visited").exists());
         for round in 0..ROUNDS {
+            say(&format!("round {round}"));
             works(round);
         }
         over.store(true, Relaxed);
@@ -72,6 +74,7 @@ fn visits(over: &AtomicBool) -> usize {
     while !over.load(Relaxed) {
         sh(&visit);
         visits += 1;
+        say(&format!("visit {visits}"));
     }
     visits
 }

@@ -41,10 +41,10 @@ pub(crate) fn beside_workers(act: impl FnOnce()) {
             let is_over = &is_over;
             scope.spawn(move || Worker::new(client, 0).work(|| !is_over.load(Relaxed)));
         }
+        // Also if something panics.
+        let end = EndsWork(&is_over);
         // Each has done something.
         until("work", || CLIENTS.iter().all(|client| in_pool(&worker_name(client, 0)).join("0").exists()));
-        // Also if it panics.
-        let end = EndsWork(&is_over);
         act();
         drop(end);
     });

@@ -1,10 +1,9 @@
 //! Compares copies of a directory, and objects of one name.
 
 use super::watch::WalkWatch;
-use fsstack_engine::carry::InodeFlags;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{Errno, OFlags, Result, Stat, at, ioctl};
+use fsstack_sys::{Errno, OFlags, Result, Stat, at, file, ioctl};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -15,16 +14,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 const CHUNK: usize = 256 << 10;
 
 /// Flags that copies of a directory have in common, by the names of chattr(1).
-const FLAGS: [(u32, &str); 6] = [
+const FLAGS: [(u32, &str); 4] = [
     (ioctl::FS_IMMUTABLE_FL, "immutable"),
     (ioctl::FS_APPEND_FL, "append-only"),
     (ioctl::FS_SYNC_FL, "sync"),
     (ioctl::FS_DIRSYNC_FL, "dirsync"),
-    (ioctl::FS_ENCRYPT_FL, "encrypted"),
-    (ioctl::FS_VERITY_FL, "verity"),
 ];
-/// Those that can be set and cleared.
-const SETTABLE: u32 = ioctl::FREEZING | ioctl::FS_SYNC_FL | ioctl::FS_DIRSYNC_FL;
 
 /// Attributes that copies of a directory have in common. For files: what makes a copy worth keeping beside its content.
 #[derive(PartialEq, Eq)]
@@ -32,8 +27,8 @@ pub(super) struct DirTraits {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Of a directory.
-    flags: u32,
+    /// Flags of a directory; None where the file system has none.
+    flags: Option<DirFlags>,
     /// None where the file system has none.
     attributes: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
@@ -46,7 +41,7 @@ impl DirTraits {
             Err(error) if error.errno == Errno::OPNOTSUPP => None,
             Err(error) => return Err(error),
         };
-        let flags = if stat.is_dir() { InodeFlags::of(readable(dir)?.as_fd())?.promises() } else { 0 };
+        let flags = if stat.is_dir() { DirFlags::of(dir)? } else { None };
         Ok(Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777, flags, attributes })
     }
 
@@ -59,8 +54,10 @@ impl DirTraits {
         if self.mode != first.mode {
             parts.push(format!("mode {:04o} for {:04o}", self.mode, first.mode));
         }
-        if self.flags != first.flags {
-            parts.push(format!("flags {} for {}", flag_names(self.flags), flag_names(first.flags)));
+        if let Some((own, first)) = self.flags.zip(first.flags)
+            && own.as_far_as(first) != own.set
+        {
+            parts.push(format!("flags {} for {}", flag_names(own.set), flag_names(own.as_far_as(first))));
         }
         if let (Some(own), Some(first)) = (&self.attributes, &first.attributes) {
             let names: std::collections::BTreeSet<_> = own.keys().chain(first.keys()).collect();
@@ -80,10 +77,25 @@ impl DirTraits {
 impl DirTraits {
     /// Gives the directory `dir`, which has these, the traits `wanted`. Nobody gains rights by a step that is not the last.
     pub(super) fn become_like(&self, wanted: &Self, dir: BorrowedFd<'_>) -> Result<()> {
+        let Some(own) = self.flags else { return self.become_like_but_for_flags(wanted, dir) };
         // Nothing else of a directory with these can be changed.
-        if self.flags & ioctl::FREEZING != 0 {
-            set_flags(dir, self.flags & !ioctl::FREEZING)?;
+        let thawed = own.set & !ioctl::FREEZING;
+        if thawed != own.set {
+            set_flags(dir, thawed)?;
         }
+        let wanted_flags = wanted.flags.map_or(own.set, |wanted| own.as_far_as(wanted));
+        let done = self.become_like_but_for_flags(wanted, dir).and_then(|()| match wanted_flags == thawed {
+            true => Ok(()),
+            false => set_flags(dir, wanted_flags),
+        });
+        match done {
+            // What protected it protects it again.
+            Err(error) => set_flags(dir, own.set).and(Err(error)),
+            done => done,
+        }
+    }
+
+    fn become_like_but_for_flags(&self, wanted: &Self, dir: BorrowedFd<'_>) -> Result<()> {
         if (self.uid, self.gid, self.mode) != (wanted.uid, wanted.gid, wanted.mode) {
             at::chmod_fd(dir, self.mode & wanted.mode)?;
             at::chown_fd(dir, Some(wanted.uid), Some(wanted.gid))?;
@@ -99,8 +111,7 @@ impl DirTraits {
                 xattr::set(On::Fd(dir), &c_name(name), value, 0)?;
             }
         }
-        at::chmod_fd(dir, wanted.mode)?;
-        if wanted.flags == self.flags & !ioctl::FREEZING { Ok(()) } else { set_flags(dir, wanted.flags) }
+        at::chmod_fd(dir, wanted.mode)
     }
 
     /// The owner, group, mode, flags and attributes in printable form; values in hexadecimal.
@@ -109,8 +120,8 @@ impl DirTraits {
             ("owner".to_owned(), format!("{}:{}", self.uid, self.gid)),
             ("mode".to_owned(), format!("{:04o}", self.mode)),
         ]);
-        if self.flags != 0 {
-            all.insert("flags".to_owned(), flag_names(self.flags));
+        if let Some(flags) = self.flags.filter(|flags| flags.set != 0) {
+            all.insert("flags".to_owned(), flag_names(flags.set));
         }
         for (name, value) in self.attributes.iter().flatten() {
             all.insert(fsstack_pool::Printable(name).to_string(), hex(value));
@@ -125,15 +136,48 @@ fn flag_names(flags: u32) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join("+") }
 }
 
+/// The flags of a directory, and the type of its file system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct DirFlags {
+    /// Those of [`FLAGS`].
+    set: u32,
+    fs_type: u64,
+}
+
+impl DirFlags {
+    /// None: its file system has no flags.
+    fn of(dir: BorrowedFd<'_>) -> Result<Option<Self>> {
+        let dir = readable(dir)?;
+        match ioctl::getflags(dir.as_fd()) {
+            Ok(flags) => {
+                Ok(Some(Self { set: flags & all_flags(), fs_type: file::statfs(dir.as_fd())?.f_type }))
+            }
+            Err(error) if has_none(error.errno) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// These as they are to be beside `first`. A file system of another type may refuse sync or dirsync, and the pool then leaves it out.
+    fn as_far_as(self, first: Self) -> u32 {
+        let compared = if self.fs_type == first.fs_type { all_flags() } else { ioctl::FREEZING };
+        self.set & !compared | first.set & compared
+    }
+}
+
+/// Answers of file systems without flags.
+fn has_none(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)
+}
+
+fn all_flags() -> u32 {
+    FLAGS.iter().fold(0, |all, (flag, _)| all | flag)
+}
+
 /// Gives the directory `dir` those of [`FLAGS`] that are in `wanted`; its other flags stay.
 fn set_flags(dir: BorrowedFd<'_>, wanted: u32) -> Result<()> {
     let dir = readable(dir)?;
     let own = ioctl::getflags(dir.as_fd())?;
-    let known = FLAGS.iter().fold(0, |all, (flag, _)| all | flag);
-    if (own ^ wanted) & known & !SETTABLE != 0 {
-        return Err(fsstack_sys::SysError::new(fsstack_sys::Call::Ioctl, Errno::OPNOTSUPP));
-    }
-    ioctl::setflags(dir.as_fd(), own & !SETTABLE | wanted & SETTABLE)
+    ioctl::setflags(dir.as_fd(), own & !all_flags() | wanted)
 }
 
 fn readable(dir: BorrowedFd<'_>) -> Result<OwnedFd> {

@@ -43,7 +43,14 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut DoctorReport) {
                 "its file system has turned read-only: look at the kernel's log, check and mount it again",
             ),
             "leaving" => report.warn(about, "leaves the pool when its open files are closed"),
-            state => report.fail(about, format!("{state}: it does not answer the pool: mount it again")),
+            "down" => report.fail(
+                about,
+                "down: a probe failed or its mount is gone: see the log line `branch down`, then mount it again",
+            ),
+            state => report.fail(
+                about,
+                format!("{state}: a call failed or hangs, or a GlusterFS volume lacks bricks: see the log"),
+            ),
         }
         let path = path_of(pool, branch);
         let writable = branch.mode != "RO";

@@ -1,6 +1,7 @@
 //! Files that may have changed where none of their names was reported: a name by which a change was reported went before it was
 //! looked at, or the file was open and none of its other names is known.
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 
@@ -10,43 +11,67 @@ use super::super::look::look_at_name;
 use super::{Keeper, Unlisted};
 use crate::member::Member;
 
+/// Files that are looked at in one step.
+const AT_ONCE: usize = 16 << 10;
+/// Files that wait for that at most; with more, the branch is walked.
+const MOST: usize = 1 << 20;
+
 impl Keeper {
-    /// Looks at one name of each file that may have changed where none of its names was reported; the others get the same row.
+    /// Looks at one name of files that may have changed where none of their names was reported; the others get the same row.
     pub(super) fn look_at_files(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
-        loop {
-            let files = self.upkeep.catalogue.take_unsure(self.id);
-            if files.is_empty() || self.again || self.full {
-                return Ok(());
-            }
-            let mut rows = Vec::new();
-            for file in &files {
-                if self.is_to_end() {
-                    // All of it is walked by the next mount.
-                    self.again = true;
-                    return Ok(());
-                }
-                let Some((dir, name)) = self.upkeep.catalogue.name_of(self.id, *file)? else { continue };
-                match self.look_at_file(branch, dir, &name) {
-                    Ok(row) => rows.push((dir, name, row)),
-                    Err(Unlisted::Elsewhere) => {
-                        self.upkeep.catalogue.change(|batch| batch.unlist(self.id, dir))?;
-                        self.waiting.push(dir);
-                    }
-                    Err(Unlisted::Branch(error)) if branch.check_open().is_ok() => {
-                        tracing::debug!(%error, branch = %branch.path.display(), "catalogue: a file cannot be looked at");
-                        self.unreadable = true;
-                    }
-                    Err(Unlisted::Branch(error)) => self.put_off(Some(error)),
-                    Err(Unlisted::Database(error)) => return Err(error),
-                    Err(Unlisted::Stopped) => {}
-                }
-            }
-            let at = (self.id, self.walk);
-            self.upkeep.catalogue.change(|batch| {
-                rows.iter().try_for_each(|(dir, name, row)| batch.set(at, *dir, name, row.as_ref()).map(drop))
-            })?;
-            self.upkeep.note_change();
+        if self.again || self.full || self.upkeep.catalogue.unsure(self.id) > MOST {
+            self.upkeep.catalogue.forget_unsure(self.id);
+            self.again |= !self.full;
+            return Ok(());
         }
+        let mut files = self.upkeep.catalogue.take_unsure(self.id, AT_ONCE).into_iter();
+        let mut rows = Vec::new();
+        for file in files.by_ref() {
+            if self.is_to_end() {
+                self.upkeep.catalogue.note_files(self.id, [file]);
+                break;
+            }
+            // None: all of them went.
+            let Some((dir, name)) = self.upkeep.catalogue.name_of(self.id, file)? else { continue };
+            match self.look_at_file(branch, dir, &name) {
+                Ok(row) => rows.push((dir, name, row)),
+                Err(Unlisted::Elsewhere) => {
+                    self.upkeep.catalogue.change(|batch| batch.unlist(self.id, dir))?;
+                    self.waiting.push(dir);
+                }
+                Err(Unlisted::Branch(error)) if branch.check_open().is_ok() => {
+                    tracing::debug!(%error, branch = %branch.path.display(), "catalogue: a file cannot be looked at");
+                    self.unreadable = true;
+                }
+                Err(Unlisted::Branch(error)) => {
+                    self.put_off(Some(error));
+                    break;
+                }
+                Err(Unlisted::Database(error)) => return Err(error),
+                Err(Unlisted::Stopped) => break,
+            }
+        }
+        self.upkeep.catalogue.note_files(self.id, files);
+        let at = (self.id, self.walk);
+        self.upkeep.catalogue.change(|batch| {
+            rows.iter().try_for_each(|(dir, name, row)| batch.set(at, *dir, name, row.as_ref()).map(drop))
+        })?;
+        self.upkeep.note_change();
+        Ok(())
+    }
+
+    /// Those of `files` that no name in the catalogue leads to.
+    pub(super) fn unknown(
+        &self,
+        files: impl IntoIterator<Item = u64>,
+    ) -> std::result::Result<HashSet<u64>, CatalogueError> {
+        let mut unknown = HashSet::new();
+        for file in files {
+            if self.upkeep.catalogue.name_of(self.id, file)?.is_none() {
+                unknown.insert(file);
+            }
+        }
+        Ok(unknown)
     }
 
     fn look_at_file(
