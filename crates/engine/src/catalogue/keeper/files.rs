@@ -52,6 +52,9 @@ impl Keeper {
             }
         }
         self.upkeep.catalogue.note_files(self.id, files);
+        if rows.is_empty() {
+            return Ok(());
+        }
         let at = (self.id, self.walk);
         self.upkeep.catalogue.change(|batch| {
             rows.iter().try_for_each(|(dir, name, row)| batch.set(at, *dir, name, row.as_ref()).map(drop))
