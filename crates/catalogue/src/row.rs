@@ -37,6 +37,15 @@ impl Row {
         Self { mode, uid: stat.uid, gid: stat.gid, size, sec, nsec, number }
     }
 
+    /// This row of a file that has several names, though one link was seen.
+    #[must_use]
+    pub fn of_several(mut self) -> Self {
+        if self.kind() != Kind::Dir {
+            self.mode |= SEVERAL_NAMES;
+        }
+        self
+    }
+
     /// Type, and permissions that surely apply: of a directory that may have an access ACL the owner's, as the others depend on that.
     pub fn shown_mode(&self) -> u32 {
         let mode = self.mode & !(WITHOUT_ACL | SEVERAL_NAMES);

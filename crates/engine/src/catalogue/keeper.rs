@@ -81,8 +81,14 @@ pub(super) struct Keeper {
     waiting: Vec<u64>,
     /// A walk over all of it has not ended.
     walking: bool,
-    /// Another one is due at its end.
+    /// Another one is due, to look for files.
     walks_again: bool,
+    /// When one has ended.
+    walked: Option<Instant>,
+    /// Files that have changed by no known name, and that no name leads to.
+    sought: HashSet<u64>,
+    /// Files whose last known name went.
+    gone: HashSet<u64>,
     /// Something could not be asked or written: it is walked again.
     again: bool,
     /// Too many names.
@@ -134,6 +140,9 @@ impl Keeper {
             waiting: if known { Vec::new() } else { vec![root] },
             walking: !known,
             walks_again: false,
+            walked: None,
+            sought: HashSet::new(),
+            gone: HashSet::new(),
             again: false,
             full: false,
             unreadable: false,
@@ -151,8 +160,8 @@ impl Keeper {
                 (true, ..) => Some(AGAIN),
                 (_, false, _) => Some(Duration::ZERO),
                 _ if self.upkeep.catalogue.unsure(self.id) > 0 => Some(Duration::ZERO),
-                (_, _, true) => Some(FLUSH_AFTER),
-                _ => None,
+                (.., true) => Some(FLUSH_AFTER),
+                _ => self.seeks_in().map(|left| left.max(AGAIN)),
             };
             self.pending.wait(wait);
             self.pause();
@@ -215,7 +224,9 @@ impl Keeper {
     fn tell(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
         let is_partly = self.again || self.full || self.unreadable;
         let is_sure = self.upkeep.catalogue.unsure(self.id) == 0;
-        let complete = self.waiting.is_empty() && !self.walking && !is_partly && is_sure;
+        // Only the next mount would take what is known of files that are to be looked for as it is.
+        let is_last = self.walks_again && self.pending.is_stopped();
+        let complete = self.waiting.is_empty() && !self.walking && !is_partly && is_sure && !is_last;
         let before = self.upkeep.known(self.id).unwrap_or_default();
         let sees = branch.is_open() && complete;
         let as_of = if sees { now() } else { before.as_of };
@@ -234,7 +245,8 @@ impl Keeper {
         let known = self.upkeep.known(self.id).unwrap_or_default();
         self.upkeep.set_known(self.id, Knowledge { looking: !self.pending.is_empty(), ..known });
         let changes = self.pending.take();
-        if changes.walk || self.again && branch.check_open().is_ok() {
+        let seeks = self.seeks_in() == Some(Duration::ZERO);
+        if changes.walk || (self.again || seeks) && branch.check_open().is_ok() {
             self.begin_walk()?;
         }
         if changes.is_empty() || self.full {
@@ -242,18 +254,14 @@ impl Keeper {
         }
         let files = changes.files.clone();
         // Of those that are known now all names may be gone in a moment.
-        let unknown = self.unknown(files.iter().copied())?;
+        let mut unknown = self.unknown(files.iter().copied())?;
+        unknown.retain(|file| !self.gone.contains(file));
         let (looks, relist, complete) = look_at(union, branch, changes);
         let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
         self.waiting.extend(due);
         self.upkeep.catalogue.note_files(self.id, files);
-        // A walk has listed the other name of one before it had several, or not yet.
-        if !self.unknown(unknown)?.is_empty() {
-            self.walks_again = true;
-        }
-        if self.walks_again && !self.walking {
-            self.begin_walk()?;
-        }
+        let unknown = self.unknown(unknown)?;
+        self.seek(unknown);
         self.upkeep.note_change();
         if !complete && branch.check_open().is_ok() {
             self.unreadable = true;
@@ -362,10 +370,7 @@ impl Keeper {
             })
         };
         while 0 < remove_some()? {}
-        if self.walks_again {
-            return self.begin_walk();
-        }
-        self.walking = false;
+        (self.walking, self.walked) = (false, Some(Instant::now()));
         self.upkeep.note_change();
         if self.unreadable {
             tracing::warn!(branch = %branch.path.display(), "catalogue: not all directories of the branch can be read; it stays incomplete until the next walk");
@@ -429,7 +434,9 @@ impl Keeper {
                     Ok(stat) => {
                         let name: Box<[u8]> = entry.name.to_bytes().into();
                         names.push(name.clone());
-                        rows.push((name, row_of(branch, On::Name(fd, &entry.name), &stat)));
+                        let row = row_of(branch, On::Name(fd, &entry.name), &stat);
+                        let is_sought = row.number.is_some_and(|number| self.sought.contains(&number));
+                        rows.push((name, if is_sought { row.of_several() } else { row }));
                     }
                     Err(error) if error.is_missing() => {}
                     Err(error) if branch.check_open().is_err() => return Err(Unlisted::Branch(error)),

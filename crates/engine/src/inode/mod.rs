@@ -61,8 +61,8 @@ pub struct Inode {
     was_past: AtomicBool,
     /// If it is a file: the branch was asked for an access ACL, and there is none.
     lacks_acl: AtomicBool,
-    /// It was seen with several links.
-    had_links: AtomicBool,
+    /// It may have names that are not known: it was not seen with one link.
+    has_more_names: AtomicBool,
     /// It was made by `O_TMPFILE` with `O_EXCL`: it never gets a name.
     nameless: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
@@ -142,7 +142,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
             lacks_acl: AtomicBool::new(false),
-            had_links: AtomicBool::new(false),
+            has_more_names: AtomicBool::new(true),
             nameless: AtomicBool::new(false),
             reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
@@ -183,9 +183,14 @@ impl Inode {
         now.wrapping_sub(self.reported.load(Relaxed))
     }
 
-    /// Whether it was seen with several links, of which some may be unknown.
-    pub(crate) fn had_links(&self) -> bool {
-        self.had_links.load(Relaxed)
+    /// Whether it may have names that are not known.
+    pub(crate) fn has_more_names(&self) -> bool {
+        self.has_more_names.load(Relaxed)
+    }
+
+    /// It was seen with so many links.
+    pub(crate) fn note_links(&self, links: u32) {
+        self.has_more_names.store(links > 1, Relaxed);
     }
 
     /// It never gets a name.

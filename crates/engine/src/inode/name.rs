@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sync::ranked::{DIR_NAMES, Ranked};
 use smallvec::SmallVec;
 
@@ -68,9 +67,7 @@ impl Inode {
     /// links it comes last, as names are verified when they are used. A directory gets no name in one that is known to lie in it: one
     /// of the two has been moved since.
     pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32, asked: Moment) {
-        if links > 1 && !self.is_dir() {
-            self.had_links.store(true, Relaxed);
-        }
+        self.note_links(links);
         if self.state.lock().names.first().is_some_and(|first| first.is(parent, name)) {
             return;
         }

@@ -236,10 +236,13 @@ impl Moves {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {
                 let how = (&how, Durable::WithOthers);
-                let shared = apart(copy_file(fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
+                let shared = match apart(copy_file(fd.as_fd(), moving.source, &moving.stat, how, &goes_on))? {
+                    Err(unread) => return Ok(Err(unread)),
+                    Ok(shared) => shared,
+                };
                 // Its identity is on disk, on the copy and in the index, before the copy has a name.
                 mark::put(On::Fd(fd.as_fd()), mark::FILE, moving.inode.id, made.ino)?;
-                Ok(shared)
+                Ok(Ok(shared))
             })?
             .map_err(|error| moving.from.said(error))?
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
-use fsstack_branch::error::{OpError, Result, is_branch_fault};
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Kind, Stat, Time};
 use smallvec::SmallVec;
@@ -33,6 +33,8 @@ pub(crate) struct Move<'a> {
     pub(crate) source: BorrowedFd<'a>,
     /// How it was before it was copied.
     pub(crate) stat: Stat,
+    /// Its content could not be read.
+    pub(crate) unreadable: Cell<bool>,
     /// Last reported time of change of the copied content.
     modified: Cell<Time>,
 }
@@ -45,7 +47,15 @@ impl<'a> Move<'a> {
         source: BorrowedFd<'a>,
         stat: Stat,
     ) -> Self {
-        Self { inode, names, from, source, stat, modified: Cell::new(stat.mtime) }
+        Self {
+            inode,
+            names,
+            from,
+            source,
+            stat,
+            modified: Cell::new(stat.mtime),
+            unreadable: Cell::new(false),
+        }
     }
 
     /// It is a file with content, not a symbolic link, fifo, socket or device.
@@ -56,12 +66,6 @@ impl<'a> Move<'a> {
     /// Bytes that it takes on its branch.
     pub(crate) fn taken(&self) -> u64 {
         self.stat.blocks.saturating_mul(512)
-    }
-
-    /// Whether its own branch has failed to give the content.
-    pub(crate) fn is_unreadable(&self, error: OpError) -> bool {
-        let OpError::Branch { branch, sys } = error else { return false };
-        branch == self.from.ix && sys.call == sys::Call::Read && is_branch_fault(sys.errno)
     }
 
     /// It has several hard links, which move together.

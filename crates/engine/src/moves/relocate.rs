@@ -130,6 +130,9 @@ impl Moves {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
             if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
                 why = known;
+                if why == UNREADABLE {
+                    break;
+                }
                 continue;
             }
             match moving.stays_restricted_on(pool.branch(at)) {
@@ -366,7 +369,7 @@ fn why_nowhere(ranking: &Ranking) -> &'static str {
 /// Logs that a move to the branch `to` failed with `error`. Returns the reason; `known` is that of the others.
 fn why_not_to(to: &Branch, moving: &Move<'_>, error: OpError, known: &'static str) -> &'static str {
     let name = &moving.name().name;
-    if moving.is_unreadable(error) {
+    if moving.unreadable.get() {
         let branch = moving.from.path.display();
         tracing::error!(%error, ?name, %branch, "file not moved: it cannot be read from its branch");
         return UNREADABLE;
@@ -396,7 +399,10 @@ fn copy_across(
     if copied.is_err() && room.is_short() {
         return Err(Errno::NOSPC.into());
     }
-    copied?.map_err(|error| from.said(error))?;
+    copied?.map_err(|error| {
+        moving.unreadable.set(true);
+        from.said(error)
+    })?;
     to.ask_inside(|| room.check(copy))?;
     moving.check(copy)
 }

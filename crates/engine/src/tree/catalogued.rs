@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use fsstack_identity::number::number;
 use fsstack_pool::BranchIx;
-use fsstack_sys as sys;
+use fsstack_sys::{self as sys, Kind};
 
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
+use crate::tree::pin::unlinked_fd;
 
 impl Tree {
     /// `name` in the copy of `dir` on the branch `at` has changed.
@@ -43,7 +44,7 @@ impl Tree {
             for name in &names {
                 self.catalogue_name(pool, at, (&name.parent, &name.name));
             }
-            if names.is_empty() && inode.had_links() {
+            if names.is_empty() && inode.has_more_names() {
                 catalogue_unnamed(pool, at, inode);
             }
         }
@@ -52,18 +53,22 @@ impl Tree {
 
 /// The file `inode` has lost a name, by which a change may have been reported that was not looked at. The caller holds no file.
 pub(crate) fn catalogue_lost_name(tree: &Tree, pool: &Pool, inode: Option<&Arc<Inode>>) {
-    if let Some(inode) = inode.filter(|inode| inode.had_links()) {
+    if let Some(inode) = inode.filter(|inode| inode.has_more_names()) {
         tree.catalogue_attributes(pool, inode);
     }
 }
 
 /// The file `inode`, of which no name is known any more, has changed. It may have others.
 fn catalogue_unnamed(pool: &Pool, at: BranchIx, inode: &Arc<Inode>) {
+    if inode.kind != Kind::File {
+        return;
+    }
     // It is not searched for: who can change it has it open, or it has just lost a name.
-    let stat = match (inode.open_file(), inode.unlinked()) {
-        (Some(file), _) => file.ask(sys::at::stat_fd),
-        (None, Some((at, fd))) => pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())),
-        (None, None) => return,
+    let stat = match (inode.open_file(), unlinked_fd(pool, inode)) {
+        (Some(file), _) if file.mount_generation() == Some(pool.branch(at).mount_generation()) => file.stat(),
+        (_, Some((at, fd))) => pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())),
+        // The branch was mounted again, and is walked for that; or its file is being moved, and its names are looked at then.
+        (Some(_) | None, None) => return,
     };
     match stat {
         Ok(stat) if stat.nlink == 0 => {}

@@ -59,6 +59,11 @@ impl DirTraits {
         {
             parts.push(format!("flags {} for {}", flag_names(own.set), flag_names(own.as_far_as(first))));
         }
+        // It has none, and the other may not be changed.
+        let frozen = first.flags.map_or(0, |flags| flags.set & ioctl::FREEZING);
+        if self.flags.is_none() && frozen != 0 {
+            parts.push(format!("flags none for {}", flag_names(frozen)));
+        }
         if let (Some(own), Some(first)) = (&self.attributes, &first.attributes) {
             let names: std::collections::BTreeSet<_> = own.keys().chain(first.keys()).collect();
             for name in names.into_iter().filter(|name| own.get(*name) != first.get(*name)) {
@@ -77,7 +82,11 @@ impl DirTraits {
 impl DirTraits {
     /// Gives the directory `dir`, which has these, the traits `wanted`. Nobody gains rights by a step that is not the last.
     pub(super) fn become_like(&self, wanted: &Self, dir: BorrowedFd<'_>) -> Result<()> {
-        let Some(own) = self.flags else { return self.become_like_but_for_flags(wanted, dir) };
+        let Some(own) = self.flags else {
+            let is_frozen = wanted.flags.is_some_and(|flags| flags.set & ioctl::FREEZING != 0);
+            let refused = fsstack_sys::SysError::new(fsstack_sys::Call::Ioctl, Errno::OPNOTSUPP);
+            return if is_frozen { Err(refused) } else { self.become_like_but_for_flags(wanted, dir) };
+        };
         // Nothing else of a directory with these can be changed.
         let thawed = own.set & !ioctl::FREEZING;
         if thawed != own.set {
@@ -89,8 +98,11 @@ impl DirTraits {
             false => set_flags(dir, wanted_flags),
         });
         match done {
-            // What protected it protects it again.
-            Err(error) => set_flags(dir, own.set).and(Err(error)),
+            // What protected it protects it again: the flags, or a mode without the rights that it was to gain beside them.
+            Err(error) => {
+                let narrow = at::chmod_fd(dir, self.mode & wanted.mode);
+                set_flags(dir, own.set).and(narrow).and(Err(error))
+            }
             done => done,
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use fsstack_catalogue::{CatalogueError, Row};
 
@@ -15,6 +16,19 @@ use crate::member::Member;
 const AT_ONCE: usize = 16 << 10;
 /// Files that wait for that at most; with more, the branch is walked.
 const MOST: usize = 1 << 20;
+
+/// Pause between walks that look for files.
+const SEEK_PAUSE: Duration = Duration::from_secs(600);
+/// Files that are remembered.
+const REMEMBERED: usize = 64 << 10;
+
+/// `files`, emptied if there are too many.
+fn bounded(files: &mut HashSet<u64>) -> &mut HashSet<u64> {
+    if files.len() >= REMEMBERED {
+        files.clear();
+    }
+    files
+}
 
 impl Keeper {
     /// Looks at one name of files that may have changed where none of their names was reported; the others get the same row.
@@ -31,8 +45,10 @@ impl Keeper {
                 self.upkeep.catalogue.note_files(self.id, [file]);
                 break;
             }
-            // None: all of them went.
-            let Some((dir, name)) = self.upkeep.catalogue.name_of(self.id, file)? else { continue };
+            let Some((dir, name)) = self.upkeep.catalogue.name_of(self.id, file)? else {
+                bounded(&mut self.gone).insert(file);
+                continue;
+            };
             match self.look_at_file(branch, dir, &name) {
                 Ok(row) => rows.push((dir, name, row)),
                 Err(Unlisted::Elsewhere) => {
@@ -61,6 +77,21 @@ impl Keeper {
         })?;
         self.upkeep.note_change();
         Ok(())
+    }
+
+    /// No name is known of these `files`: one that is used by its number (NFS), or whose other name a walk has listed before it had
+    /// several. A walk is to find them, once.
+    pub(super) fn seek(&mut self, files: HashSet<u64>) {
+        for file in files {
+            self.walks_again |= bounded(&mut self.sought).insert(file);
+        }
+    }
+
+    /// Time until files are looked for; None: none is to be. All names are known meanwhile.
+    pub(super) fn seeks_in(&self) -> Option<Duration> {
+        let since = self.walked.map(|walked| walked.elapsed());
+        let is_due = self.walks_again && !self.walking;
+        is_due.then(|| since.map_or(Duration::ZERO, |since| SEEK_PAUSE.saturating_sub(since)))
     }
 
     /// Those of `files` that no name in the catalogue leads to.
