@@ -120,6 +120,8 @@ impl Inode {
         self.was_past.store(row.was_past, SeqCst);
         self.mappable.store(row.mappable, SeqCst);
         self.losses.store(row.losses, Relaxed);
+        // It lost a name, and may have others.
+        self.note_links(if row.unlinked.is_some() { 2 } else { 1 });
         if let PlaceRow::Dir { copies, unsure } = &row.place {
             self.with_dir(|dir| {
                 // All branches are asked at the next use.

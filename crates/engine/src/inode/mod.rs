@@ -61,7 +61,7 @@ pub struct Inode {
     was_past: AtomicBool,
     /// If it is a file: the branch was asked for an access ACL, and there is none.
     lacks_acl: AtomicBool,
-    /// It may have names that are not known: it was not seen with one link.
+    /// It was last seen with several links, of which some may be unknown.
     has_more_names: AtomicBool,
     /// It was made by `O_TMPFILE` with `O_EXCL`: it never gets a name.
     nameless: AtomicBool,
@@ -142,7 +142,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
             lacks_acl: AtomicBool::new(false),
-            has_more_names: AtomicBool::new(true),
+            has_more_names: AtomicBool::new(false),
             nameless: AtomicBool::new(false),
             reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
@@ -183,7 +183,7 @@ impl Inode {
         now.wrapping_sub(self.reported.load(Relaxed))
     }
 
-    /// Whether it may have names that are not known.
+    /// Whether it was last seen with several links, of which some may be unknown.
     pub(crate) fn has_more_names(&self) -> bool {
         self.has_more_names.load(Relaxed)
     }
