@@ -40,7 +40,7 @@ pub struct Changes<D> {
     pub dirs: HashMap<u64, DirChange<D>>,
     /// Directories to list again, by their numbers on the branch: they were changed out of band.
     pub relist: HashSet<u64>,
-    /// Files that were changed by nobody knows which name, by their numbers on the branch.
+    /// Files that were changed and of which no name is known, by their numbers on the branch.
     pub files: HashSet<u64>,
     /// The branch is to be walked again.
     pub walk: bool,

@@ -220,6 +220,12 @@ impl Job {
         progress.under_way = None;
     }
 
+    /// It does nothing any more, whether its thread is still to end or not: another one may begin as soon as this is shown.
+    pub(super) fn has_ended(&self) -> bool {
+        let progress = self.progress.lock();
+        progress.gone || progress.state.is_over()
+    }
+
     pub(super) fn view(&self) -> JobView {
         let progress = self.progress.lock();
         JobView {

@@ -205,7 +205,7 @@ impl JobsState {
         if self.ended {
             return Err(BadJob::Ending);
         }
-        let at_work = |job: &&Arc<Job>| job.work.excludes(&work) && !job.progress.lock().gone;
+        let at_work = |job: &&Arc<Job>| job.work.excludes(&work) && !job.has_ended();
         if let Some(other) = self.jobs.iter().find(at_work) {
             return Err(BadJob::Busy(other.id));
         }

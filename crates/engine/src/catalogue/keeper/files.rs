@@ -79,8 +79,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// No name is known of these `files`: one that is used by its number (NFS), or whose other name a walk has listed before it had
-    /// several. A walk is to find them, once.
+    /// No name is known of these `files`: a walk has listed their other name when they had one link, or it is outside of the branch. A
+    /// walk is to find them, once.
     pub(super) fn seek(&mut self, files: HashSet<u64>) {
         for file in files {
             self.walks_again |= bounded(&mut self.sought).insert(file);
