@@ -72,7 +72,7 @@ fn it_has_what_the_branches_have_while_programs_work() {
         until_equal(&pool, &["a", "b", "c"]);
     }
     until_complete(&pool);
-    // What was known at the end is known at the next mount, without a walk.
+    // After a clean unmount the next mount takes the catalogue as it is, without a walk.
     pool.remount();
     let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
     for name in ["a", "b", "c"] {

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// Names that are remembered in all; then the directory of the next one is to be listed again.
 const NAMES: usize = 64 << 10;
-/// Directories that are remembered; then the branch is to be walked again.
+/// Directories that are remembered, and files; then the branch is to be walked again.
 const DIRS: usize = 16 << 10;
 
 /// Changed names, and how the thread that waits for them is woken. `D` leads to a directory.
@@ -64,6 +64,16 @@ impl<D> Default for Changes<D> {
 }
 
 impl<D> Changes<D> {
+    /// Adds `number` to one of the sets of numbers; if that is full the branch is to be walked.
+    fn remember(&mut self, number: u64, among: impl FnOnce(&mut Self) -> &mut HashSet<u64>) {
+        let numbers = among(self);
+        if numbers.len() < DIRS {
+            numbers.insert(number);
+        } else {
+            self.walk = true;
+        }
+    }
+
     /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.dirs.is_empty() && self.relist.is_empty() && self.files.is_empty() && !self.walk
@@ -131,24 +141,12 @@ impl<D> Pending<D> {
 
     /// The directory with this number on the branch is to be listed again.
     pub fn note_number(&self, number: u64) {
-        self.add(|PendingState { changes, .. }| {
-            if changes.relist.len() < DIRS {
-                changes.relist.insert(number);
-            } else {
-                changes.walk = true;
-            }
-        });
+        self.add(|state| state.changes.remember(number, |changes| &mut changes.relist));
     }
 
     /// The file with this number on the branch was changed, and none of its names is known.
     pub fn note_file(&self, number: u64) {
-        self.add(|PendingState { changes, .. }| {
-            if changes.files.len() < DIRS {
-                changes.files.insert(number);
-            } else {
-                changes.walk = true;
-            }
-        });
+        self.add(|state| state.changes.remember(number, |changes| &mut changes.files));
     }
 
     fn add(&self, change: impl FnOnce(&mut PendingState<D>)) {

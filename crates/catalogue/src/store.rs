@@ -3,7 +3,7 @@
 //! Changes are on disk with the next [`Catalogue::flush`]. What a crash takes away is not missed: a branch counts as complete
 //! only after its state was written at a clean end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use fsstack_database::{Pages, Soundness};
@@ -84,8 +84,8 @@ pub struct BranchRow {
 pub struct Catalogue {
     db: Database,
     soundness: Mutex<Soundness>,
-    /// Branch and number of files of which another name is to be looked at.
-    unsure: Mutex<HashSet<(u16, u64)>>,
+    /// Files of which another name is to be looked at, by their branches.
+    unsure: Mutex<HashMap<u16, HashSet<u64>>>,
 }
 
 impl Catalogue {
@@ -140,29 +140,30 @@ impl Catalogue {
             (done, batch.end()?)
         };
         change.commit()?;
-        self.unsure.lock().extend(unsure);
+        unsure.into_iter().for_each(|(branch, file)| self.note_files(branch, [file]));
         Ok(done)
     }
 
     /// The files with these numbers have changed: another name of each is to be looked at.
     pub fn note_files(&self, branch: u16, files: impl IntoIterator<Item = u64>) {
-        self.unsure.lock().extend(files.into_iter().map(|file| (branch, file)));
+        self.unsure.lock().entry(branch).or_default().extend(files);
     }
 
     /// Up to `most` files of a branch that lost a name, or were changed where no name was known. What the rows of their other names
     /// say may be of before: one of them is to be looked at ([`Self::name_of`]).
     pub fn take_unsure(&self, branch: u16, most: usize) -> Vec<u64> {
-        self.unsure.lock().extract_if(|(of, _)| *of == branch).take(most).map(|(_, file)| file).collect()
+        let mut unsure = self.unsure.lock();
+        unsure.get_mut(&branch).map_or_else(Vec::new, |files| files.extract_if(|_| true).take(most).collect())
     }
 
     /// Number of files that [`Self::take_unsure`] would return.
     pub fn unsure(&self, branch: u16) -> usize {
-        self.unsure.lock().iter().filter(|(of, _)| *of == branch).count()
+        self.unsure.lock().get(&branch).map_or(0, HashSet::len)
     }
 
     /// Forgets which files are unsure: the branch is walked.
     pub fn forget_unsure(&self, branch: u16) {
-        self.unsure.lock().retain(|(of, _)| *of != branch);
+        self.unsure.lock().remove(&branch);
     }
 
     /// Directory and name of a file that has, or had, several.

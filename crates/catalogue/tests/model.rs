@@ -125,7 +125,7 @@ impl Branch {
             }
             self.dirs.remove(&number);
         }
-        // What was written by this name alone may not have been looked at.
+        // A change that was reported by this name only may not be in the catalogue yet.
         self.changed_files.extend(row.number.filter(|file| self.names_of(*file) > 1));
         self.dirs.get_mut(&dir).unwrap().remove(name);
         self.note(dir, name);

@@ -6,7 +6,7 @@
 //! A directory that is to be listed is known by its number. Its path is put together when its turn comes; if it is not found
 //! there, it was renamed or removed, which is reported too. Otherwise the directory above is listed again.
 
-mod files;
+mod unsure_files;
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -244,7 +244,7 @@ impl Keeper {
         // Before they are taken: the branch may hang while they are looked at.
         let known = self.upkeep.known(self.id).unwrap_or_default();
         self.upkeep.set_known(self.id, Knowledge { looking: !self.pending.is_empty(), ..known });
-        let changes = self.pending.take();
+        let mut changes = self.pending.take();
         let seeks = self.seeks_in() == Some(Duration::ZERO);
         if changes.walk || (self.again || seeks) && branch.check_open().is_ok() {
             self.begin_walk()?;
@@ -252,8 +252,8 @@ impl Keeper {
         if changes.is_empty() || self.full {
             return Ok(());
         }
-        let files = changes.files.clone();
-        // Of those that are known now all names may be gone in a moment.
+        let files = std::mem::take(&mut changes.files);
+        // Before the looks, which may find that all names of a file are gone: such a one is not looked for.
         let mut unknown = self.unknown(files.iter().copied())?;
         unknown.retain(|file| !self.gone.contains(file));
         let (looks, relist, complete) = look_at(union, branch, changes);

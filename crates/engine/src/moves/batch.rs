@@ -37,7 +37,7 @@ use crate::moves::clone_metadata::{Durable, copy_file, verify};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::Move;
 use crate::moves::room::ReservedRoom;
-use crate::moves::transfer::apart;
+use crate::moves::transfer::split_source_error;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 
@@ -236,7 +236,13 @@ impl Moves {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {
                 let how = (&how, Durable::WithOthers);
-                let shared = match apart(copy_file(fd.as_fd(), moving.source, &moving.stat, how, &goes_on))? {
+                let shared = match split_source_error(copy_file(
+                    fd.as_fd(),
+                    moving.source,
+                    &moving.stat,
+                    how,
+                    &goes_on,
+                ))? {
                     Err(unread) => return Ok(Err(unread)),
                     Ok(shared) => shared,
                 };

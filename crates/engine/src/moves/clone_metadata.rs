@@ -11,7 +11,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::moves::allocation::allocate_as;
-use crate::moves::transfer::{self, CopyError, apart};
+use crate::moves::transfer::{self, CopyError, split_source_error};
 use crate::settings::{Relocation, Verify};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::skeleton::{Unfit, copy_xattrs};
@@ -78,7 +78,7 @@ pub(crate) fn copy_file(
         sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     }
     copy_xattrs(new, old, Unfit::Refused)?;
-    let filled = as_owner(stat, || apart(fill(new, old, stat, (how, durable), goes_on)))?;
+    let filled = as_owner(stat, || split_source_error(fill(new, old, stat, (how, durable), goes_on)))?;
     let shared = filled.map_err(CopyError::Source)?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.

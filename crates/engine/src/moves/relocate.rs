@@ -45,7 +45,7 @@ use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, UNREADABLE, why_failed, why_not};
 use crate::moves::room::{ReservedRoom, floor_of};
 use crate::moves::special;
-use crate::moves::transfer::apart;
+use crate::moves::transfer::split_source_error;
 use crate::pool::Pool;
 use crate::recovery::blank::blank;
 use crate::tree::Tree;
@@ -395,7 +395,8 @@ fn copy_across(
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
     let (how, copy) = (order.cause.how(&pool.settings.relocation), new.fd.as_fd());
     let goes_on = || departure.goes_on_copying() && room.has_more(copy);
-    let copied = to.ask_inside(|| apart(clone_metadata(copy, moving.source, &moving.stat, &how, &goes_on)));
+    let copied = to
+        .ask_inside(|| split_source_error(clone_metadata(copy, moving.source, &moving.stat, &how, &goes_on)));
     if copied.is_err() && room.is_short() {
         return Err(Errno::NOSPC.into());
     }

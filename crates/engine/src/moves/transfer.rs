@@ -41,7 +41,7 @@ impl From<CopyError> for SysError {
 ///
 /// # Errors
 /// Any other failure.
-pub(crate) fn apart<T>(copied: Result<T, CopyError>) -> Result<Result<T, SysError>, SysError> {
+pub(crate) fn split_source_error<T>(copied: Result<T, CopyError>) -> Result<Result<T, SysError>, SysError> {
     match copied {
         Ok(done) => Ok(Ok(done)),
         Err(CopyError::Source(error)) => Ok(Err(error)),

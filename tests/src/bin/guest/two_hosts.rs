@@ -50,7 +50,7 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     });
     sh("umount /mnt/pool");
     until("the daemon's end", || crate::test_bed::attempt("pidof mount.fsstack").code != 0);
-    // What is left is on the volumes, and nothing is under way.
+    // No record and no partial copy stays behind.
     assert_eq!(sh("find /mnt/a/.fsstack.moving /mnt/b/.fsstack.moving -type f 2>/dev/null; true"), "");
     sh("for at in /mnt/onea /mnt/oneb /mnt/twoa /mnt/twob; do umount $at; done");
     test_bed.mount_pool();

@@ -98,7 +98,7 @@ impl DirTraits {
             false => set_flags(dir, wanted_flags),
         });
         match done {
-            // What protected it protects it again: the flags, or a mode without the rights that it was to gain beside them.
+            // The flags that protected it are set again. Its mode is without rights that it was to gain together with flags.
             Err(error) => {
                 let narrow = at::chmod_fd(dir, self.mode & wanted.mode);
                 set_flags(dir, own.set).and(narrow).and(Err(error))
