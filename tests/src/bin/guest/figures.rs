@@ -21,11 +21,12 @@ const VERSIONS: [(&str, &str); 2] =
 
 /// Measures the pool and its branch.
 pub(crate) fn beside(test_bed: &mut TestBed) {
-    sh("mkdir -p /mnt/a/kept /mnt/kept");
-    sh(&format!(
-        "mount.fsstack /mnt/a/kept /mnt/kept -o nfs-export,minfreespace=4M,state-dir=/var/lib/kept{A_MINUTE}"
-    ));
-    serve(test_bed, &EXPORTS);
+    serve(test_bed, &EXPORTS, || {
+        sh("mkdir -p /mnt/a/plain /mnt/a/kept /mnt/kept");
+        test_bed.mount_pool_over("/mnt/a/plain");
+        let options = "nfs-export,minfreespace=4M,state-dir=/var/lib/kept";
+        sh(&format!("mount.fsstack /mnt/a/kept /mnt/kept -o {options}{A_MINUTE}"));
+    });
     beside_its_branch();
     unmount();
     test_bed.stop_server();
@@ -40,13 +41,13 @@ pub(crate) fn connections(test_bed: &mut TestBed) {
 }
 
 pub(crate) fn serve_both(test_bed: &TestBed) {
-    serve(test_bed, BOTH);
+    serve(test_bed, BOTH, || test_bed.mount_pool_over("/mnt/a"));
 }
 
-fn serve(test_bed: &TestBed, exports: &[(&str, &str)]) {
+fn serve(test_bed: &TestBed, exports: &[(&str, &str)], mount_pools: impl FnOnce()) {
     test_bed.stop_server();
     test_bed.unmount_pool();
-    test_bed.mount_pool_over("/mnt/a");
+    mount_pools();
     let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
     for (n, (_, path)) in exports.iter().enumerate() {
         sh(&format!(
