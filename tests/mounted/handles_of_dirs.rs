@@ -122,6 +122,35 @@ fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
     }
 }
 
+/// While `x` is away, another directory is merged with the first copy, and gives it its number. It is gone when `x` is back.
+#[test]
+fn a_directory_has_its_number_again_after_another_one_was_merged_with_its_first_copy() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).xfs_branch("z", MiB(300));
+    let mut pool = pool.option("nfs-export").unmounted();
+    let [x, y, z] = ["x", "y", "z"].map(|branch| pool.branch(branch).path().to_owned());
+    for dir in [z.join("other"), y.join("d"), x.join("d")] {
+        fs::create_dir(dir).unwrap();
+        // The clock of birth times may not advance for milliseconds.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    pool.remount();
+    let (held, other) = (hold(&pool, "d"), hold(&pool, "other"));
+    pool.unmount();
+    fs::rename(z.join("other"), z.join("d")).unwrap();
+    pool.remount_of(&["y", "z"]);
+    assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), other.ino, "the older copy counts");
+    pool.unmount();
+    fs::remove_dir(z.join("d")).unwrap();
+    pool.remount_of(&["x", "y", "z"]);
+    check_always(&mut pool, &held);
+    assert_eq!(open(&pool, &other, OFlags::PATH).unwrap_err(), Errno::STALE);
+    pool.unmount();
+    fs::remove_dir(x.join("d")).unwrap();
+    pool.remount();
+    check_always(&mut pool, &held);
+}
+
 /// A directory with copies on `x` and `y` and with `one` and `two` in it, renamed to `part` on `y` only, while the pool
 /// is not mounted.
 fn parted() -> (Pool, HeldHandle) {

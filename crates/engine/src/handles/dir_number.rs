@@ -83,13 +83,19 @@ impl Tree {
             .iter()
             .map_while(|marked| *marked)
             .find(|marked| ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded(self, *marked));
-        let own = unmarked.or(ids.first().map(|(id, ..)| *id));
+        // The mark of a later copy says which the first is. That is marked only if it was merged with another directory, whose copy
+        // has left.
+        let is_first = |id: &Identity| marks.iter().flatten().any(|marked| marked == id);
+        let first = ids.iter().map(|(id, ..)| *id).find(|id| unmarked.is_none() && is_first(id));
+        let guarded = guarded.filter(|_| first.is_none());
+        let own = unmarked.or(first).or(ids.first().map(|(id, ..)| *id));
         if pool.is_one_plain_branch() {
             return guarded.or(own).ok_or(OpError::MISSING);
         }
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive elsewhere.
-        let lost = || marks.iter().flatten().next().copied().filter(|_| unmarked.is_none());
+        let is_lost = unmarked.is_none() && first.is_none();
+        let lost = || marks.iter().flatten().next().copied().filter(|_| is_lost);
         let id = match guarded.or_else(lost) {
             Some(marked)
                 if !self.is_another(pool, parent, name, marked, &ids)? && !self.is_free(pool, marked) =>
@@ -237,13 +243,28 @@ impl Tree {
             if !is_it || !branch.is_writable() || !self.is_parted(pool, parent, name, id, copies) {
                 return;
             }
-            let Ok(fd) = self.dirfd(pool, parent, *at) else { return };
-            let gone = branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR));
-            if gone.is_ok() {
-                self.index.forget(id, Some(number::number(branch, branch.dev(), *own)));
+            if self.unmark(pool, (parent, name), (branch, *own), id) {
                 tracing::info!(?name, branch = %branch.path.display(), "directory renamed out of band on some of its branches; it is two directories now");
             }
         }
+    }
+
+    /// Removes the mark `id` of the copy of `name` in `parent` with the inode number `own` on `branch`. False: it stays.
+    fn unmark(
+        &self,
+        pool: &Pool,
+        (parent, name): (&Arc<Inode>, &CStr),
+        (branch, own): (&Member, u64),
+        id: Identity,
+    ) -> bool {
+        let is_gone = branch.is_writable()
+            && self
+                .dirfd(pool, parent, branch.ix)
+                .is_ok_and(|fd| branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR)).is_ok());
+        if is_gone {
+            self.index.forget(id, Some(number::number(branch, branch.dev(), own)));
+        }
+        is_gone
     }
 
     /// The marks of these copies, as far as they count. A copy with a number of its own (`identify.rs`) is no later copy.
@@ -278,7 +299,7 @@ impl Tree {
     }
 
     /// Keeps NFS handles of the directory `id` valid when its first copy is lost: all others are marked
-    /// and in the index.
+    /// and in the index, and the first one has no mark.
     fn mark_copies(
         &self,
         pool: &Pool,
@@ -287,8 +308,14 @@ impl Tree {
         id: Identity,
         copies: impl Iterator<Item = (Identity, BranchIx, u64, Option<Identity>)>,
     ) {
-        for (_, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
+        for (natural, at, own, marked) in copies {
             let branch = pool.branch(at);
+            if natural.ino == id.ino {
+                if let Some(another) = marked.filter(|marked| *marked != id) {
+                    self.unmark(pool, (parent, name), (branch, own), another);
+                }
+                continue;
+            }
             self.index.note_dir(branch, id, number::number(branch, branch.dev(), own));
             if marked != Some(id)
                 && branch.is_writable()
