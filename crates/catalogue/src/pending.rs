@@ -1,11 +1,13 @@
 //! Names of a branch that have changed and are not in the catalogue yet.
 //!
-//! Threads that serve requests add to it; the thread that writes the catalogue takes all of it at once. Its size is bounded: of a
-//! directory with many changed names only that it is to be listed again is kept, and of many directories that the branch is to be
-//! walked again.
+//! Threads that serve requests add to it; the thread that writes the catalogue takes all of it at once. A request only appends its
+//! names to a list: that those which were changed again come once, in order, is the work of the thread that takes them. Its size
+//! is bounded: of a directory with many changed names only that it is to be listed again is kept, and of many directories that the
+//! branch is to be walked again.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,8 @@ use parking_lot::{Condvar, Mutex};
 const NAMES: usize = 64 << 10;
 /// Directories that are remembered, and files; then the branch is to be walked again.
 const DIRS: usize = 16 << 10;
+/// Names that are recognised when they change again. Others are remembered twice.
+const RECENT: usize = 256;
 
 /// Changed names, and how the thread that waits for them is woken. `D` leads to a directory.
 #[derive(Debug)]
@@ -22,15 +26,27 @@ pub struct Pending<D> {
     on: AtomicBool,
     state: Mutex<PendingState<D>>,
     wake: Condvar,
+    hashes: RandomState,
 }
 
 #[derive(Debug)]
 struct PendingState<D> {
-    changes: Changes<D>,
-    names: usize,
+    noted: Noted<D>,
     /// Number of changes so far.
     count: u64,
     stopped: bool,
+}
+
+/// Changes as they were added.
+#[derive(Debug)]
+struct Noted<D> {
+    changes: Changes<D>,
+    /// Directory of each name in `names`, and where it ends there.
+    entries: Vec<(u64, usize)>,
+    /// Names, each with its NUL.
+    names: Vec<u8>,
+    /// Hashes of names that were added lately, each in the slot of its lowest bits.
+    recent: Box<[u64; RECENT]>,
 }
 
 /// Changes since they were taken last.
@@ -51,8 +67,8 @@ pub struct Changes<D> {
 pub struct DirChange<D> {
     /// The directory.
     pub dir: D,
-    /// The names.
-    pub names: HashSet<Box<CStr>>,
+    /// The names, in the order of their bytes.
+    pub names: Vec<Box<CStr>>,
     /// There are more: the directory is to be listed again.
     pub all: bool,
 }
@@ -80,26 +96,87 @@ impl<D> Changes<D> {
     }
 }
 
+impl<D> Default for Noted<D> {
+    fn default() -> Self {
+        let recent = Box::new([0; RECENT]);
+        Self { changes: Changes::default(), entries: Vec::new(), names: Vec::new(), recent }
+    }
+}
+
+impl<D> Noted<D> {
+    /// Adds the name with the hash `hash` in the directory `number`, which `dir` leads to.
+    fn note(&mut self, number: u64, dir: impl FnOnce() -> D, name: Option<(&CStr, u64)>) {
+        let dirs = &mut self.changes.dirs;
+        // The same directory as before is the rule.
+        let is_known = self.entries.last().is_some_and(|(last, _)| *last == number);
+        if !is_known && !dirs.contains_key(&number) {
+            if dirs.len() >= DIRS {
+                self.changes.walk = true;
+                return;
+            }
+            dirs.insert(number, DirChange { dir: dir(), names: Vec::new(), all: false });
+        }
+        let Some((name, hash)) = name else { return };
+        let slot = &mut self.recent[usize::try_from(hash).unwrap_or_default() % RECENT];
+        // Known names are the rule, too: a file is made, written and closed.
+        if std::mem::replace(slot, hash) == hash {
+            return;
+        }
+        if self.entries.len() >= NAMES {
+            if let Some(change) = dirs.get_mut(&number) {
+                change.all = true;
+            }
+            return;
+        }
+        self.names.extend_from_slice(name.to_bytes_with_nul());
+        self.entries.push((number, self.names.len()));
+    }
+
+    /// The changes, each name once.
+    fn sorted(self) -> Changes<D> {
+        let Self { mut changes, entries, names, recent: _ } = self;
+        let mut begin = 0;
+        for (number, end) in entries {
+            let name = names.get(std::mem::replace(&mut begin, end)..end).unwrap_or_default();
+            if let Some(change) = changes.dirs.get_mut(&number).filter(|change| !change.all)
+                && let Ok(name) = CStr::from_bytes_with_nul(name)
+            {
+                change.names.push(name.into());
+            }
+        }
+        for change in changes.dirs.values_mut() {
+            change.names.sort_unstable();
+            change.names.dedup();
+        }
+        changes
+    }
+}
+
+impl<D> Default for PendingState<D> {
+    fn default() -> Self {
+        Self { noted: Noted::default(), count: 0, stopped: false }
+    }
+}
+
 impl<D> Default for Pending<D> {
     fn default() -> Self {
-        let state = PendingState { changes: Changes::default(), names: 0, count: 0, stopped: false };
-        Self { on: AtomicBool::new(false), state: Mutex::new(state), wake: Condvar::new() }
+        let hashes = RandomState::new();
+        Self { on: AtomicBool::new(false), state: Mutex::default(), wake: Condvar::new(), hashes }
     }
 }
 
 impl<D> Pending<D> {
     /// Changes are remembered from now on.
     pub fn start(&self) {
-        let mut state = self.state.lock();
-        *state = PendingState { changes: Changes::default(), names: 0, count: 0, stopped: false };
+        *self.state.lock() = PendingState::default();
         self.on.store(true, Relaxed);
     }
 
     /// Number of directories and names, and the most that there may be.
     pub fn size(&self) -> (usize, usize) {
         let state = self.state.lock();
-        let Changes { dirs, relist, files, walk: _ } = &state.changes;
-        (dirs.len() + relist.len() + files.len() + state.names, 3 * DIRS + NAMES)
+        let Changes { dirs, relist, files, walk: _ } = &state.noted.changes;
+        (dirs.len() + relist.len() + files.len() + state.noted.entries.len(), 3 * DIRS + NAMES)
     }
 
     /// Whether changes are remembered.
@@ -110,50 +187,33 @@ impl<D> Pending<D> {
     /// A name in the directory that the pool calls `number` has changed, or without a name the directory's own attributes. `dir`
     /// leads to it.
     pub fn note(&self, number: u64, dir: impl FnOnce() -> D, name: Option<&CStr>) {
-        self.add(|PendingState { changes, names, .. }| {
-            if changes.dirs.len() >= DIRS && !changes.dirs.contains_key(&number) {
-                changes.walk = true;
-                return;
-            }
-            let new = || DirChange { dir: dir(), names: HashSet::new(), all: false };
-            let change = changes.dirs.entry(number).or_insert_with(new);
-            match name {
-                None => {}
-                // Known names are the rule: a file is made, written and closed.
-                Some(name) if change.all || change.names.contains(name) => {}
-                Some(_) if *names >= NAMES => {
-                    *names -= change.names.len();
-                    change.names = HashSet::new();
-                    change.all = true;
-                }
-                Some(name) => {
-                    change.names.insert(name.into());
-                    *names += 1;
-                }
-            }
-        });
+        if self.is_on() {
+            // 0 is an empty slot's.
+            let name = name.map(|name| (name, self.hashes.hash_one((number, name.to_bytes())) | 1 << 63));
+            self.add(|noted| noted.note(number, dir, name));
+        }
     }
 
     /// The branch is to be walked again.
     pub fn note_all(&self) {
-        self.add(|state| state.changes.walk = true);
+        self.add(|noted| noted.changes.walk = true);
     }
 
     /// The directory with this number on the branch is to be listed again.
     pub fn note_number(&self, number: u64) {
-        self.add(|state| state.changes.remember(number, |changes| &mut changes.relist));
+        self.add(|noted| noted.changes.remember(number, |changes| &mut changes.relist));
     }
 
     /// The file with this number on the branch was changed, and none of its names is known.
     pub fn note_file(&self, number: u64) {
-        self.add(|state| state.changes.remember(number, |changes| &mut changes.files));
+        self.add(|noted| noted.changes.remember(number, |changes| &mut changes.files));
     }
 
-    fn add(&self, change: impl FnOnce(&mut PendingState<D>)) {
+    fn add(&self, change: impl FnOnce(&mut Noted<D>)) {
         if self.is_on() {
             let mut state = self.state.lock();
-            let is_first = state.changes.is_empty();
-            change(&mut state);
+            let is_first = state.noted.changes.is_empty();
+            change(&mut state.noted);
             state.count += 1;
             drop(state);
             // The thread waits for the first change only: to wake it for each one costs more than the change itself.
@@ -177,14 +237,14 @@ impl<D> Pending<D> {
 
     /// Whether nothing has changed since changes were taken.
     pub fn is_empty(&self) -> bool {
-        self.state.lock().changes.is_empty()
+        self.state.lock().noted.changes.is_empty()
     }
 
     /// Waits until something has changed, it is stopped, or this time has passed.
     pub fn wait(&self, longest: Option<Duration>) {
         let until = longest.map(|longest| Instant::now() + longest);
         let mut state = self.state.lock();
-        while state.changes.is_empty() && !state.stopped {
+        while state.noted.changes.is_empty() && !state.stopped {
             match until {
                 None => self.wake.wait(&mut state),
                 Some(until) if self.wake.wait_until(&mut state, until).timed_out() => return,
@@ -198,9 +258,9 @@ impl<D> Pending<D> {
         let began = Instant::now();
         let seen = || {
             let state = self.state.lock();
-            let Changes { dirs, relist, files, walk: _ } = &state.changes;
+            let Changes { dirs, relist, files, walk: _ } = &state.noted.changes;
             let most = dirs.len().max(relist.len()).max(files.len());
-            (state.count, state.stopped || state.names >= NAMES / 2 || most >= DIRS / 2)
+            (state.count, state.stopped || state.noted.entries.len() >= NAMES / 2 || most >= DIRS / 2)
         };
         let (mut before, mut is_over) = seen();
         while !is_over && began.elapsed() < longest {
@@ -220,9 +280,8 @@ impl<D> Pending<D> {
 
     /// All changes so far; they are remembered no longer.
     pub fn take(&self) -> Changes<D> {
-        let mut state = self.state.lock();
-        state.names = 0;
-        std::mem::take(&mut state.changes)
+        let noted = std::mem::take(&mut self.state.lock().noted);
+        noted.sorted()
     }
 }
 
@@ -249,6 +308,29 @@ mod tests {
         let change = &changes.dirs[&7];
         assert!(!change.all && change.names.len() == 1 && change.dir == 7);
         assert!(pending.is_empty() && pending.take().is_empty());
+    }
+
+    #[test]
+    fn names_that_change_again_after_many_others_are_taken_once_and_in_order() {
+        let pending = on();
+        for _ in 0..3 {
+            for number in (0..3 * RECENT).rev() {
+                let name = CString::new(format!("{number:05}")).unwrap();
+                pending.note(7 + number as u64 % 2, || 7, Some(&name));
+            }
+        }
+        let changes = pending.take();
+        for (odd, dir) in [7, 8].into_iter().enumerate() {
+            let names = (0..3 * RECENT).filter(|number| number % 2 == odd);
+            let names: Vec<_> = names.map(|number| CString::new(format!("{number:05}")).unwrap()).collect();
+            let taken = changes.dirs[&dir].names.iter().map(|name| (**name).to_owned());
+            assert_eq!(taken.collect::<Vec<_>>(), names);
+        }
+        // What was known before they were taken is remembered anew.
+        pending.note(7, || 7, Some(c"00000"));
+        pending.note(8, || 7, Some(c"00000"));
+        let changes = pending.take();
+        assert!([7, 8].iter().all(|dir| changes.dirs[dir].names.len() == 1));
     }
 
     #[test]
