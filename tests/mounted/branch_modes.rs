@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 
+use crate::command::{self, json};
 use crate::script::{refused, sh};
 
 #[test]
@@ -63,4 +64,30 @@ fn a_branch_that_turns_read_only_is_treated_so() {
     std::thread::sleep(std::time::Duration::from_millis(1200));
     sh(pool.path(), "rm old");
     assert_eq!(pool.list(""), ["new"]);
+}
+
+/// Linux 6.15 and later do not report such a file system as read-only by statfs(2).
+#[test]
+fn a_branch_whose_file_system_has_found_an_error_is_read_only() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().ext4_branch("a", MiB(32)).xfs_branch("b", MiB(300)).option("create=ff");
+    let mut pool = pool.option("minfreespace=8M").mount();
+    pool.write("old", b"x");
+    assert_eq!(pool.holders("old"), ["a"]);
+    sh(pool.branch("a").path(), "sync -f .");
+    pool.branch("a").find_an_error();
+    pool.write("new", b"x");
+    assert_eq!(pool.holders("new"), ["b"]);
+    assert!(refused(pool.path(), "rm old").contains("Read-only"));
+    let at = pool.path().display().to_string();
+    let state = || json("status", &["status", &at])["pools"][0]["branches"][0]["state"].clone();
+    assert_eq!(state(), "read-only");
+    // A drain does not wait for a branch that takes nothing.
+    let to = pool.branch("b").path().display().to_string();
+    let (_, why) = command::refused(&["branch", "drain", &at, &to]);
+    assert!(why.contains("no other branch takes anything"), "{why}");
+    pool.branch_mut("a").revive();
+    until("the branch is writable", || state() == "up");
+    sh(pool.path(), "rm old && touch again");
+    assert_eq!(pool.holders("again"), ["a"]);
 }

@@ -27,6 +27,7 @@ use crate::lease_waits::LeaseWaits;
 use crate::longest;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
+use crate::refused_writes::RefusedWrites;
 
 pub use crate::fs_kind::FsKind;
 
@@ -94,6 +95,7 @@ pub struct Branch {
     /// Bytes that this pool has written, and files and directories that it has made, since the last space query.
     placed: AtomicU64,
     made: AtomicU64,
+    pub(crate) refused_writes: RefusedWrites,
     /// The kernel refused passthrough for a file here; tried again only after a remount of the pool.
     no_passthrough: AtomicBool,
     /// The kernel does not accept `O_PATH` descriptors for passthrough (before Linux 6.12).
@@ -172,6 +174,7 @@ impl Branch {
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
+            refused_writes: RefusedWrites::default(),
             no_passthrough: AtomicBool::new(false),
             no_names: AtomicBool::new(false),
             lease_waits: LeaseWaits::default(),
@@ -313,6 +316,8 @@ impl Branch {
         };
         if is_branch_fault(sys.errno) {
             self.suspect(sys.errno);
+        } else if sys.errno == sys::Errno::ROFS {
+            self.note_refused_write();
         }
         OpError::Branch { branch: self.ix, sys }
     }
@@ -326,7 +331,7 @@ impl Branch {
     pub fn fs_space(&self) -> Result<FsSpace> {
         self.check_open()?;
         // One thread queries at a time, without a lock: the branch may hang, and placement on any branch needs its space.
-        match self.space.young() {
+        match self.space.young().filter(|_| !self.has_refused_a_write()) {
             Some(known) => Ok(known),
             None if self.is_remote() => self.space_soon(),
             None => self.ask_space(),
@@ -366,6 +371,8 @@ impl Branch {
         if self.mount_generation() != mount_generation {
             return Ok(asked); // of a mount that is gone
         }
+        let read_only = asked.read_only || self.refuses_writes(mount_generation);
+        let asked = FsSpace { read_only, ..asked };
         self.placed.store(0, Relaxed);
         self.made.store(0, Relaxed);
         self.note_arrived(&arrived);

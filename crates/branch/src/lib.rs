@@ -20,6 +20,7 @@ pub mod longest;
 pub mod metrics;
 pub mod mount_root;
 pub mod mounted_fd;
+mod refused_writes;
 pub mod thread;
 
 pub use fsstack_sync::ranked;

@@ -171,6 +171,21 @@ impl Branch {
         must(self.reconfigure("remount,rw"), "remounting a branch writable");
     }
 
+    /// Has an ext4 branch that is mounted with `errors=remount-ro` find an error: it refuses all changes until it is mounted again.
+    #[track_caller]
+    pub fn find_an_error(&self) {
+        must(self.reconfigure("remount,errors=remount-ro"), "remounting a branch for an error");
+        must(self.trigger_error(), "an error of a branch's file system");
+    }
+
+    fn trigger_error(&self) -> Result<()> {
+        let found = command("findmnt").args(["-n", "-o", "SOURCE", "--mountpoint"]).arg(&self.path);
+        let found = found.output()?.check()?;
+        let device = Path::new(found.stdout.trim()).file_name().context("a branch without a device")?;
+        let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
+        std::fs::write(&trigger, "1").with_context(|| trigger.display().to_string())
+    }
+
     /// Unmounts it; its directory stays, empty.
     #[track_caller]
     pub fn unmount(&mut self) {
@@ -214,14 +229,15 @@ impl Branch {
         must(self.attach(), "mounting a branch again");
     }
 
-    /// Mounts its disk again after the file system on it was shut down, below a running pool. Until all users of the dead file system
-    /// have released it, the kernel mounts that again.
+    /// Mounts its disk again after the file system on it was shut down or refuses changes, below a running pool. Until all users of that
+    /// file system have released it, the kernel mounts it again as it is.
     #[track_caller]
     pub fn revive(&mut self) {
         self.unmount_lazily();
         until("the disk is mounted anew", || {
             self.remount();
-            let is_alive = std::fs::read_dir(&self.path).is_ok();
+            let mode = std::fs::metadata(&self.path).map(|root| root.permissions());
+            let is_alive = mode.and_then(|mode| std::fs::set_permissions(&self.path, mode)).is_ok();
             if !is_alive {
                 self.unmount_lazily();
             }

@@ -243,28 +243,10 @@ impl Tree {
             if !is_it || !branch.is_writable() || !self.is_parted(pool, parent, name, id, copies) {
                 return;
             }
-            if self.unmark(pool, (parent, name), (branch, *own), id) {
+            if unmark(self, pool, (parent, name), (branch, *own), id) {
                 tracing::info!(?name, branch = %branch.path.display(), "directory renamed out of band on some of its branches; it is two directories now");
             }
         }
-    }
-
-    /// Removes the mark `id` of the copy of `name` in `parent` with the inode number `own` on `branch`. False: it stays.
-    fn unmark(
-        &self,
-        pool: &Pool,
-        (parent, name): (&Arc<Inode>, &CStr),
-        (branch, own): (&Member, u64),
-        id: Identity,
-    ) -> bool {
-        let is_gone = branch.is_writable()
-            && self
-                .dirfd(pool, parent, branch.ix)
-                .is_ok_and(|fd| branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR)).is_ok());
-        if is_gone {
-            self.index.forget(id, Some(number::number(branch, branch.dev(), own)));
-        }
-        is_gone
     }
 
     /// The marks of these copies, as far as they count. A copy with a number of its own (`identify.rs`) is no later copy.
@@ -312,7 +294,7 @@ impl Tree {
             let branch = pool.branch(at);
             if natural.ino == id.ino {
                 if let Some(another) = marked.filter(|marked| *marked != id) {
-                    self.unmark(pool, (parent, name), (branch, own), another);
+                    unmark(self, pool, (parent, name), (branch, own), another);
                 }
                 continue;
             }
@@ -401,6 +383,23 @@ fn may_be_guarded(tree: &Tree, pool: &Pool, copies: &[(Identity, BranchIx, u64)]
 fn natural(pool: &Pool, (at, own): (BranchIx, u64)) -> Ino {
     let branch = pool.branch(at);
     number::number(branch, branch.dev(), own)
+}
+
+/// Removes the mark `id` of the copy of `name` in `parent` with the inode number `own` on `branch`. False: it stays.
+fn unmark(
+    tree: &Tree,
+    pool: &Pool,
+    (parent, name): (&Arc<Inode>, &CStr),
+    (branch, own): (&Member, u64),
+    id: Identity,
+) -> bool {
+    let removed = |fd: &dyn AsFd| branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR)).is_ok();
+    let is_gone =
+        branch.is_writable() && tree.dirfd(pool, parent, branch.ix).is_ok_and(|fd| removed(&fd.as_fd()));
+    if is_gone {
+        tree.index.forget(id, Some(number::number(branch, branch.dev(), own)));
+    }
+    is_gone
 }
 
 /// Marks a copy on `branch`. One that cannot be marked stays unmarked.
