@@ -331,7 +331,7 @@ impl Branch {
     pub fn fs_space(&self) -> Result<FsSpace> {
         self.check_open()?;
         // One thread queries at a time, without a lock: the branch may hang, and placement on any branch needs its space.
-        match self.space.young().filter(|_| !self.has_refused_a_write()) {
+        match self.space.young() {
             Some(known) => Ok(known),
             None if self.is_remote() => self.space_soon(),
             None => self.ask_space(),

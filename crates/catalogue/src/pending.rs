@@ -1,8 +1,7 @@
 //! Names of a branch that have changed and are not in the catalogue yet.
 //!
-//! Threads that serve requests add to it; the thread that writes the catalogue takes all of it at once. A request only appends its
-//! names to a list: that those which were changed again come once, in order, is the work of the thread that takes them. Its size
-//! is bounded: of a directory with many changed names only that it is to be listed again is kept, and of many directories that the
+//! Threads that serve requests append names to a list. The thread that writes the catalogue takes all of them at once, sorts them and
+//! drops duplicates. The size is bounded: of a directory with many changed names only that it is to be listed again is kept, and of many directories that the
 //! branch is to be walked again.
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 const NAMES: usize = 64 << 10;
 /// Directories that are remembered, and files; then the branch is to be walked again.
 const DIRS: usize = 16 << 10;
-/// Names that are recognised when they change again. Others are remembered twice.
+/// Number of names that are recognised when they change again; others are listed twice.
 const RECENT: usize = 256;
 
 /// Changed names, and how the thread that waits for them is woken. `D` leads to a directory.
@@ -45,7 +44,7 @@ struct Noted<D> {
     entries: Vec<(u64, usize)>,
     /// Names, each with its NUL.
     names: Vec<u8>,
-    /// Hashes of names that were added lately, each in the slot of its lowest bits.
+    /// Hashes of the names that were added last, each in the slot that its lowest bits name.
     recent: Box<[u64; RECENT]>,
 }
 
@@ -107,7 +106,7 @@ impl<D> Noted<D> {
     /// Adds the name with the hash `hash` in the directory `number`, which `dir` leads to.
     fn note(&mut self, number: u64, dir: impl FnOnce() -> D, name: Option<(&CStr, u64)>) {
         let dirs = &mut self.changes.dirs;
-        // The same directory as before is the rule.
+        // Most changes are in the same directory as the one before.
         let is_known = self.entries.last().is_some_and(|(last, _)| *last == number);
         if !is_known && !dirs.contains_key(&number) {
             if dirs.len() >= DIRS {
@@ -117,8 +116,8 @@ impl<D> Noted<D> {
             dirs.insert(number, DirChange { dir: dir(), names: Vec::new(), all: false });
         }
         let Some((name, hash)) = name else { return };
-        let slot = &mut self.recent[usize::try_from(hash).unwrap_or_default() % RECENT];
-        // Known names are the rule, too: a file is made, written and closed.
+        let slot = &mut self.recent[usize::try_from(hash % RECENT as u64).unwrap_or_default()];
+        // Most files are noted several times: when they are made, written and closed.
         if std::mem::replace(slot, hash) == hash {
             return;
         }
@@ -188,7 +187,7 @@ impl<D> Pending<D> {
     /// leads to it.
     pub fn note(&self, number: u64, dir: impl FnOnce() -> D, name: Option<&CStr>) {
         if self.is_on() {
-            // 0 is an empty slot's.
+            // Never 0, which is an empty slot.
             let name = name.map(|name| (name, self.hashes.hash_one((number, name.to_bytes())) | 1 << 63));
             self.add(|noted| noted.note(number, dir, name));
         }
@@ -326,7 +325,7 @@ mod tests {
             let taken = changes.dirs[&dir].names.iter().map(|name| (**name).to_owned());
             assert_eq!(taken.collect::<Vec<_>>(), names);
         }
-        // What was known before they were taken is remembered anew.
+        // A name that changes after it was taken is added again.
         pending.note(7, || 7, Some(c"00000"));
         pending.note(8, || 7, Some(c"00000"));
         let changes = pending.take();

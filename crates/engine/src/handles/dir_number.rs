@@ -8,7 +8,7 @@
 //! the marks on the other half mean nothing, and go: each half is a directory of its own from then on.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
@@ -83,8 +83,8 @@ impl Tree {
             .iter()
             .map_while(|marked| *marked)
             .find(|marked| ids.iter().all(|(id, ..)| id.ino != marked.ino) && is_guarded(self, *marked));
-        // The mark of a later copy says which the first is. That is marked only if it was merged with another directory, whose copy
-        // has left.
+        // The mark of a later copy names the first copy. The first copy has a mark itself only if it was merged with another directory,
+        // whose own copy has left since.
         let is_first = |id: &Identity| marks.iter().flatten().any(|marked| marked == id);
         let first = ids.iter().map(|(id, ..)| *id).find(|id| unmarked.is_none() && is_first(id));
         let guarded = guarded.filter(|_| first.is_none());
@@ -393,9 +393,18 @@ fn unmark(
     (branch, own): (&Member, u64),
     id: Identity,
 ) -> bool {
-    let removed = |fd: &dyn AsFd| branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR)).is_ok();
-    let is_gone =
-        branch.is_writable() && tree.dirfd(pool, parent, branch.ix).is_ok_and(|fd| removed(&fd.as_fd()));
+    // By its descriptor: another directory may get the name meanwhile.
+    let copy = || {
+        let dir = tree.dirfd(pool, parent, branch.ix)?;
+        branch.ask(|| sys::at::open_dir(dir.as_fd(), name, branch.mounts))
+    };
+    let remove = |fd: OwnedFd| {
+        branch.ask(|| {
+            let is_it = sys::at::stat_fd(fd.as_fd())?.ino == own;
+            if is_it { xattr::remove(On::Path(fd.as_fd()), mark::DIR).map(|()| true) } else { Ok(false) }
+        })
+    };
+    let is_gone = branch.is_writable() && copy().and_then(remove).unwrap_or(false);
     if is_gone {
         tree.index.forget(id, Some(number::number(branch, branch.dev(), own)));
     }
