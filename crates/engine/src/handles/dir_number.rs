@@ -318,6 +318,7 @@ impl Tree {
         at: BranchIx,
         own: u64,
     ) {
+        note_used_again(self, pool.branch(at), id, own);
         if pool.settings.nfs_export
             && let Ok(fd) = self.dirfd(pool, parent, at)
         {
@@ -340,6 +341,7 @@ impl Tree {
 
     /// Like [`Self::new_copy`], which `on` stands for. Known ones are skipped.
     pub(crate) fn note_copy(&self, branch: &Member, on: On<'_>, id: Identity, own: u64) {
+        note_used_again(self, branch, id, own);
         let natural = number::number(branch, branch.dev(), own);
         if self.index.note_dir(branch, id, natural)
             && branch.is_writable()
@@ -366,6 +368,17 @@ pub(crate) fn guard_number(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, leaving: 
         {
             put(branch, On::Fd(fd.as_fd()), dir.id, *own);
         }
+    }
+}
+
+/// A new copy of the directory `id` on `branch` may have the inode number `own` of its first copy, which was removed. Lookups find the
+/// directory by it all the same: the kernel would take it for another one, and fail all calls on it where it is open.
+fn note_used_again(tree: &Tree, branch: &Member, id: Identity, own: u64) {
+    let natural = number::number(branch, branch.dev(), own);
+    if natural == id.ino
+        && let Some(dir) = tree.inodes.get(natural).filter(|dir| dir.id == id)
+    {
+        tree.inodes.note_copies(&dir, std::iter::once(natural));
     }
 }
 

@@ -221,7 +221,7 @@ impl Table {
         self.aside.insert(inode.id.ino.0, Arc::downgrade(inode));
     }
 
-    /// The live directory `dir` has the copies that would give it these numbers, and none that gives its own.
+    /// The live directory `dir` has copies that would give it these numbers, or another generation, and none that gives its own.
     pub(crate) fn note_copies(&self, dir: &Arc<Inode>, naturals: impl Iterator<Item = Ino>) {
         naturals.for_each(|natural| _ = self.by_copies.insert(natural.0, Arc::downgrade(dir)));
         if self.by_copies.len() > self.by_copies_limit.load(Relaxed) {
