@@ -48,7 +48,7 @@ fn work(top: &Path, seed: u64, stop: &AtomicBool) {
     }
 }
 
-fn work_by_several(pool: &Pool, seed: u64, and_then: impl FnOnce()) {
+pub(crate) fn work_by_several(pool: &Pool, seed: u64, and_then: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3 {

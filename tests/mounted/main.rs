@@ -9,6 +9,7 @@ mod branch_modes;
 mod builds;
 mod calls;
 mod catalogue;
+mod catalogue_states;
 mod catalogue_walks;
 mod catalogue_where;
 mod catalogue_work;

@@ -14,6 +14,7 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::Result;
 use crate::row::Row;
+use crate::turns::Turns;
 use crate::store::{
     BRANCHES, BranchRow, BranchValue, DIRS, LINKS, NAMES, branch_row, key_behind, link_key, name_in_link,
     name_key,
@@ -35,6 +36,7 @@ pub struct Batch<'t> {
     unlinked: HashSet<(u16, u64)>,
     /// Files of which a name was looked at.
     seen: HashSet<(u16, u64)>,
+    turns: Turns,
 }
 
 /// Result of a look at a directory of a branch.
@@ -67,6 +69,7 @@ impl<'t> Batch<'t> {
             lost: HashSet::new(),
             unlinked: HashSet::new(),
             seen: HashSet::new(),
+            turns: Turns::default(),
         })
     }
 
@@ -161,6 +164,7 @@ impl<'t> Batch<'t> {
         name: &[u8],
         row: Option<&Row>,
     ) -> Result<Listed> {
+        self.turns.next();
         let key = name_key(branch, dir, name);
         let (before, row) = match row {
             Some(row) => {

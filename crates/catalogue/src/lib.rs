@@ -16,6 +16,7 @@ mod pending;
 mod query;
 mod row;
 mod store;
+mod turns;
 mod upkeep;
 
 pub use batch::{Batch, Listed, Look};
@@ -24,6 +25,7 @@ pub use pending::{Changes, DirChange, Pending};
 pub use query::{Asked, FoundName, Page, Subject};
 pub use row::{Row, WITHOUT_ACL};
 pub use store::{BranchRow, Catalogue, CatalogueError};
+pub use turns::Turns;
 pub use upkeep::{AtWork, FLUSH_AFTER, Knowledge, Upkeep, now};
 
 /// Result of a call of the catalogue.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fsstack_sys::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::Result;
@@ -39,18 +40,41 @@ pub struct Upkeep {
     flushed: Mutex<Instant>,
     /// The database has failed: it is written no more.
     failed: AtomicBool,
-    threads: Mutex<usize>,
+    threads: Mutex<Threads>,
     ended: Condvar,
+}
+
+/// Threads that write the catalogue.
+#[derive(Debug, Default)]
+struct Threads {
+    /// Number of them, also of those that have not begun.
+    count: usize,
+    begun: Vec<ThreadId>,
 }
 
 /// A thread that writes the catalogue is at work until this drops.
 #[derive(Debug)]
-pub struct AtWork(Arc<Upkeep>);
+pub struct AtWork {
+    upkeep: Arc<Upkeep>,
+    thread: Option<ThreadId>,
+}
+
+impl AtWork {
+    /// The calling thread is the one that is at work.
+    pub fn begun(&mut self) {
+        let own = ThreadId::own();
+        self.thread = Some(own);
+        self.upkeep.threads.lock().begun.push(own);
+    }
+}
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        *self.0.threads.lock() -= 1;
-        self.0.ended.notify_all();
+        let mut threads = self.upkeep.threads.lock();
+        threads.begun.retain(|thread| Some(*thread) != self.thread);
+        threads.count -= 1;
+        drop(threads);
+        self.upkeep.ended.notify_all();
     }
 }
 
@@ -64,7 +88,7 @@ impl Upkeep {
             dirty: AtomicBool::new(false),
             flushed: Mutex::new(Instant::now()),
             failed: AtomicBool::new(false),
-            threads: Mutex::new(0),
+            threads: Mutex::default(),
             ended: Condvar::new(),
         }
     }
@@ -97,16 +121,22 @@ impl Upkeep {
 
     /// A thread begins to write the catalogue.
     pub fn begin(self: &Arc<Self>) -> AtWork {
-        *self.threads.lock() += 1;
-        AtWork(self.clone())
+        self.threads.lock().count += 1;
+        AtWork { upkeep: self.clone(), thread: None }
+    }
+
+    /// Does `act` to each thread that has begun and has not ended.
+    pub fn each_thread(&self, act: impl FnMut(ThreadId)) {
+        // Locked: the number of a thread that has ended may be that of another one.
+        self.threads.lock().begun.iter().copied().for_each(act);
     }
 
     /// Waits until no thread writes the catalogue. False: one still does after `timeout`.
     pub fn wait_ended(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut threads = self.threads.lock();
-        while *threads > 0 && !self.ended.wait_until(&mut threads, until).timed_out() {}
-        *threads == 0
+        while threads.count > 0 && !self.ended.wait_until(&mut threads, until).timed_out() {}
+        threads.count == 0
     }
 
     /// Something was changed that is not on disk yet.

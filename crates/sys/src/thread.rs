@@ -37,6 +37,11 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 
 /// Sets the scheduling policy of the calling thread.
 pub fn set_policy(policy: Policy) -> io::Result<()> {
+    set_policy_of(ThreadId(0), policy)
+}
+
+/// Sets the scheduling policy of `thread`.
+pub fn set_policy_of(thread: ThreadId, policy: Policy) -> io::Result<()> {
     let policy = match policy {
         Policy::Idle => libc::SCHED_IDLE,
         Policy::Other => libc::SCHED_OTHER,
@@ -44,7 +49,7 @@ pub fn set_policy(policy: Policy) -> io::Result<()> {
     let priority: libc::c_int = 0;
     // SAFETY: the kernel reads one `struct sched_param`, which for these policies is the int pointed to; thread 0 is
     // the calling one. A raw call, because musl's wrapper always fails.
-    let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+    let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const priority) };
     settled(answer)
 }
 

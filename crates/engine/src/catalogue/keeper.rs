@@ -16,16 +16,15 @@ use std::time::{Duration, Instant};
 use fsstack_branch::entries::Entries;
 use fsstack_branch::error::OpError;
 use fsstack_catalogue::{
-    BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Listed, Pending, Row, Upkeep, now,
+    BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Listed, Pending, Row, Turns, Upkeep, now,
 };
 use fsstack_identity::index::open_path;
 use fsstack_pool::BranchIx;
-use fsstack_sys::thread::Policy;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno};
 
 use super::look::{is_hidden, look_at, number_of, row_of};
-use super::{fail, path_bytes, schedule_last};
+use super::{fail, path_bytes};
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
@@ -154,7 +153,6 @@ impl Keeper {
 
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
-        schedule_last(Policy::Idle);
         loop {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
                 (true, ..) => Some(AGAIN),
@@ -166,9 +164,6 @@ impl Keeper {
             self.pending.wait(wait);
             self.pause();
             let stopped = self.pending.is_stopped();
-            if stopped {
-                schedule_last(Policy::Other);
-            }
             let Some(union) = union.upgrade() else { return };
             let is_it = |branch: &&Arc<Member>| Arc::ptr_eq(&branch.uncatalogued, &self.pending);
             let branch = match union.pool().live(self.ix).filter(is_it).cloned() {
@@ -426,7 +421,9 @@ impl Keeper {
         let unlisted =
             |error: OpError| if error.is_missing() { Unlisted::Elsewhere } else { Unlisted::Branch(error) };
         let mut entries = Entries::of(branch, fd).map_err(unlisted)?;
+        let mut turns = Turns::default();
         loop {
+            turns.next();
             let entry = entries.next_entry().map_err(unlisted)?;
             let is_end = entry.is_none();
             if let Some(entry) = entry.filter(|entry| dir != self.root || !is_hidden(&pool, &entry.name)) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
-use fsstack_catalogue::{Changes, Look, Row, WITHOUT_ACL};
+use fsstack_catalogue::{Changes, Look, Row, Turns, WITHOUT_ACL};
 use fsstack_identity::number::number;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Stat};
@@ -43,14 +43,18 @@ pub(super) fn look_at(
 ) -> (Vec<Look>, Vec<u64>, bool) {
     let pool = union.pool();
     let mut relist: Vec<u64> = changes.relist.into_iter().collect();
-    let (mut looks, mut complete) = (Vec::new(), true);
+    let (mut looks, mut complete, mut turns) = (Vec::new(), true, Turns::default());
     for change in changes.dirs.into_values() {
         let dir = &change.dir;
         let seen = union.tree.dirfd(&pool, dir, branch.ix).and_then(|fd| {
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
             let hides = |name: &CStr| dir.is_root() && is_hidden(&pool, name);
             let names = change.names.iter().filter(|name| !hides(name));
-            let names = names.map(|name| look_at_name(branch, fd.as_fd(), name)).collect::<Result<_>>()?;
+            let names = names.map(|name| {
+                turns.next();
+                look_at_name(branch, fd.as_fd(), name)
+            });
+            let names = names.collect::<Result<_>>()?;
             let number = number_of(branch, &stat);
             Ok(Look { dir: number, itself: row_of(branch, On::Path(fd.as_fd()), &stat), names })
         });

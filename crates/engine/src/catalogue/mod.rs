@@ -20,7 +20,7 @@ pub use fsstack_catalogue::{Asked, CatalogueError, FoundName, Subject};
 use fsstack_catalogue::{BranchRow, Catalogue, Knowledge, Upkeep};
 use fsstack_identity::number::number;
 use fsstack_pool::{BranchId, BranchIx};
-use fsstack_sys::thread::{IoClass, Policy, set_io_class, set_nice, set_policy};
+use fsstack_sys::thread::{IoClass, Policy, set_io_class, set_nice, set_policy, set_policy_of};
 
 use crate::member::Member;
 use crate::union::Union;
@@ -111,9 +111,11 @@ impl Union {
             Err(error) => return fail(&upkeep, &error),
         };
         branch.uncatalogued.start();
-        let (me, at_work) = (Arc::downgrade(self), upkeep.begin());
+        let (me, mut at_work) = (Arc::downgrade(self), upkeep.begin());
         let started =
             thread::start(fsstack_sync::thread::Builder::new().name("catalogue".into()), move || {
+                schedule_last();
+                at_work.begun();
                 keeper.keep(&me);
                 drop(at_work);
             });
@@ -160,6 +162,8 @@ impl Union {
         let Some(upkeep) = self.catalogue.swap(None) else { return true };
         let pool = self.pool();
         pool.branches.iter().for_each(|branch| branch.uncatalogued.stop());
+        // A busy machine must not hold up the end of the pool, whatever the threads are at.
+        upkeep.each_thread(|thread| scheduled(set_policy_of(thread, Policy::Other)));
         let has_ended = upkeep.wait_ended(timeout);
         if has_ended && let Err(error) = upkeep.close(pool.settings.exclusive) {
             tracing::warn!(%error, "catalogue: clean close failed; the next mount walks the branches");
@@ -238,11 +242,14 @@ impl Union {
     }
 }
 
-/// Gives the calling thread the lowest priority of `policy`: the threads that serve requests may be under SCHED_IDLE, before which any
-/// niceness comes; at its end a thread leaves it, so that a busy machine does not hold up the pool's end.
-fn schedule_last(policy: Policy) {
-    let scheduled = set_nice(19).and_then(|()| set_io_class(IoClass::Idle));
-    if let Err(error) = scheduled.and_then(|()| set_policy(policy)) {
+/// Gives the calling thread the lowest priority: the threads that serve requests may be under SCHED_IDLE, before which any niceness
+/// comes.
+fn schedule_last() {
+    scheduled(set_nice(19).and_then(|()| set_io_class(IoClass::Idle)).and_then(|()| set_policy(Policy::Idle)));
+}
+
+fn scheduled(done: std::io::Result<()>) {
+    if let Err(error) = done {
         tracing::debug!(%error, "catalogue: its thread is scheduled like others");
     }
 }

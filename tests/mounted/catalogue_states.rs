@@ -1,0 +1,105 @@
+//! The catalogue beside what happens to a daemon and its branches: upgrades, deaths that a keeper mends, a branch that hangs, a state
+//! directory without room.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use fsstack_lab::{self as lab, MiB, needs, until};
+use rustix::process::Signal;
+
+use crate::catalogue::{pool_of_three, state, until_complete, until_equal};
+use crate::catalogue_work::work_by_several;
+use crate::command::{at, branch, json, output_of};
+use crate::keep;
+
+#[test]
+fn it_has_what_the_branches_have_after_upgrades_beside_work() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=never", "transport=dev"]);
+    pool.remount();
+    for seed in 200..203 {
+        work_by_several(&pool, seed, || drop(output_of(&["upgrade", &at(&pool)])));
+        until_complete(&pool);
+        until_equal(&pool, &["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn it_has_what_the_branches_have_after_deaths_that_a_keeper_mends() {
+    needs!(mounting());
+    let pool = keep::pool(&["catalogue=on", "out-of-band=never", "create=rand"]);
+    // A third death within a minute would end the pool.
+    for seed in 300..302 {
+        work_by_several(&pool, seed, || keep::crash_and_serve(&pool));
+        until_complete(&pool);
+        until_equal(&pool, &["a", "b"]);
+    }
+}
+
+/// Names that change while a branch hangs are looked at when it answers again, and those of other branches at once.
+#[test]
+fn a_branch_that_hangs_holds_up_its_own_names_only() {
+    needs!(mounting());
+    let mut pool = lab::pool()
+        .served_branch("a")
+        .tmp_branch("b")
+        .option("catalogue=on")
+        .option("create=rand")
+        .option("branch-timeout=2")
+        .unmounted();
+    for name in ["a", "b"] {
+        fs::create_dir(pool.branch(name).path().join("dir")).unwrap();
+        fs::write(pool.branch(name).path().join("dir").join(name), name).unwrap();
+    }
+    pool.remount();
+    until_complete(&pool);
+    // Noted, and perhaps not looked at yet when it hangs.
+    fs::write(pool.at("dir/a"), b"longer").unwrap();
+    let server = pool.branch("a").daemon();
+    server.signal(Signal::STOP).unwrap();
+    fs::write(pool.at("dir/b"), b"longer").unwrap();
+    until_equal(&pool, &["b"]);
+    let lost = output_of(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
+    assert!(lost.contains("dir/a\n"), "{lost}");
+    server.signal(Signal::CONT).unwrap();
+    until_complete(&pool);
+    until_equal(&pool, &["a", "b"]);
+}
+
+fn fill(at: &Path) -> File {
+    let mut ballast = File::create(at).unwrap();
+    for step in [65536, 4096, 512, 1] {
+        while ballast.write_all(&vec![0; step]).is_ok() {}
+    }
+    ballast
+}
+
+/// The pool goes on without the catalogue, says so, and the next mount makes it anew.
+#[test]
+fn a_full_state_directory_costs_the_catalogue_only() {
+    needs!(mounting());
+    let room = lab::pool().tmpfs_branch("room", MiB(8)).unmounted();
+    let state_dir = room.branch("room").path().to_owned();
+    let mut pool = pool_of_three(&["out-of-band=never", &format!("state-dir={}", state_dir.display())]);
+    pool.remount();
+    until_complete(&pool);
+    let ballast = fill(&state_dir.join("ballast"));
+    for n in 0..20_000 {
+        File::create_new(pool.at(format!("a-name-that-takes-some-room-in-the-catalogue-{n}"))).unwrap();
+    }
+    let known = || {
+        let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
+        ["a", "b", "c"].map(|name| state(&page, &branch(&pool, name))["complete"] == true)
+    };
+    until("a catalogue that is said to be incomplete", || known() == [false; 3]);
+    pool.write("after", b"x");
+    assert_eq!(pool.read("after"), b"x");
+    pool.unmount();
+    drop(ballast);
+    fs::remove_file(state_dir.join("ballast")).unwrap();
+    pool.remount();
+    until_complete(&pool);
+    until_equal(&pool, &["a", "b", "c"]);
+    pool.unmount();
+}
