@@ -14,11 +14,11 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::Result;
 use crate::row::Row;
-use crate::turns::Turns;
 use crate::store::{
     BRANCHES, BranchRow, BranchValue, DIRS, LINKS, NAMES, branch_row, key_behind, link_key, name_in_link,
     name_key,
 };
+use crate::turns::Turns;
 
 /// Walk of a directory that is to be listed.
 const NEVER: u32 = 0;

@@ -49,7 +49,8 @@ pub fn set_policy_of(thread: ThreadId, policy: Policy) -> io::Result<()> {
     let priority: libc::c_int = 0;
     // SAFETY: the kernel reads one `struct sched_param`, which for these policies is the int pointed to; thread 0 is
     // the calling one. A raw call, because musl's wrapper always fails.
-    let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const priority) };
+    let answer =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const priority) };
     settled(answer)
 }
 

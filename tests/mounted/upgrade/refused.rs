@@ -21,7 +21,7 @@ pub(crate) fn script(pool: &Pool, lines: &str) -> String {
 }
 
 /// Lines of a script that answers the check as mount.fsstack does.
-pub(crate) const ANSWERS: &str = r#"question=$(grep -ao '"question":"[0-9a-f]*"' "$2" | cut -d'"' -f4)
+pub(crate) const ANSWERS: &str = r#"question=$(grep -aoE '[0-9a-f]{32}' "$2" | head -n 1)
 echo "mount.fsstack: takes over a state of format $(od -An -tu4 -j8 -N4 "$2" | tr -d ' '): $question""#;
 
 /// The stand-in under this name, where a daemon runs it.

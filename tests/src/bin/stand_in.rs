@@ -12,8 +12,9 @@ use fsstack_sys::handover;
 fn answer(path: OsString) -> Option<()> {
     let state = std::fs::read(path).ok()?;
     let format = u32::from_le_bytes(state.get(8..12)?.try_into().ok()?);
-    let text = String::from_utf8_lossy(&state);
-    let question = text.split_once("\"question\":\"")?.1.split('"').next()?;
+    // The first text in it that has 32 hexadecimal digits and nothing else.
+    let mut texts = state.split(|byte| !matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let question = std::str::from_utf8(texts.find(|text| text.len() == 32)?).ok()?;
     println!("mount.fsstack: takes over a state of format {format}: {question}");
     Some(())
 }

@@ -9,12 +9,12 @@
 //! | 8 | length of the body, little endian |
 //! | 8 | checksum of the body, little endian |
 //!
-//! The body is JSON (`state.rs`). A change of what is in it, or of what it means, is a new version of the format.
+//! The body is in postcard's format, which names no fields (`state.rs`). A change of what is in it, or of what it means, is a new version of the format.
 
 use fsstack_identity::number::mix;
 
 /// The version that this program writes and reads.
-pub(crate) const FORMAT: u32 = 4;
+pub(crate) const FORMAT: u32 = 5;
 const MAGIC: &[u8; 8] = b"fsstkpas";
 const HEADER: usize = 48;
 const TEXT: usize = 16;

@@ -215,8 +215,8 @@ mod tests {
         for typed in typed {
             let before = settings(typed);
             let row = SettingsRow::of(&before);
-            let told = serde_json::to_vec(&row).unwrap();
-            let read: SettingsRow = serde_json::from_slice(&told).unwrap();
+            let told = postcard::to_allocvec(&row).unwrap();
+            let read: SettingsRow = postcard::from_bytes(&told).unwrap();
             assert_eq!(read, row);
             let mut after = read.settings().unwrap();
             // None is the default, by its name.

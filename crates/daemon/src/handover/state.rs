@@ -75,7 +75,7 @@ impl MountRow {
 
 impl PassedState {
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, String> {
-        serde_json::to_vec(self).map_err(|error| format!("state: {error}"))
+        postcard::to_allocvec(self).map_err(|error| format!("state: {error}"))
     }
 
     /// Path of the program that serves with this state: the one that wrote it, where the next one could not serve.
@@ -89,7 +89,9 @@ impl PassedState {
     /// # Errors
     /// Why it is none for this program.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, BadState> {
-        serde_json::from_slice(format::body(bytes)?).map_err(|error| BadState::Content(error.to_string()))
+        let (state, rest) = postcard::take_from_bytes(format::body(bytes)?)
+            .map_err(|error| BadState::Content(error.to_string()))?;
+        if rest.is_empty() { Ok(state) } else { Err(BadState::Content("it has a rest".to_owned())) }
     }
 
     /// Numbers of all descriptors that it names.

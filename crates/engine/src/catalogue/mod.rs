@@ -245,7 +245,9 @@ impl Union {
 /// Gives the calling thread the lowest priority: the threads that serve requests may be under SCHED_IDLE, before which any niceness
 /// comes.
 fn schedule_last() {
-    scheduled(set_nice(19).and_then(|()| set_io_class(IoClass::Idle)).and_then(|()| set_policy(Policy::Idle)));
+    scheduled(
+        set_nice(19).and_then(|()| set_io_class(IoClass::Idle)).and_then(|()| set_policy(Policy::Idle)),
+    );
 }
 
 fn scheduled(done: std::io::Result<()>) {

@@ -19,29 +19,18 @@ use super::route::{Backings, Route, Writer};
 use super::{Access, OpenFile};
 use crate::settings::Settings;
 
-/// A name: text where it is text.
+/// A name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum NameRow {
-    Text(String),
-    Bytes(Vec<u8>),
-}
+pub(crate) struct NameRow(Box<[u8]>);
 
 impl NameRow {
     pub(crate) fn of(name: &[u8]) -> Self {
-        match std::str::from_utf8(name) {
-            Ok(text) => Self::Text(text.to_owned()),
-            Err(_) => Self::Bytes(name.to_owned()),
-        }
+        Self(name.into())
     }
 
     /// The name; None if it has a zero byte.
     pub(crate) fn name(&self) -> Option<CString> {
-        let bytes = match self {
-            Self::Text(text) => text.as_bytes(),
-            Self::Bytes(bytes) => bytes,
-        };
-        CString::new(bytes).ok()
+        CString::new(&*self.0).ok()
     }
 }
 

@@ -50,8 +50,9 @@ pub(super) struct LeftBranch {
     spec: BranchSpec,
     /// Device and inode number of its root.
     object: (u64, u64),
-    /// Further marks of its root, and when it joined the pool.
-    known: Option<(KnownRoot, u64)>,
+    known: KnownRoot,
+    /// When it joined the pool.
+    joined: u64,
     settings: Settings,
 }
 
@@ -82,13 +83,14 @@ impl BranchRow {
             ids: (BranchIx(self.slot), id),
             spec: self.spec()?,
             object: self.object,
-            known: self.known.map(|known| (self.known_root(known, settings.privileged), known.joined)),
+            known: self.known_root(settings.privileged),
+            joined: self.known.joined,
             settings: settings.clone(),
         })
     }
 
-    fn known_root(&self, known: KnownRootRow, privileged: bool) -> KnownRoot {
-        let KnownRootRow { f_type, fsid, proof, was_listed, level, subvolume, joined: _ } = known;
+    fn known_root(&self, privileged: bool) -> KnownRoot {
+        let KnownRootRow { f_type, fsid, proof, was_listed, level, subvolume, joined: _ } = self.known;
         let (dev, ino) = self.object;
         let proof = proof.map(|value| Proof { attribute: id_attribute(privileged), value });
         KnownRoot { dev, ino, f_type, fsid, proof, was_listed, level, subvolume }
@@ -96,18 +98,14 @@ impl BranchRow {
 }
 
 impl LeftBranch {
-    fn known(&self) -> Option<&KnownRoot> {
-        self.known.as_ref().map(|(known, _)| known)
-    }
-
-    /// Calls into it may hang. False where its file system was not noted.
+    /// Calls into it may hang.
     fn is_remote(&self) -> bool {
-        self.known().is_some_and(|known| !FsKind::of(known.f_type).is_local())
+        !FsKind::of(self.known.f_type).is_local()
     }
 
     /// Whether `stat`, of the directory that was handed over, is of its root, in a mount that is still there.
     fn is_root(&self, stat: &Stat) -> bool {
-        (stat.dev, stat.ino) == self.object && !self.known().is_some_and(|known| known.has_left(stat))
+        (stat.dev, stat.ino) == self.object && !self.known.has_left(stat)
     }
 
     /// Its root: `left` that was handed over; if another descriptor has that number by now, or its mount is gone, the directory at its
@@ -122,10 +120,10 @@ impl LeftBranch {
             return Ok(root);
         }
         let root = sys::at::open_root(&self.spec.path)?;
-        match self.known().map_or(Ok(true), |known| known.stat_of(root.as_fd()).map(|stat| stat.is_some()))? {
-            true => Ok(root),
+        match self.known.stat_of(root.as_fd())? {
+            Some(_) => Ok(root),
             // The bare directory below, or another file system.
-            false => Err(SysError { call: Call::Open, errno: Errno::NODEV }),
+            None => Err(SysError { call: Call::Open, errno: Errno::NODEV }),
         }
     }
 
@@ -149,16 +147,16 @@ impl LeftBranch {
     /// The branch, which is down because of `why`. One that hangs may answer again in the mount of its root, `left`.
     ///
     /// # Errors
-    /// It was not noted how it is recognised: `why`.
+    /// It cannot be one that is down, of which `why` is a part.
     pub(super) fn down(&self, why: Unopened, left: Option<&OwnedFd>) -> Result<Arc<Member>, Unusable> {
-        let Some((known, joined)) = &self.known else { return Err(self.fails(&why)) };
         let hangs = left.filter(|_| why == Unopened::Hangs);
         // The kernel knows this much of it by itself.
         let root = hangs.and_then(|root| sys::at::stat_kept(root.as_fd()).ok());
         let silent = root.filter(|root| self.is_root(root)).map(|root| root.mnt_id);
-        let away = Member::away(self.ids, &self.spec, (known, silent), &self.settings, &why.to_string());
+        let away =
+            Member::away(self.ids, &self.spec, (&self.known, silent), &self.settings, &why.to_string());
         let away = away.map_err(|error| self.fails(&error.into()))?;
-        away.set_joined(*joined);
+        away.set_joined(self.joined);
         Ok(away)
     }
 

@@ -179,7 +179,7 @@ fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<Bra
             class: branch.class.as_ref().map(ToString::to_string),
             root: descriptors.note(branch.root().as_fd())?,
             object: (branch.dev(), branch.root_ino),
-            known: Some(known_root_row(branch)),
+            known: known_root_row(branch),
             unsynced: branch.unsynced.row(branch.mount_generation()),
         })
     };

@@ -56,15 +56,13 @@ struct BranchRow {
     floor: Option<String>,
     min_inodes: Option<u64>,
     cross_mounts: bool,
-    #[serde(default)]
     class: Option<String>,
     /// Descriptor of its root.
     root: i32,
     /// Device and inode number of its root.
     object: (u64, u64),
-    /// Further marks by which its root is recognised; a version before had none.
-    #[serde(default)]
-    known: Option<KnownRootRow>,
+    /// Further marks by which its root is recognised.
+    known: KnownRootRow,
     unsynced: UnsyncedRow,
 }
 

@@ -48,8 +48,7 @@ impl PoolState {
     /// Opens the pool with the roots of its branches. A branch that is away or does not answer is tried again for `retry`.
     ///
     /// # Errors
-    /// The state is damaged, or was written by a version that did not note how a branch is recognised, or a branch is away or does
-    /// not answer and `unreachable` says so: one line.
+    /// The state is damaged, or a branch is away or does not answer and `unreachable` says so: one line.
     pub fn open(
         &self,
         settings: Settings,
