@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fsstack_lab::{self as lab, MiB, needs, until};
@@ -65,6 +66,38 @@ fn a_branch_that_hangs_holds_up_its_own_names_only() {
     server.signal(Signal::CONT).unwrap();
     until_complete(&pool);
     until_equal(&pool, &["a", "b"]);
+}
+
+/// Changes that are made directly on branches, below directories that the kernel knows by the pool and below others.
+#[test]
+fn what_changes_on_a_watched_branch_is_known_without_a_walk() {
+    needs!(mounting());
+    let mut pool = pool_of_three(&["out-of-band=watch"]);
+    for name in ["a", "b"] {
+        fs::create_dir_all(pool.branch(name).path().join("known/below")).unwrap();
+        fs::create_dir_all(pool.branch(name).path().join("unknown/below")).unwrap();
+        fs::write(pool.branch(name).path().join("unknown/below/old"), b"old").unwrap();
+    }
+    pool.remount();
+    until_complete(&pool);
+    assert_eq!(pool.list("known/below").len(), 0);
+    for name in ["a", "b"] {
+        let root = pool.branch(name).path();
+        for dir in ["known", "unknown"] {
+            let dir = root.join(dir);
+            fs::write(dir.join("below").join(format!("new-{name}")), name).unwrap();
+            fs::create_dir_all(dir.join(format!("made-{name}/deep/er"))).unwrap();
+            fs::write(dir.join(format!("made-{name}/deep/er/file")), b"x").unwrap();
+            fs::rename(dir.join("below"), dir.join(format!("moved-{name}"))).unwrap();
+            fs::set_permissions(dir.join(format!("made-{name}/deep")), fs::Permissions::from_mode(0o700))
+                .unwrap();
+        }
+        fs::write(root.join(format!("unknown/moved-{name}/old")), b"longer than before").unwrap();
+        fs::set_permissions(root.join("unknown"), fs::Permissions::from_mode(0o750)).unwrap();
+    }
+    until_equal(&pool, &["a", "b", "c"]);
+    fs::remove_dir_all(pool.branch("a").path().join("unknown")).unwrap();
+    until_equal(&pool, &["a", "b", "c"]);
 }
 
 fn fill(at: &Path) -> File {

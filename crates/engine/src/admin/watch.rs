@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
+use fsstack_identity::index::open_path;
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::fanotify::{Event, EventMask, Group, events};
@@ -93,6 +94,7 @@ impl BranchWatch {
     ) {
         if event.mask.has(EventMask::OVERFLOW) {
             tracing::info!("out-of-band=watch: notices lost; all cached names and attributes are dropped");
+            union.tree.pool.load().branches.iter().for_each(|branch| branch.uncatalogued.note_all());
             return union.invalidate_all();
         }
         if event.pid == std::process::id() {
@@ -105,6 +107,10 @@ impl BranchWatch {
                 let key = (root.at, handle.clone());
                 *known.entry(key).or_insert_with(|| union.tree.number_of(&pool, root, handle))
             };
+            if let (Some(branch), Some(dir)) = (catalogued(&pool, root), &event.dir) {
+                let parent = event.name.and_then(|_| find(dir));
+                catalogue(&union.tree, branch, root, (dir, event.name), parent);
+            }
             if event.mask.has(EventMask::NAMES)
                 && let (Some(dir), Some(name)) = (&event.dir, event.name)
                 && let Some(parent) = find(dir)
@@ -130,6 +136,42 @@ impl BranchWatch {
                 }
             }
         }
+    }
+}
+
+/// The branch of `root`, if its names are kept in the catalogue.
+fn catalogued<'p>(pool: &'p Pool, root: &WatchedRoot) -> Option<&'p Arc<Member>> {
+    pool.live(root.at).filter(|branch| branch.uncatalogued.is_on())
+}
+
+/// Has the catalogue look at `name` in the directory `dir` of `branch`, or at that directory itself; `known` is the directory's number
+/// if the kernel knows it.
+fn catalogue(
+    tree: &Tree,
+    branch: &Member,
+    root: &WatchedRoot,
+    (dir, name): (&FileHandle, Option<&CStr>),
+    known: Option<Ino>,
+) {
+    if let Some(dir) = known.and_then(|known| tree.inodes.get(known)) {
+        return branch.uncatalogued.note(dir.id.ino.0, || dir.clone(), name);
+    }
+    let changed = || {
+        let dir = open_handle(root.fd.as_fd(), dir, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let listed = match name {
+            Some(_) => dir,
+            // The directory itself is a name in the one above.
+            None => {
+                let path = sys::at::path_below(root.fd.as_fd(), dir.as_fd()).ok()??;
+                let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or_default();
+                open_path(branch, path.get(..end)?).ok()?
+            }
+        };
+        branch.stat_fd(listed.as_fd()).ok()
+    };
+    // One that is gone, or not of this branch, is a change of the directory above, or none.
+    if let Some(stat) = changed() {
+        branch.uncatalogued.note_number(number::number(branch, stat.dev, stat.ino).0);
     }
 }
 
