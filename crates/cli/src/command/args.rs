@@ -116,6 +116,7 @@ pub enum Command {
     /// Write a text with what a bug report needs: versions, options, state, doctor, metrics, log.
     Support(Support),
     /// Print the pool's metrics (OpenMetrics).
+    #[command(after_help = "It refuses --json: it prints text only.")]
     Metrics {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -401,8 +402,8 @@ pub enum JobAction {
 /// Arguments of `fsstack upgrade`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Programs notice a pause only: open files, locks, listings and NFS handles go on. The new program is checked first; \
-one that refuses, crashes or hangs changes nothing. Only over /dev/fuse (transport=dev), and for pools mounted by root."
+    after_help = "Programs notice a pause only: open files, locks, listings and NFS handles go on. The new program first checks the pool's \
+state: if it refuses, crashes or hangs in that check, nothing changes. Only over /dev/fuse (transport=dev), and for pools mounted by root."
 )]
 pub struct Upgrade {
     /// The pool.

@@ -7,7 +7,7 @@ use std::io;
 /// The exit codes and what they mean, for the man page.
 pub const EXIT_CODES: &[(u8, &str)] = &[
     (0, "It was done."),
-    (1, "Refused in the current state, or doctor found a failure, or check anything."),
+    (1, "Refused in the current state, or doctor found a failure, or check something that was not fixed."),
     (2, "Usage error: an unknown command or key, a value out of range."),
     (3, "There is no such pool, branch or file."),
     (4, "The pool's daemon is dead or does not answer."),

@@ -105,7 +105,8 @@ pub struct Log {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Names of files, directories, branches, programs and hosts are left out, unless --with-names: paths of branches are <branch 1> and so \
-on, that of the pool is <pool>; of the last 200 log lines only level, place in the source, error and branch are given. Read it before you send it."
+on, that of the pool is <pool>; of the last 200 log lines only level, place in the source, error and branch are given. Read it before you send it. \
+It refuses --json."
 )]
 pub struct Support {
     /// The pool.

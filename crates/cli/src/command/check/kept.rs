@@ -204,7 +204,8 @@ fn names(branch: &OpenBranch) -> Result<Option<(OwnedFd, Vec<CString>)>> {
         opened => opened?,
     };
     let mut names = Vec::new();
-    let mut entries = Dirents::new(at::reopen(above.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?, 4096);
+    let listed = at::reopen_quietly(above.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut entries = Dirents::new(listed, 4096);
     while let Some(entry) = entries.next()? {
         if !matches!(entry.name.to_bytes(), b"." | b"..") {
             names.push(entry.name.to_owned());

@@ -11,14 +11,15 @@ use fsstack_pool::{HIDDEN_FOLDERS, KEPT, Printable, is_hidden_name};
 use fsstack_sys::at::{self, Mounts};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
-use fsstack_sys::{Errno, OFlags, Result, Stat, mounts};
+use fsstack_sys::mounts::MountInfo;
+use fsstack_sys::{Call, Errno, OFlags, Result, Stat, SysError, mounts};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -73,18 +74,35 @@ impl Places<'_> {
                 }
             }
         }
-        for mount_point in mount_points(self.pool) {
-            let path = mount_point.clone();
-            if let Some(Some(name)) = unless_it_hangs(HUNG_AFTER, move || below(&path)) {
-                output.add(&CheckFinding::new(
-                    mount_point.join(&name).as_os_str().as_bytes(),
-                    CheckKind::BelowMount,
-                    "below a mount point, where no program sees it".to_owned(),
-                    "unmount it, and look at the directory: it was written to while nothing was mounted",
-                ))?;
+        self.look_below_mounts(output)
+    }
+
+    /// Looks for files in the directories that the mounts of the pool and of its branches cover.
+    fn look_below_mounts(&self, output: &mut CheckOutput) -> std::result::Result<(), Failed> {
+        let table = match mounts::list() {
+            Ok(table) => Arc::new(table),
+            Err(error) => {
+                output.not_checked(b"/", &format!("below the branches' mounts: mount table: {error}"))?;
+                Arc::default()
+            }
+        };
+        let mut mount_points = BTreeSet::from([self.pool.entry.mount_point()]);
+        for branch in &self.pool.entry.branches {
+            let (path, of) = (branch.path(), Arc::clone(&table));
+            let found = unless_it_hangs(HUNG_AFTER, move || {
+                local_locks::mount_of(&path, &of).map(|mount| mount.mount_point.clone())
+            });
+            match found {
+                Some(mount_point) => mount_points.extend(mount_point),
+                None => {
+                    let path = branch.path();
+                    let reason = format!("below the mount of branch {}: it hangs", Printable::path(&path));
+                    output.not_checked(b"/", &reason)?;
+                }
             }
         }
-        Ok(())
+        mount_points.retain(|path| path.parent().is_some() && !is_in_autofs(path, &table));
+        mount_points.iter().try_for_each(|mount_point| look_below(mount_point, output))
     }
 }
 
@@ -113,7 +131,8 @@ fn leftovers(branch: &OpenBranch, stale_after: Duration, fixes: bool) -> Result<
         } else {
             FolderOf::ThisPool
         };
-        let mut entries = Dirents::new(at::reopen(place.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?, 4096);
+        let listed = at::reopen_quietly(place.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut entries = Dirents::new(listed, 4096);
         while let Some(entry) = entries.next()? {
             if matches!(entry.name.to_bytes(), b"." | b"..") || entry.name == KEPT {
                 continue;
@@ -178,7 +197,7 @@ fn settle(
 
 /// Removes an unfinished copy or skeleton that no living process of any host has locked.
 fn remove(folder: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Fixed {
-    let said = |error: fsstack_sys::SysError| error.to_string();
+    let said = |error: SysError| error.to_string();
     if name.to_bytes().ends_with(b".copy") && stat.is_dir() {
         let dir = at::open_dir(folder, name, Mounts::Stay).map_err(said)?;
         let _lock = match hold(dir.as_fd(), LOCK) {
@@ -214,7 +233,7 @@ enum Unheld {
     #[error("a living process is at work with it")]
     InUse,
     #[error("cannot tell whether it is in use: {0}")]
-    Unknown(fsstack_sys::SysError),
+    Unknown(SysError),
 }
 
 /// Takes the lock that a process has while it works with `name`.
@@ -232,26 +251,72 @@ fn hold(dir: BorrowedFd<'_>, name: &CStr) -> std::result::Result<OwnedFd, Unheld
     }
 }
 
-/// Mount points of the pool and of its branches.
-fn mount_points(pool: &Pool) -> BTreeSet<PathBuf> {
-    let table = mounts::list().unwrap_or_default();
-    let of = |path: PathBuf| Some(local_locks::mount_of(&path, &table)?.mount_point.clone());
-    let branches = pool.entry.branches.iter().filter_map(|branch| of(branch.path()));
-    branches.chain([pool.entry.mount_point()]).filter(|path| path.parent().is_some()).collect()
+/// Whether the directory that the mount covers is one of autofs, which has no files.
+fn is_in_autofs(mount_point: &Path, table: &[MountInfo]) -> bool {
+    let mut own = table.iter().filter(|mount| mount.mount_point == mount_point);
+    own.any(|mount| {
+        let mut parents = table.iter().filter(|parent| parent.id == mount.parent);
+        parents.any(|parent| parent.fs_type == "autofs" && parent.mount_point != mount_point)
+    })
 }
 
-/// A name in the directory that `mount_point` covers; `None` also where this user may not look.
-fn below(mount_point: &Path) -> Option<std::ffi::OsString> {
+/// Reports a file in the directory that `mount_point` covers, or why none could be looked for.
+fn look_below(mount_point: &Path, output: &mut CheckOutput) -> std::result::Result<(), Failed> {
+    let path = mount_point.to_owned();
+    let reason = match unless_it_hangs(HUNG_AFTER, move || below(&path)) {
+        Some(Ok(None)) => return Ok(()),
+        Some(Ok(Some(name))) => {
+            return output.add(&CheckFinding::new(
+                mount_point.join(&name).as_os_str().as_bytes(),
+                CheckKind::BelowMount,
+                "below a mount point, where no program sees it".to_owned(),
+                "unmount it, and look at the directory: it was written to while nothing was mounted",
+            ));
+        }
+        Some(Err(error)) => error.to_string(),
+        None => "it hangs".to_owned(),
+    };
+    output.not_checked(b"/", &format!("below mount point {}: {reason}", Printable::path(mount_point)))
+}
+
+/// Returns a name in the directory that `mount_point` covers; `None` if it has none.
+fn below(mount_point: &Path) -> Result<Option<OsString>> {
+    let (Some(parent), Some(name)) = (mount_point.parent(), mount_point.file_name()) else { return Ok(None) };
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let parent = open_tree(CWD, mount_point.parent()?, flags).ok()?;
-    let name = CString::new(mount_point.file_name()?.as_bytes()).ok()?;
-    let covered =
-        at::open(parent.as_fd(), &name, OFlags::RDONLY | OFlags::DIRECTORY, 0, Mounts::Stay).ok()?;
+    let parent = open_tree(CWD, parent, flags).map_err(|errno| SysError::new(Call::Open, errno))?;
+    let name = CString::new(name.as_bytes()).map_err(|_| SysError::new(Call::Open, Errno::INVAL))?;
+    let covered = at::quietly(OFlags::RDONLY | OFlags::DIRECTORY, |flags| {
+        at::open(parent.as_fd(), &name, flags, 0, Mounts::Stay)
+    })?;
     let mut entries = Dirents::new(covered, 4096);
-    while let Some(entry) = entries.next().ok()? {
+    while let Some(entry) = entries.next()? {
         if !matches!(entry.name.to_bytes(), b"." | b"..") {
-            return Some(std::ffi::OsStr::from_bytes(entry.name.to_bytes()).to_owned());
+            return Ok(Some(OsStr::from_bytes(entry.name.to_bytes()).to_owned()));
         }
     }
-    None
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_in_a_directory_of_autofs_covers_no_file() {
+        let table = b"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            21 20 0:40 / /net rw - autofs auto.net rw\n22 21 0:41 / /net/host rw - nfs4 host:/ rw\n\
+            23 20 0:42 / /srv/disk rw - autofs systemd-1 rw\n24 23 8:17 / /srv/disk rw - xfs /dev/sdb1 rw\n";
+        let table = mounts::parse(table).unwrap();
+        let is_in_autofs = |path: &str| is_in_autofs(Path::new(path), &table);
+        assert!(is_in_autofs("/net/host"));
+        // An automount unit's directory is one of the file system below.
+        assert!(!is_in_autofs("/srv/disk") && !is_in_autofs("/net") && !is_in_autofs("/srv"));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error_and_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(below(&dir.path().join("missing")).is_err());
+        assert_eq!(below(Path::new("/")), Ok(None));
+    }
 }
