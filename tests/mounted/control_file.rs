@@ -26,6 +26,16 @@ def seen(path):
         if os.path.exists(path): return path
         time.sleep(0.05)
     raise SystemExit(path + ' does not show')
+def until(holds):
+    for _ in range(600):
+        try:
+            if holds(): return True
+        except OSError: pass
+        time.sleep(0.05)
+    return False
+def copies(path): return get('allpaths', path).split('\\0')
+def rights(path):
+    s = os.stat(path); return s.st_mode, s.st_uid, s.st_gid
 ";
 
 fn client(script: &str) -> String {
@@ -245,12 +255,13 @@ os.rename(F, 'kept'); open(F, 'w').write('new'); print(sorted(os.listdir('.')))"
     assert_eq!(said, "['.mergerfs'] own ENODATA\nmine\n['.mergerfs', 'kept']");
 }
 
-/// The rounds of mergerfs.balance, .consolidate, .dup, .dedup and .fsck: which branches there are and where each file is comes
-/// from the pool, and the branches are changed directly.
+/// The rounds of mergerfs.balance, .dedup and .fsck: which branches there are and where each file is comes from the pool, and the
+/// branches are changed directly.
 #[test]
 fn scripts_for_mergerfs_find_and_move_files() {
     needs!(mounting());
-    let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=ff").mount();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=ff");
+    let pool = pool.no_others().mount();
     let said = python(
         pool.path(),
         &client(
@@ -265,23 +276,126 @@ src, dst = get('fullpath', 'films/old/one'), None
 dst = os.path.join(branches[1], get('relpath', 'films/old/one').lstrip('/'))
 os.makedirs(os.path.dirname(dst)); shutil.copy2(src, dst + '.tmp'); os.rename(dst + '.tmp', dst); os.unlink(src)
 print(open(seen('films/old/one')).read(), get('basepath', 'films/old/one') == branches[1])
-# dup: a second copy; allpaths has both.
+# A second copy; allpaths has both.
 relative = get('relpath', 'films/two')
 os.makedirs(branches[2] + '/films'); shutil.copy2(get('fullpath', 'films/two'), branches[2] + relative)
-while len(get('allpaths', 'films/two').split('\\0')) < 2: time.sleep(0.05)
-print([p[:-len(relative)] == b for p, b in zip(get('allpaths', 'films/two').split('\\0'), (branches[0], branches[2]))])
-# fsck: what differs between the copies is set on all.
-os.chmod(branches[2] + relative, 0o600)
-paths = get('allpaths', 'films/two').split('\\0'); want = os.stat(paths[0]).st_mode
-print(len({os.stat(p).st_mode for p in paths})); [os.chmod(p, want) for p in paths]
+print(until(lambda: [len(copies(path)) for path in ('films', 'films/old', 'films/two')] == [3, 2, 2]))
+print([p[:-len(relative)] == b for p, b in zip(copies('films/two'), (branches[0], branches[2]))])
+# fsck: of files and directories alike, the owner and mode that differ between the copies are set on all.
+def differ():
+    paths = [os.path.join(where, name) for where, _, names in os.walk('films') for name in [''] + names]
+    paths = [path.rstrip('/') for path in paths]
+    return sorted(path for path in paths if len({rights(copy) for copy in copies(path)}) > 1)
+print(differ())
+for path, mode in ((branches[2] + relative, 0o600), (branches[1] + '/films', 0o2770), (branches[1] + '/films/old', 0o700)):
+    os.chown(path, 1234, 1235); os.chmod(path, mode)
+wrong = differ(); print(wrong)
+for path in wrong:
+    mode, uid, gid = rights(copies(path)[0])
+    for copy in copies(path): os.chmod(copy, mode); os.chown(copy, uid, gid)
+print(differ(), all(rights(path) == rights(copies(path)[0]) for path in wrong))
 # dedup: the copies but one go.
+paths = copies('films/two')
 for path in paths[1:]: os.remove(path)
 print(get('allpaths', 'films/two').split('\\0') == paths[:1], open('films/two').read())
 for where, _, names in os.walk('.'):
     for name in names: assert get('allpaths', os.path.join(where, name)).startswith('/')",
         ),
     );
-    assert_eq!(said, "True\n3\n1 True\n[True, True]\n2\nTrue 2");
+    assert_eq!(
+        said,
+        "True\n3\n1 True\nTrue\n[True, True]\n[]\n['films', 'films/old', 'films/two']\n[] True\nTrue 2"
+    );
+}
+
+/// The commands of mergerfs.dup and mergerfs.consolidate, with the options that they give to rsync.
+#[test]
+fn rsync_of_mergerfs_tools_copies_and_moves_files_between_the_branches() {
+    needs!(mounting(), program("rsync"), not_on_gluster("its volumes have attributes of their own"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option("create=ff");
+    let mut pool = pool.no_others().mount();
+    let said = python(
+        pool.path(),
+        &client(
+            "import subprocess
+def rsync(source, target, path, *more):
+    relative = get('relpath', path).lstrip('/')
+    options = ['-avHAXWE', '--numeric-ids', '--progress', '--relative', *more]
+    subprocess.run(['rsync', *options, os.path.join(source, './', relative), target + '/'], check=True, stdout=sys.stderr)
+def traits(path):
+    s = os.lstat(path); return *rights(path), s.st_size, s.st_mtime_ns, os.getxattr(path, 'user.of')
+names = ['films/one', 'films/old/two']
+branches = get('srcmounts').split(':')
+os.makedirs('films/old')
+for name in names:
+    open(name, 'w').write(name); os.chown(name, 1234, 1235); os.chmod(name, 0o640)
+    os.setxattr(name, 'user.of', name.encode()); os.utime(name, (10**9, 10**9))
+os.chown('films', 1234, 1235); os.chmod('films', 0o2770)
+before = [traits(name) for name in names]
+# dup: a copy of each on another branch.
+for name in names: rsync(get('basepath', name), branches[2], name)
+print(until(lambda: all(len(copies(name)) == 2 for name in ['films', 'films/old', *names])))
+print([[traits(copy) for copy in copies(name)] for name in names] == [[was, was] for was in before])
+print(len({rights(copy) for copy in ['films', *copies('films')]}), [traits(name) for name in names] == before)
+print(sorted(os.listdir('films')), os.listdir('films/old'))
+# Again, over what is there, after a change in the pool.
+open('films/one', 'a').write('+')
+rsync(get('basepath', 'films/one'), branches[2], 'films/one')
+print([open(copy).read() for copy in copies('films/one')])
+# --prune: rm of the copies above the count.
+for name in names:
+    for copy in copies(name)[1:]: os.remove(copy)
+# consolidate: what lies on other branches moves to one.
+for name in names: rsync(get('basepath', name), branches[1], name, '-S', '--remove-source-files')
+print(until(lambda: [open(name).read() for name in names] == ['films/one+', 'films/old/two']))
+print([copies(name) == [branches[1] + '/' + name] and get('basepath', name) == branches[1] for name in names])
+print(sorted(os.listdir('films')), traits(names[1]) == before[1])",
+        ),
+    );
+    let lists = "['old', 'one'] ['two']";
+    assert_eq!(
+        said,
+        format!(
+            "True\nTrue\n1 True\n{lists}\n['films/one+', 'films/one+']\nTrue\n[True, True]\n['old', 'one'] True"
+        )
+    );
+    assert_eq!((pool.holders("films/one"), pool.holders("films/old/two")), (vec!["b"], vec!["b"]));
+    pool.remount();
+    assert_eq!(pool.read("films/one"), b"films/one+");
+    assert_eq!(pool.read("films/old/two"), b"films/old/two");
+}
+
+/// mergerfs.ctl takes the mounts of this type, by the one table or, in later versions, the other.
+#[test]
+fn mergerfs_ctl_finds_a_pool_with_the_subtype_mergerfs() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").option("subtype=mergerfs");
+    let pool = pool.no_others().mount();
+    let more = pool.path().with_file_name("more");
+    fs::create_dir(&more).unwrap();
+    fs::write(more.join("film"), "x").unwrap();
+    let said = python(
+        pool.path(),
+        &client(&format!(
+            "def rows(table): return [line.split() for line in open('/proc/' + table)]
+mounts = [row[1] for row in rows('mounts') if row[2] == 'fuse.mergerfs']
+wholes = [row[4] for row in rows('self/mountinfo') if row[row.index('-', 6) + 1] == 'fuse.mergerfs' and row[3] == '/']
+pool = os.getcwd(); print(mounts.count(pool), wholes.count(pool))
+# info
+print(get('version').startswith('fsstack-'), get('pid'), get('srcmounts').split(':'))
+# list values: each is text.
+print(all(isinstance(os.getxattr(F, key).decode(), str) for key in os.listxattr(F)))
+# get and set
+put('category.create', 'mfs'); print(get('category.create')); print(no(put, 'nosuch', '1'))
+# add path, remove path
+put('srcmounts', '+' + {more:?}); print(get('srcmounts').split(':')[2:], open(seen('film')).read())
+print(until(lambda: not put('srcmounts', '-' + {more:?})), len(get('srcmounts').split(':')), os.path.exists('film'))"
+        )),
+    );
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path().display().to_string());
+    let (pid, more) = (pool.daemon().pid, more.display());
+    let info = format!("1 1\nTrue {pid} ['{a}', '{b}']");
+    assert_eq!(said, format!("{info}\nTrue\nmfs\nENODATA\n['{more}'] x\nTrue 2 False"));
 }
 
 #[test]

@@ -319,6 +319,9 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     sh("/", &format!("mount -o remount,nodev {at}"));
     crate::command::output_of(&["branch", "add", &at, &source]);
     assert!(has(&pool, "nodev"));
+    let checked = crate::command::run(&["doctor", &at]).stdout;
+    let warning = format!("warn  {source}: mounted nodev,noexec, and so is the whole pool");
+    assert!(checked.contains(&warning), "{checked}");
 }
 
 /// The path of a branch that is away belongs to the mount below, whose flags say nothing of the branch.

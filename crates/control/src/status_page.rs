@@ -270,6 +270,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_running_job_is_shown_with_its_progress() {
+        let job = serde_json::json!({
+            "id": 3, "kind": "drain", "branch": "/srv/<a>", "state": "moving", "over": false, "dry_run": false,
+            "window": "01:00-06:00", "at_work_percent": 100, "refusal": null, "files": 200, "bytes": 1u64 << 40,
+            "moved_files": 50, "moved_bytes": 1u64 << 38, "moved_directories": 4, "targets": [], "staying": 2,
+            "stays": [], "seconds": 60,
+        });
+        let job: JobStatus = serde_json::from_value(job).unwrap();
+        let pool = status(vec![branch("/srv/<a>", "RW", "up"), branch("/srv/b", "RW", "up")]);
+        let page = page(&Status { jobs: vec![job], ..pool });
+        for part in [
+            "<span>moving</span>job 3: drain of /srv/&lt;a&gt;</h2>",
+            "<dt>files moved<dd>50 of 200</div>",
+            "<dt>moved<dd>256 GiB of 1 TiB</div>",
+            "<dt>staying<dd>2</div>",
+            "<dt>window<dd>01:00-06:00</div>",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_loaded_anew_by_itself() {
+        let page = page(&status(vec![branch("/srv/a", "RW", "up")]));
+        assert!(page.contains("<meta http-equiv=refresh content=5>"), "{page}");
+        assert!(!page.contains("job "), "no job runs: {page}");
+    }
+
     /// Two directories of one disk.
     #[test]
     fn the_pools_space_is_that_of_statfs_and_not_the_sum_of_the_branches() {

@@ -203,14 +203,15 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     let listen_at =
         ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()), ..ListenAt::default() };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
-    let get_from = |host: &str, path: &str| {
+    let ask = |method: &str, host: &str, path: &str| {
         let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        write!(stream, "{head}Content-Length: 0\r\n\r\n").unwrap();
         let mut output = String::new();
         stream.read_to_string(&mut output).unwrap();
         output
     };
-    let get = |path: &str| get_from("127.0.0.1:9190", path);
+    let get = |path: &str| ask("GET", "127.0.0.1:9190", path);
     let figures = get("/metrics");
     assert!(figures.starts_with("HTTP/1.1 200") && figures.contains("openmetrics-text"), "{figures}");
     assert!(figures.ends_with("# EOF\n"), "{figures}");
@@ -219,9 +220,14 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     assert!(page.contains("content-security-policy: default-src 'none'") && page.contains("<h1>"), "{page}");
     assert!(get("/v1/status").starts_with("HTTP/1.1 404"));
     assert!(get("/v1/settings").starts_with("HTTP/1.1 404"));
+    // Both are only read.
+    for (method, path) in [("POST", "/"), ("PUT", "/"), ("DELETE", "/"), ("POST", "/metrics")] {
+        let refused = ask(method, "127.0.0.1:9190", path);
+        assert!(refused.starts_with("HTTP/1.1 405"), "{method} {path}: {refused}");
+    }
     // A web page whose name was made to resolve to this machine.
     for path in ["/", "/metrics"] {
-        let refused = get_from("evil.example:9190", path);
+        let refused = ask("GET", "evil.example:9190", path);
         assert!(refused.starts_with("HTTP/1.1 421") && refused.contains("text/plain"), "{refused}");
         assert!(refused.contains("ask for localhost"), "{refused}");
     }

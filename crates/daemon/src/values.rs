@@ -157,3 +157,24 @@ pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
 pub(crate) fn count(of: usize) -> u64 {
     u64::try_from(of).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metrics_port_alone_is_one_of_this_machine_only() {
+        for (text, expected) in [
+            ("9190", "127.0.0.1:9190"),
+            (":9190", "127.0.0.1:9190"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("192.0.2.1:9190", "192.0.2.1:9190"),
+            ("[::1]:9190", "[::1]:9190"),
+        ] {
+            assert_eq!(metrics(text).map(|at| at.to_string()).as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["", ":", "65536", "-1", "127.0.0.1", "localhost:9190", "[::1]"] {
+            assert!(metrics(text).unwrap_err().contains("as 9190, 127.0.0.1:9190"), "{text}");
+        }
+    }
+}

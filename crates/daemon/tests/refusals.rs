@@ -33,7 +33,7 @@ fn correct_options_pass_without_a_word() {
     check(
         &test_bed,
         "$D/[ab]",
-        "category.create=epmfs,minfreespace=1G,category.search=ff",
+        "category.create=epmfs,minfreespace=1G,category.search=ff,inodecalc=passthrough,inodecalc=path-hash,inodecalc=devino-hash,inodecalc=hybrid-hash",
         expect!["exit 0"],
     );
 }
@@ -105,13 +105,15 @@ fn options_of_mergerfs_without_a_meaning_here_are_refused_by_name() {
     check(
         &test_bed,
         "$D/a",
-        "symlinkify=true,func.getattr=mfs,category.search=newest,category.action=ff,inodecalc=hybrid-hash32,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
+        "symlinkify=true,func.getattr=mfs,category.search=newest,category.action=ff,inodecalc=hybrid-hash32,inodecalc=path-hash32,inodecalc=devino-hash32,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
         expect![[r#"
             mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are; leave it out (only false is taken)
             mount.fsstack: func.getattr=mfs: an option of mergerfs that is not supported here: a directory always shows the newest times of its copies, and a file is the first branch's that holds it; leave it out (only ff or newest is taken)
             mount.fsstack: category.search=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it; leave it out (only ff is taken)
             mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it; leave it out (only epall or all is taken)
             mount.fsstack: inodecalc=hybrid-hash32: an option of mergerfs that is not supported here: inode numbers are always stable, and always have 64 bits, as they name the branch too: a program of 32 bits without large-file support gets EOVERFLOW from stat; leave it out (only passthrough or path-hash or devino-hash or hybrid-hash is taken)
+            mount.fsstack: inodecalc=path-hash32: an option of mergerfs that is not supported here: inode numbers are always stable, and always have 64 bits, as they name the branch too: a program of 32 bits without large-file support gets EOVERFLOW from stat; leave it out (only passthrough or path-hash or devino-hash or hybrid-hash is taken)
+            mount.fsstack: inodecalc=devino-hash32: an option of mergerfs that is not supported here: inode numbers are always stable, and always have 64 bits, as they name the branch too: a program of 32 bits without large-file support gets EOVERFLOW from stat; leave it out (only passthrough or path-hash or devino-hash or hybrid-hash is taken)
             mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept; leave it out (only false is taken)
             mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are not followed; leave it out (only never is taken)
             mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches; leave it out, and chown or chmod them there

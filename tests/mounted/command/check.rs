@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use fsstack_lab::{MiB, needs, until};
+use fsstack_lab::{Kind, MiB, needs, until};
 use serde_json::Value;
 
 use super::*;
 use crate::handles::moved;
 use crate::handles_elsewhere::index;
+use crate::script::python;
 
 /// Findings of a check that finds something, by kind and path.
 #[track_caller]
@@ -202,6 +203,131 @@ fn check_finds_copies_with_different_acls_and_files_below_the_mount_point() {
     );
     pool.unmount();
     fs::remove_file(pool.path().join("lost")).unwrap();
+}
+
+/// As if the pool had been in use while the branch's disk was not mounted.
+#[test]
+fn check_finds_files_below_the_mount_point_of_a_branch() {
+    needs!(mounting(), loops(), program("mkfs.ext4"));
+    for kind in [Kind::Tmpfs(MiB(16)), Kind::Ext4(MiB(16)), Kind::Xfs(MiB(300))] {
+        let mut pool = lab::pool().branch("a", kind).tmp_branch("b").unmounted();
+        let below = pool.branch("a").path().join("lost");
+        pool.branch_mut("a").unmount();
+        fs::write(&below, "x").unwrap();
+        pool.branch_mut("a").remount();
+        assert!(!below.exists(), "{kind:?}");
+        pool.remount();
+        let (findings, answer) = found(&["check", &at(&pool)]);
+        let expected = ("below-mount".to_owned(), below.to_str().unwrap().to_owned());
+        assert_eq!(findings, [expected], "{kind:?}: {answer:#}");
+        // It is named, and left.
+        let Finished { code, stdout, .. } = run(&["check", &at(&pool), "--fix"]);
+        assert!(code == 1 && stdout.contains("unmount it") && stdout.contains("--fix leaves it"), "{stdout}");
+        pool.unmount();
+        pool.branch_mut("a").unmount();
+        assert_eq!(fs::read(&below).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn check_says_where_it_cannot_look_below_a_mount_point() {
+    needs!(mounting(), program("capsh"));
+    let pool = pool();
+    json("check", &["check", &at(&pool)]);
+    let check = format!("exec '{}' check '{}' --json", binary().display(), at(&pool));
+    let confined = command("capsh").args(["--drop=cap_sys_admin", "--", "-c", &check]);
+    let Finished { code, stdout, stderr, .. } = confined.output().unwrap();
+    assert_eq!(code, 1, "{stdout} {stderr}");
+    let answer = checked("check", &stdout);
+    let reason = format!("not checked: below mount point {}: Open: Operation not permitted", at(&pool));
+    let is_it = |one: &Value| {
+        (&one["kind"], &one["path"]) == (&"not-checked".into(), &"/".into())
+            && one["text"].as_str().unwrap().starts_with(&reason)
+    };
+    assert!(answer["findings"].as_array().unwrap().iter().any(is_it), "{answer:#}");
+}
+
+/// Script that prints the number, times, attributes and content of all below a directory, and sets no access time. It leaves out that
+/// of symbolic links, which any reading sets.
+const LISTING: &str = "
+import os, stat, sys
+def show(path):
+    s = os.lstat(path)
+    is_link = stat.S_ISLNK(s.st_mode)
+    print(repr(path), s.st_ino, oct(s.st_mode), s.st_nlink, s.st_uid, s.st_gid, s.st_size,
+          'link' if is_link else s.st_atime_ns, s.st_mtime_ns, s.st_ctime_ns)
+    for key in sorted(os.listxattr(path, follow_symlinks=False)):
+        print('  ', key, os.getxattr(path, key, follow_symlinks=False))
+    if stat.S_ISREG(s.st_mode):
+        with open(os.open(path, os.O_RDONLY | os.O_NOATIME), 'rb') as file: print('  ', file.read())
+    if stat.S_ISDIR(s.st_mode):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME)
+        for name in sorted(os.listdir(fd)): show(os.path.join(path, name))
+        os.close(fd)
+";
+
+/// Access times too: the first read after a change would set them.
+#[test]
+fn a_check_without_fix_leaves_the_branches_as_they_were() {
+    needs!(mounting(), not_on_gluster("its bricks update access times"), program("setfacl"));
+    let pool = damaged();
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path().to_owned());
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(b.join("dir"), c"user.only-here", b"x", flags).unwrap();
+    rustix::fs::setxattr(a.join("dir/same"), c"trusted.fsstack.id", &[7; 20], flags).unwrap();
+    let acl = lab::shell::command("setfacl").args(["-m", "u:1234:rwx"]);
+    acl.arg(b.join("dir")).run().unwrap();
+    // What an interrupted move, and an earlier check with --fix, have left.
+    let hidden = a.join(".fsstack.moving");
+    fs::create_dir_all(hidden.join("kept")).unwrap();
+    for dir in [&hidden, &hidden.join("kept")] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    fs::write(hidden.join("0123456789abcdef.part"), "x").unwrap();
+    let listing = || {
+        let script = format!("{LISTING}\nfor path in ({a:?}, {b:?}): show(path)");
+        python("/", &script)
+    };
+    let before = listing();
+    for arguments in [&[][..], &["--older-than", "0s"], &["--from", "/dir/other"]] {
+        let (findings, answer) = found(&[&["check", &at(&pool)], arguments].concat());
+        assert!(!findings.is_empty(), "{answer:#}");
+        let after = listing();
+        let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(was, is)| was != is).collect();
+        assert_eq!((before.lines().count(), changed), (after.lines().count(), vec![]), "{arguments:?}");
+    }
+    // The pool's own mounts are not to meet them.
+    fs::remove_dir_all(&hidden).unwrap();
+}
+
+#[test]
+fn a_check_that_has_fixed_all_that_it_found_ends_with_0() {
+    needs!(mounting());
+    let pool = pool();
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path().to_owned());
+    for (root, mode) in [(&a, 0o755), (&b, 0o700)] {
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(root.join("dir")).unwrap();
+        fs::set_permissions(root.join("dir"), fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(root.join("file"), "equal").unwrap();
+    }
+    let (findings, _) = found(&["check", &at(&pool)]);
+    let expected = [("differs", "/dir"), ("hidden", "/file")];
+    assert_eq!(findings, expected.map(|(kind, path)| (kind.to_owned(), path.to_owned())));
+    let Finished { code, stdout, stderr, .. } = run(&["check", &at(&pool), "--fix", "--json"]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    let answer = checked("check", &stdout);
+    let fixed: Vec<_> = answer["findings"].as_array().unwrap().iter().map(|one| &one["fixed"]).collect();
+    assert_eq!(fixed, [true, true], "{answer:#}");
+    for arguments in [&["check", &at(&pool)][..], &["check", &at(&pool), "--fix"]] {
+        let Finished { code, stdout, stderr, .. } = run(arguments);
+        assert_eq!((code, stderr.as_str()), (0, ""), "nothing is left to fix: {stdout}");
+    }
+    // One finding that it leaves is enough.
+    fs::write(a.join("other"), "one").unwrap();
+    fs::write(b.join("other"), "two").unwrap();
+    let Finished { code, stderr, .. } = run(&["check", &at(&pool), "--fix"]);
+    assert_eq!((code, stderr.as_str()), (1, "fsstack: check: findings: 1\n"));
 }
 
 /// A marked file that the index does not have, and one that it has. What the finding says to do is done.

@@ -149,7 +149,19 @@ fn the_status_has_the_size_that_df_shows() {
     assert_eq!(status["pools"][0]["total"].as_u64(), Some(df.f_blocks * df.f_frsize));
 }
 
-/// On the metrics port, on a desktop and a phone screen.
+/// A page that shows `page` in a frame of the width of a small phone, and reports its layout: Chromium's windows are 500 pixels
+/// wide or more.
+fn in_a_narrow_frame(page: &str) -> String {
+    let quoted = page.replace('&', "&amp;").replace('"', "&quot;");
+    let script = "addEventListener('load', () => { const root = frames[0].document.documentElement; \
+         document.body.insertAdjacentHTML('beforeend', `<p>sideways ${root.scrollWidth - root.clientWidth} \
+         of ${frames[0].innerWidth}</p>`) })";
+    format!(
+        "<!doctype html><iframe width=360 height=900 srcdoc=\"{quoted}\"></iframe><script>{script}</script>"
+    )
+}
+
+/// On the metrics port, on a desktop and on phones.
 #[test]
 fn the_status_page_shows_the_branches_in_a_browser() {
     needs!(mounting(), program("chromium"));
@@ -165,6 +177,7 @@ fn the_status_page_shows_the_branches_in_a_browser() {
     let screen = Window { size: (1200, 1000), dark: false };
     let page = screen.render(&url, &shot).unwrap();
     assert!(page.contains("all 2 branches are up") && page.contains(&branch(&pool, "a")), "{page}");
+    assert!(page.contains("http-equiv=\"refresh\" content=\"5\""), "{page}");
     output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RO"]);
     let page = screen.render(&url, &shot).unwrap();
     assert!(page.contains("<dd>RO</dd>"), "{page}");
@@ -174,10 +187,16 @@ fn the_status_page_shows_the_branches_in_a_browser() {
          document.documentElement.scrollWidth - document.documentElement.clientWidth} paper ${\
          getComputedStyle(document.body).backgroundColor}</p>`)</script>";
     let copy = home.path().join("copy.html");
-    std::fs::write(&copy, format!("{page}{probe}").replace("http-equiv", "data-was")).unwrap();
+    let copied = page.replace("http-equiv", "data-was");
     let phone = Window { size: (500, 900), dark: true };
-    let page = phone.render(&format!("file://{}", copy.display()), &shot).unwrap();
+    let render = |page: &str| {
+        fs::write(&copy, page).unwrap();
+        phone.render(&format!("file://{}", copy.display()), &shot).unwrap()
+    };
+    let page = render(&format!("{copied}{probe}"));
     assert!(page.contains("sideways 0 paper rgb(13, 17, 23)"), "{page}");
+    let page = render(&in_a_narrow_frame(&copied));
+    assert!(page.contains("sideways 0 of 360"), "{page}");
 }
 
 #[test]
