@@ -84,7 +84,7 @@ pub(crate) fn serve(
     let ended = opened.and_then(|attended| {
         let served = attended.served.clone();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
-            served.begin_moves(Drains::BegunAgain);
+            served.begin_moves(Drains::All);
             answers(settings)?;
             served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);

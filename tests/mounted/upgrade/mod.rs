@@ -1,6 +1,7 @@
 //! The daemon is replaced under programs that use the pool: `fsstack upgrade`.
 
 mod beside_work;
+mod drains;
 mod going_on;
 pub(crate) mod refused;
 mod states;

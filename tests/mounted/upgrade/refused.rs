@@ -25,7 +25,7 @@ pub(crate) const ANSWERS: &str = r#"question=$(grep -aoE '[0-9a-f]{32}' "$2" | h
 echo "mount.fsstack: takes over a state of format $(od -An -tu4 -j8 -N4 "$2" | tr -d ' '): $question""#;
 
 /// The stand-in under this name, where a daemon runs it.
-fn stand_in(pool: &Pool, name: &str) -> String {
+pub(super) fn stand_in(pool: &Pool, name: &str) -> String {
     let path: PathBuf = pool.path().with_file_name(name);
     fs::copy(env!("CARGO_BIN_EXE_stand_in"), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -207,17 +207,11 @@ fn a_job_refuses_it_and_is_named() {
         pool.write(format!("{n}"), &vec![1; 1 << 20]);
     }
     std::thread::scope(|scope| {
-        let (at, a) = (at(&pool), branch(&pool, "a"));
-        let drain = scope.spawn(move || output_of(&["branch", "drain", &at, &a, "--rate", "2M"]));
-        until("the job moves", || output_of(&["job", "list", &super::at(&pool)]).contains("moving"));
-        let (code, line) = refused(&["upgrade", &super::at(&pool)]);
+        let balance = scope.spawn(|| output_of(&["balance", &at(&pool), "--rate", "2M"]));
+        until("the job moves", || output_of(&["job", "list", &at(&pool)]).contains("moving"));
+        let (code, line) = refused(&["upgrade", &at(&pool)]);
         assert!(code == 1 && line.contains("job 1") && line.contains("fsstack job cancel"), "{line}");
-        until("the job ends", || {
-            drain.is_finished() || {
-                std::thread::yield_now();
-                false
-            }
-        });
+        balance.join().unwrap();
     });
     upgrade(&pool);
     assert_eq!(pool.read("7").len(), 1 << 20);

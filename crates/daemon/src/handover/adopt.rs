@@ -343,7 +343,7 @@ impl TakenOver {
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.start_keeping();
             let is_revived = served.union.kept().is_some();
-            served.begin_moves(if is_revived { Drains::BegunAgain } else { Drains::AtWork });
+            served.begin_moves(if is_revived { Drains::All } else { Drains::Interrupted });
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 *served.handover.calls.lock() = keep_to_known_calls(&settings);

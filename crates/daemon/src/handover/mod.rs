@@ -283,11 +283,12 @@ impl Served {
         if self.handover.is_ending.load(SeqCst) {
             return IS_ENDING.to_owned();
         }
+        // Before the branches are kept: drains that begin again need to set their branches' modes.
+        let _jobs = self.union.hold_jobs();
         let _branches = match self.union.keep_branches() {
             Ok(kept) => kept,
             Err(why) => return why.0,
         };
-        let _tiers = self.union.hold_tiers();
         let deadline = Instant::now() + timeout(&self.union);
         let paused_at = handover::since_boot();
         let paused = match pauser.pause(deadline) {

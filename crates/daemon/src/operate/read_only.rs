@@ -4,12 +4,13 @@ use super::Served;
 use crate::remount::held_flags;
 use std::sync::atomic::Ordering;
 
-/// Whether the drains of an earlier daemon are begun again.
+/// Drains of an earlier daemon that are begun again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drains {
-    BegunAgain,
-    /// None is left: an upgrade waits for their end.
-    AtWork,
+    /// All that their branches know of.
+    All,
+    /// Those that an upgrade has interrupted.
+    Interrupted,
 }
 
 impl Served {
@@ -31,9 +32,7 @@ impl Served {
             tracing::info!("read-only: drains that were interrupted and tiers wait until it is remounted rw");
             return;
         }
-        if drains == Drains::BegunAgain {
-            self.union.resume_drains();
-        }
+        self.union.resume_drains(drains == Drains::Interrupted);
         self.union.watch_tiers();
     }
 
@@ -44,7 +43,7 @@ impl Served {
             && !self.is_read_only()
             && self.moves_wait.swap(false, Ordering::Relaxed)
         {
-            self.begin_moves(Drains::BegunAgain);
+            self.begin_moves(Drains::All);
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fsstack_pool::{BranchIx, Tier};
 
 use crate::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, JobView, RulesOrder, TierView, TiersHeld,
+    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, DrainsHeld, JobView, RulesOrder, TierView,
+    TiersHeld,
 };
 use crate::union::Union;
 
@@ -71,9 +72,13 @@ impl Union {
         self.jobs.pause_job(id, paused)
     }
 
-    /// Begins the drains again that an earlier daemon did not end. Their branches take nothing new.
-    pub fn resume_drains(&self) {
-        self.jobs.resume_drains();
+    /// Begins the drains again that an earlier daemon did not end, or those only that it has `interrupted` for an upgrade. Their branches
+    /// take nothing new.
+    pub fn resume_drains(&self, interrupted: bool) {
+        match interrupted {
+            true => self.jobs.resume_interrupted(),
+            false => self.jobs.resume_drains(),
+        }
     }
 
     /// The drain of the branch is over for good, if there was one: the operator wants something else of the branch.
@@ -86,9 +91,10 @@ impl Union {
         self.jobs.watch_tiers();
     }
 
-    /// Ends the tiers' jobs; none begins until the guard drops.
-    pub fn hold_tiers(&self) -> TiersHeld<'_> {
-        self.jobs.hold_tiers()
+    /// Ends the tiers' jobs, of which none begins until the guards drop, and interrupts drains that the next daemon begins again; they go
+    /// on when the guards drop.
+    pub fn hold_jobs(&self) -> (TiersHeld<'_>, DrainsHeld) {
+        (self.jobs.hold_tiers(), self.jobs.hold_drains())
     }
 
     /// The tiers as they are now.

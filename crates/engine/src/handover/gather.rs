@@ -71,7 +71,11 @@ impl Union {
     pub fn gather(&self) -> io::Result<Gathered> {
         let pool = self.tree.pool.load_full();
         let mut descriptors = Descriptors::default();
-        let branches = branch_rows(&pool, &mut descriptors)?;
+        let mut branches = branch_rows(&pool, &mut descriptors)?;
+        for row in &mut branches {
+            let drain = self.jobs.list.interrupted(BranchIx(row.slot));
+            row.drain = drain.map(|drain| (drain.job, drain.paused));
+        }
         let inodes = self.inode_list();
         let rows = inode_rows(&pool, &inodes, &mut descriptors)?;
         let (files, handles) = self.file_rows(&inodes, &mut descriptors)?;
@@ -181,6 +185,7 @@ fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<Bra
             object: (branch.dev(), branch.root_ino),
             known: known_root_row(branch),
             unsynced: branch.unsynced.row(branch.mount_generation()),
+            drain: None,
         })
     };
     pool.branches.iter().map(row).collect()

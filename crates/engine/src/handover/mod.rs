@@ -64,6 +64,8 @@ struct BranchRow {
     /// Further marks by which its root is recognised.
     known: KnownRootRow,
     unsynced: UnsyncedRow,
+    /// The drain that was interrupted: its number, and whether it pauses.
+    drain: Option<(u64, bool)>,
 }
 
 /// [`KnownRoot`](fsstack_branch::known_root::KnownRoot) of a branch, without device and inode number.
@@ -134,8 +136,8 @@ impl Union {
                 shown(path)
             )));
         }
-        // Those of tiers make way.
-        self.check_jobs(|job| !job.yields)?;
+        // Those of tiers make way, and the next program begins drains again.
+        self.check_jobs(|job| !job.yields && !job.outlives_daemon)?;
         if !self.copies.lock().is_empty() {
             return Err(NotNow(
                 "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),

@@ -62,7 +62,7 @@ impl Jobs {
             return JobState::Planned;
         }
         if let Work::Drain(order) = &job.work
-            && let Err(error) = self.remember_drain(order)
+            && let Err(error) = self.remember_drain(order).inspect(|()| job.progress.lock().remembered = true)
         {
             tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }

@@ -42,7 +42,9 @@ pub(super) struct Progress {
     pub(super) is_parked: bool,
     /// Its window has closed, and it is called off for that.
     pub(super) is_closed: bool,
-    /// The next mount is not to begin it again.
+    /// The next mount is to begin it again.
+    pub(super) remembered: bool,
+    /// The next mount is not to begin it again, though it was remembered.
     pub(super) forgotten: bool,
     /// The thread has ended.
     pub(super) gone: bool,
@@ -71,6 +73,7 @@ impl Job {
             paused: false,
             is_parked: false,
             is_closed: false,
+            remembered: false,
             forgotten: false,
             gone: false,
             refusal: None,
@@ -107,6 +110,12 @@ impl Job {
             departure.call_off(DepartureOutcome::TryAgain);
         }
         self.changed.notify_all();
+    }
+
+    /// Whether it is at work, and the next daemon begins it again.
+    pub(super) fn outlives_daemon(&self) -> bool {
+        let progress = self.progress.lock();
+        progress.remembered && !progress.forgotten && !progress.called_off && !progress.state.is_over()
     }
 
     pub(super) fn is_called_off(&self) -> bool {
@@ -227,6 +236,7 @@ impl Job {
     }
 
     pub(super) fn view(&self) -> JobView {
+        let outlives_daemon = self.outlives_daemon();
         let progress = self.progress.lock();
         JobView {
             id: self.id,
@@ -242,6 +252,7 @@ impl Job {
             dry_run: self.work.manner().dry_run,
             at_work: self.pacing.lock().percent(),
             yields: self.work.yields(),
+            outlives_daemon,
             window: self.work.window(),
             refusal: progress.refusal.clone(),
             found: progress.found,

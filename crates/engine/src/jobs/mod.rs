@@ -11,6 +11,7 @@ mod clock;
 mod count;
 mod drain;
 mod failed_tries;
+pub(crate) mod interrupted;
 mod job;
 mod linked;
 mod order;
@@ -41,6 +42,8 @@ use crate::pool_changes::PoolChanges;
 use crate::tree::Tree;
 use awaited::AnyAwaited;
 pub use clock::DayClock;
+pub use interrupted::DrainsHeld;
+use interrupted::InterruptedDrain;
 use job::{Gone, Job};
 use linked::LinkedNames;
 pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, Manner, RulesOrder};
@@ -141,6 +144,8 @@ pub struct JobView {
     pub dry_run: bool,
     /// The daemon began it, and it makes way for others.
     pub yields: bool,
+    /// The next daemon begins it again.
+    pub outlives_daemon: bool,
     /// Share of the time that it is at work, in percent: less where programs wait longer for its branches.
     pub at_work: u32,
     /// The part of the day in which it is at work.
@@ -196,6 +201,8 @@ struct JobsState {
     settled: HashMap<Ino, Instant>,
     /// Branches whose roots have a drain mark, or may have one.
     marked: HashSet<BranchIx>,
+    /// Drains that an upgrade has interrupted, and that did not begin again yet.
+    interrupted: Vec<InterruptedDrain>,
     /// Times of calls when the last job ended: those since then show what is usual.
     calm: HashMap<BranchIx, CallTimes>,
 }
@@ -209,12 +216,16 @@ impl JobsState {
         if let Some(other) = self.jobs.iter().find(at_work) {
             return Err(BadJob::Busy(other.id));
         }
-        self.begun += 1;
+        let again = self.take_interrupted(&work);
+        let id = again.map_or(self.begun + 1, |drain| drain.job);
+        self.begun = self.begun.max(id);
         if work.yields() {
             // Of the jobs of one tier only the last is shown.
             self.jobs.retain(|job| job.subject != subject || !job.work.yields());
         }
-        let job = Arc::new(Job::new(self.begun, work, subject, clock));
+        self.jobs.retain(|job| job.id != id);
+        let job = Arc::new(Job::new(id, work, subject, clock));
+        job.progress.lock().paused = again.is_some_and(|drain| drain.paused);
         let ended: Vec<u64> =
             self.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
         let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);

@@ -27,6 +27,7 @@ use fsstack_sys::xattr::{self, On};
 use super::Jobs;
 use super::{DrainOrder, HiddenCopies, JobList, Manner};
 use crate::member::Member;
+use crate::pool::Pool;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.drain";
@@ -149,36 +150,39 @@ impl Jobs {
     /// Begins the drains again that an earlier daemon did not end. Their branches take nothing new.
     pub(crate) fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
-        for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-            let Some(known) = of(branch) else { continue };
-            let Remembered { of, rate, verify, make_way, hidden, window, targets } = known;
-            self.list.note_drain_mark(branch.ix);
-            let subject = (self.id.map_or(NO_POOL, |id| id.0), branch.id.get());
-            if self.id.is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
-                tracing::warn!(branch = %branch.path.display(), "drain not resumed: no branch tells the pool's id now; the next mount tries again");
-                continue;
-            }
-            if of.is_some_and(|of| of != subject) {
-                tracing::warn!(branch = %branch.path.display(), "drain not resumed: the drain mark is that of another branch or pool; start it with fsstack branch drain if it is meant");
-                let _reported = forget(branch);
-                continue;
-            }
-            if self.changes.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
-                continue;
-            }
-            let found = |id: &u16| pool.branches.iter().find(|other| other.id.get() == *id);
-            let to: Option<Vec<BranchIx>> =
-                targets.iter().map(|id| found(id).map(|other| other.ix)).collect();
-            let path = branch.path.display();
-            let Some(to) = to else {
-                tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
-                continue;
-            };
-            let manner = Manner { rate, verify, make_way, dry_run: false };
-            let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
-            if let Err(error) = self.begin_drain(order, Self::drain_again) {
-                tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
-            }
+        let writable = pool.branches.iter().filter(|branch| branch.is_writable());
+        writable.for_each(|branch| self.resume_drain(&pool, branch));
+    }
+
+    /// Begins the drain of `branch` again, if the branch knows of one.
+    pub(super) fn resume_drain(self: &Arc<Self>, pool: &Pool, branch: &Member) {
+        let Some(known) = of(branch) else { return };
+        let Remembered { of, rate, verify, make_way, hidden, window, targets } = known;
+        self.list.note_drain_mark(branch.ix);
+        let path = branch.path.display();
+        let subject = (self.id.map_or(NO_POOL, |id| id.0), branch.id.get());
+        if self.id.is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
+            tracing::warn!(branch = %path, "drain not resumed: no branch tells the pool's id now; the next mount tries again");
+            return;
+        }
+        if of.is_some_and(|of| of != subject) {
+            tracing::warn!(branch = %path, "drain not resumed: the drain mark is that of another branch or pool; start it with fsstack branch drain if it is meant");
+            let _reported = forget(branch);
+            return;
+        }
+        if self.changes.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
+            return;
+        }
+        let found = |id: &u16| pool.branches.iter().find(|other| other.id.get() == *id);
+        let to: Option<Vec<BranchIx>> = targets.iter().map(|id| found(id).map(|other| other.ix)).collect();
+        let Some(to) = to else {
+            tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
+            return;
+        };
+        let manner = Manner { rate, verify, make_way, dry_run: false };
+        let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
+        if let Err(error) = self.begin_drain(order, Self::drain_again) {
+            tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
         }
     }
 
