@@ -205,7 +205,7 @@ fn check_finds_copies_with_different_acls_and_files_below_the_mount_point() {
     fs::remove_file(pool.path().join("lost")).unwrap();
 }
 
-/// As if the pool had been in use while the branch's disk was not mounted.
+/// State of a pool that was in use while the branch's disk was not mounted.
 #[test]
 fn check_finds_files_below_the_mount_point_of_a_branch() {
     needs!(mounting(), loops(), program("mkfs.ext4"));

@@ -77,7 +77,7 @@ impl Jobs {
         for branch in interrupted.into_iter().filter_map(|drain| pool.live(drain.branch)) {
             self.resume_drain(&pool, branch);
         }
-        // Those that could not begin are told of, and wait for the next mount.
+        // Each one that could not begin was logged; the next mount tries again.
         self.list.state.lock().interrupted.clear();
     }
 }
