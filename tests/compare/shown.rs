@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +29,9 @@ pub(crate) fn attributes(stat: &fs::Metadata) -> io::Result<String> {
         return Ok(format!("directory {mode:o} of {owner}:{group}"));
     }
     let set = stat.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(u64::MAX, |time| time.as_secs());
-    let time = if set < SET_TIMES { format!(", of {set}") } else { String::new() };
+    // A write to a named pipe changes its time on a local disk; of one in a FUSE file system the kernel changes none.
+    let counts = set < SET_TIMES && !stat.file_type().is_fifo();
+    let time = if counts { format!(", of {set}") } else { String::new() };
     Ok(format!("{mode:o} of {owner}:{group}, {} bytes, {} links{time}", stat.len(), stat.nlink()))
 }
 
