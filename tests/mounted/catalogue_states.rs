@@ -70,7 +70,7 @@ fn a_branch_that_hangs_holds_up_its_own_names_only() {
 
 /// Changes that are made directly on branches, below directories that the kernel knows by the pool and below others.
 #[test]
-fn what_changes_on_a_watched_branch_is_known_without_a_walk() {
+fn what_changes_on_a_watched_branch_is_known() {
     needs!(mounting());
     let mut pool = pool_of_three(&["out-of-band=watch"]);
     for name in ["a", "b"] {
@@ -97,6 +97,19 @@ fn what_changes_on_a_watched_branch_is_known_without_a_walk() {
     }
     until_equal(&pool, &["a", "b", "c"]);
     fs::remove_dir_all(pool.branch("a").path().join("unknown")).unwrap();
+    until_equal(&pool, &["a", "b", "c"]);
+    // A copy that the pool has not seen of a directory that the kernel knows, and one that went to another branch.
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path().to_owned());
+    fs::create_dir_all(b.join("seen/deep")).unwrap();
+    assert_eq!(pool.list("seen"), ["deep"]);
+    fs::create_dir_all(a.join("seen/deep")).unwrap();
+    until_equal(&pool, &["a", "b", "c"]);
+    for at in ["seen/later", "seen/deep/later"] {
+        fs::write(a.join(at), b"x").unwrap();
+    }
+    until_equal(&pool, &["a", "b", "c"]);
+    fs::rename(a.join("seen"), b.join("gone-there")).unwrap();
+    fs::write(b.join("gone-there/deep/last"), b"x").unwrap();
     until_equal(&pool, &["a", "b", "c"]);
 }
 

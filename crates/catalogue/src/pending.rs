@@ -157,6 +157,14 @@ impl<D> Default for PendingState<D> {
     }
 }
 
+impl<D> PendingState<D> {
+    fn is_urgent(&self) -> bool {
+        let Changes { dirs, relist, files, walk: _ } = &self.noted.changes;
+        let most = dirs.len().max(relist.len()).max(files.len());
+        self.stopped || self.noted.entries.len() >= NAMES / 2 || most >= DIRS / 2
+    }
+}
+
 impl<D> Default for Pending<D> {
     fn default() -> Self {
         let hashes = RandomState::new();
@@ -257,9 +265,7 @@ impl<D> Pending<D> {
         let began = Instant::now();
         let seen = || {
             let state = self.state.lock();
-            let Changes { dirs, relist, files, walk: _ } = &state.noted.changes;
-            let most = dirs.len().max(relist.len()).max(files.len());
-            (state.count, state.stopped || state.noted.entries.len() >= NAMES / 2 || most >= DIRS / 2)
+            (state.count, state.is_urgent())
         };
         let (mut before, mut is_over) = seen();
         while !is_over && began.elapsed() < longest {
@@ -268,6 +274,11 @@ impl<D> Pending<D> {
             is_over = over || now == before;
             before = now;
         }
+    }
+
+    /// Whether it is stopped or half full.
+    pub fn is_urgent(&self) -> bool {
+        self.state.lock().is_urgent()
     }
 
     /// Waits for `time`, or until it is stopped.

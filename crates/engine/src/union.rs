@@ -209,13 +209,14 @@ impl Union {
     /// The thread cannot be started.
     pub fn end(self: &Arc<Self>, timeout: Duration) -> std::io::Result<()> {
         const MONITOR_DELAY: Duration = Duration::from_millis(300);
-        let pool = self.pool();
         let ending = self.clone();
         let closer = fsstack_sync::thread::Builder::new().name("closing".into());
         let closer = fsstack_branch::thread::start(closer, move || ending.destroy())?;
         let began = Instant::now();
         let mut aborted = false;
         loop {
+            // Not kept: the end of a drain waits for those that do.
+            let pool = self.pool();
             let stuck: Vec<_> = pool.branches.iter().filter(|branch| branch.is_stuck()).collect();
             if stuck.is_empty() && closer.is_finished() {
                 return Ok(());
@@ -241,6 +242,8 @@ impl Union {
                 aborted = true;
                 std::thread::sleep(MONITOR_DELAY);
             }
+            drop(stuck);
+            drop(pool);
             std::thread::sleep(Duration::from_millis(2));
         }
     }

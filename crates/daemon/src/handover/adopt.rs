@@ -340,10 +340,13 @@ impl TakenOver {
         let Self { settings, listed, log, mounted, attended, listeners, revived: _ } = self;
         let served = attended.served.clone();
         let mount_point = Printable::path(&settings.mount_point).to_string();
+        // Before an operator asks for a job: those that were interrupted are there then.
+        let is_revived = served.union.kept().is_some();
+        served.begin_moves(if is_revived { Drains::All } else { Drains::Interrupted });
+        // Without the drains that were interrupted: these are known from their branches now.
+        served.note_state();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.start_keeping();
-            let is_revived = served.union.kept().is_some();
-            served.begin_moves(if is_revived { Drains::All } else { Drains::Interrupted });
             // A second filter would cost every call, and allow nothing more.
             if !fsstack_sys::seccomp::is_confined() {
                 *served.handover.calls.lock() = keep_to_known_calls(&settings);

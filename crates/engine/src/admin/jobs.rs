@@ -93,8 +93,10 @@ impl Union {
 
     /// Ends the tiers' jobs, of which none begins until the guards drop, and interrupts drains that the next daemon begins again; they go
     /// on when the guards drop.
-    pub fn hold_jobs(&self) -> (TiersHeld<'_>, DrainsHeld) {
-        (self.jobs.hold_tiers(), self.jobs.hold_drains())
+    pub fn hold_jobs(&self) -> (DrainsHeld, TiersHeld<'_>) {
+        let tiers = self.jobs.hold_tiers();
+        // They go on first: a tier's job makes way for them.
+        (self.jobs.hold_drains(), tiers)
     }
 
     /// The tiers as they are now.

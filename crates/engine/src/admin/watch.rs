@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -153,24 +153,27 @@ fn catalogue(
     (dir, name): (&FileHandle, Option<&CStr>),
     known: Option<Ino>,
 ) {
-    if let Some(dir) = known.and_then(|known| tree.inodes.get(known)) {
-        return branch.uncatalogued.note(dir.id.ino.0, || dir.clone(), name);
-    }
-    let changed = || {
-        let dir = open_handle(root.fd.as_fd(), dir, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
-        let listed = match name {
-            Some(_) => dir,
-            // The directory itself is a name in the one above.
-            None => {
-                let path = sys::at::path_below(root.fd.as_fd(), dir.as_fd()).ok()??;
-                let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or_default();
-                open_path(branch, path.get(..end)?).ok()?
-            }
-        };
-        branch.stat_fd(listed.as_fd()).ok()
+    let open = || open_handle(root.fd.as_fd(), dir, OFlags::PATH | OFlags::NOFOLLOW).ok();
+    let above = |dir: OwnedFd| {
+        let path = sys::at::path_below(root.fd.as_fd(), dir.as_fd()).ok()??;
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or_default();
+        open_path(branch, path.get(..end)?).ok()
     };
     // One that is gone, or not of this branch, is a change of the directory above, or none.
-    if let Some(stat) = changed() {
+    let Some((dir, stat)) = open().and_then(|dir| branch.stat_fd(dir.as_fd()).ok().map(|stat| (dir, stat)))
+    else {
+        return;
+    };
+    // A copy that the pool has not seen yet is not reached by the inode.
+    let is_its_copy = |known: &Arc<Inode>| known.copy_ino(root.at) == Some(stat.ino);
+    let known = known.and_then(|known| tree.inodes.get(known)).filter(is_its_copy);
+    let listed = match (known, name) {
+        (Some(known), _) => return branch.uncatalogued.note(known.id.ino.0, || known.clone(), name),
+        (None, Some(_)) => Some(stat),
+        // The directory itself is a name in the one above.
+        (None, None) => above(dir).and_then(|above| branch.stat_fd(above.as_fd()).ok()),
+    };
+    if let Some(stat) = listed {
         branch.uncatalogued.note_number(number::number(branch, stat.dev, stat.ino).0);
     }
 }

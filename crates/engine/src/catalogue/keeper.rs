@@ -6,25 +6,20 @@
 //! A directory that is to be listed is known by its number. Its path is put together when its turn comes; if it is not found
 //! there, it was renamed or removed, which is reported too. Otherwise the directory above is listed again.
 
+mod listing;
 mod unsure_files;
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fsstack_branch::entries::Entries;
 use fsstack_branch::error::OpError;
-use fsstack_catalogue::{
-    BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Listed, Pending, Row, Turns, Upkeep, now,
-};
-use fsstack_identity::index::open_path;
+use fsstack_catalogue::{BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Pending, Upkeep, now};
 use fsstack_pool::BranchIx;
-use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno};
+use fsstack_sys::thread::Policy;
 
-use super::look::{is_hidden, look_at, number_of, row_of};
-use super::{fail, path_bytes};
+use super::look::look_at;
+use super::{fail, path_bytes, schedule};
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::union::Union;
@@ -43,6 +38,10 @@ const AGAIN: Duration = Duration::from_secs(2);
 const CHUNK: usize = 4096;
 /// Time for which directories are listed before changes are looked at.
 const WALK_FOR: Duration = Duration::from_millis(50);
+/// Rest after directories were listed again, as a multiple of the time that took, and the longest: a program that changes a large
+/// directory all the time does not have it listed all the time.
+const REST: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_secs(30);
 /// Time for the last directories when the pool ends.
 const LAST_FOR: Duration = Duration::from_secs(2);
 /// Names in the catalogue, of all branches; with more, it is incomplete.
@@ -95,6 +94,10 @@ pub(super) struct Keeper {
     /// A directory or a name could not be read, though the branch answers.
     unreadable: bool,
     logged: bool,
+    /// Directories that are to be listed again.
+    relisted: HashSet<u64>,
+    /// Before changes are looked at again.
+    rest: Duration,
     /// Directories that were not found and whose parents are listed again.
     searched: HashSet<u64>,
     /// The pool ends: directories are listed until then, so that the next mount need not walk.
@@ -146,6 +149,8 @@ impl Keeper {
             full: false,
             unreadable: false,
             logged: false,
+            relisted: HashSet::new(),
+            rest: Duration::ZERO,
             searched: HashSet::new(),
             last_until: None,
         })
@@ -153,6 +158,9 @@ impl Keeper {
 
     /// Keeps the names until the pool ends or the branch leaves it.
     pub(super) fn keep(mut self, union: &Weak<Union>) {
+        if self.pending.is_stopped() {
+            schedule(Policy::Other);
+        }
         loop {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
                 (true, ..) => Some(AGAIN),
@@ -185,11 +193,17 @@ impl Keeper {
     }
 
     /// Leaves changes time to end. A walk goes on meanwhile, and at its end needs a moment without changes.
-    fn pause(&self) {
+    fn pause(&mut self) {
         match (self.pending.is_empty() || !self.waiting.is_empty(), self.walking) {
             (true, _) => {}
             (false, true) => self.pending.pause(PAUSE),
-            (false, false) => self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE),
+            (false, false) => {
+                let (began, rest) = (Instant::now(), std::mem::take(&mut self.rest));
+                while began.elapsed() < rest && !self.pending.is_urgent() {
+                    self.pending.pause(PAUSE.min(rest));
+                }
+                self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE);
+            }
         }
     }
 
@@ -252,6 +266,7 @@ impl Keeper {
         let mut unknown = self.unknown(files.iter().copied())?;
         unknown.retain(|file| !self.gone.contains(file));
         let (looks, relist, complete) = look_at(union, branch, changes);
+        self.relisted.extend(&relist);
         let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
         self.waiting.extend(due);
         self.upkeep.catalogue.note_files(self.id, files);
@@ -279,6 +294,7 @@ impl Keeper {
         self.walk = self.walk.wrapping_add(1) | WITH_ALL;
         (self.again, self.walking, self.walks_again, self.unreadable) = (false, true, false, false);
         self.waiting = vec![self.root];
+        (self.relisted, self.rest) = (HashSet::new(), Duration::ZERO);
         self.searched.clear();
         let (id, walk) = (self.id, self.walk);
         self.upkeep.catalogue.change(|batch| match batch.branch(id)? {
@@ -299,7 +315,12 @@ impl Keeper {
             if self.upkeep.catalogue.is_listed(self.id, dir, self.walk)? {
                 continue;
             }
-            match self.list(union, branch, dir) {
+            let listing = Instant::now();
+            let listed = self.list(union, branch, dir);
+            if self.relisted.remove(&dir) {
+                self.rest = (self.rest + listing.elapsed().saturating_mul(REST)).min(LONGEST_REST);
+            }
+            match listed {
                 Ok(()) => {}
                 Err(Unlisted::Elsewhere) => self.search(dir)?,
                 // One bad directory does not have all others walked again; what was known of it stays.
@@ -373,101 +394,6 @@ impl Keeper {
         }
         let names = self.upkeep.catalogue.names()?;
         tracing::info!(branch = %branch.path.display(), names, "catalogue: all names of the branch recorded");
-        Ok(())
-    }
-
-    fn list(&mut self, union: &Union, branch: &Member, dir: u64) -> std::result::Result<(), Unlisted> {
-        if self.is_full()? {
-            return Ok(());
-        }
-        let mut names = match self.open_dir(branch, dir)? {
-            Some(fd) => self.list_names(union, branch, dir, fd.as_fd())?,
-            None => Vec::new(),
-        };
-        names.sort_unstable();
-        let at = (self.id, self.walk);
-        self.upkeep.catalogue.change(|batch| batch.listed(at, dir, &names))?;
-        self.upkeep.note_change();
-        Ok(())
-    }
-
-    /// Opens the directory with this number. None: the pool does not show its content either, as another file system is mounted
-    /// there or it cannot be entered.
-    fn open_dir(&self, branch: &Member, dir: u64) -> std::result::Result<Option<OwnedFd>, Unlisted> {
-        let path = self.upkeep.catalogue.path(self.id, dir)?.ok_or(Unlisted::Elsewhere)?;
-        let fd = match branch.ask(|| open_path(branch, &path)) {
-            Ok(fd) => fd,
-            Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => {
-                return Err(Unlisted::Elsewhere);
-            }
-            Err(error) if matches!(error.errno(), Errno::XDEV | Errno::ACCESS) => return Ok(None),
-            Err(error) => return Err(Unlisted::Branch(error)),
-        };
-        let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
-        if number_of(branch, &stat) == dir { Ok(Some(fd)) } else { Err(Unlisted::Elsewhere) }
-    }
-
-    fn list_names(
-        &mut self,
-        union: &Union,
-        branch: &Member,
-        dir: u64,
-        fd: BorrowedFd<'_>,
-    ) -> std::result::Result<Vec<Box<[u8]>>, Unlisted> {
-        let pool = union.pool();
-        let mut names = Vec::new();
-        let mut rows: Vec<(Box<[u8]>, Row)> = Vec::new();
-        // One that was removed since it was opened cannot be read.
-        let unlisted =
-            |error: OpError| if error.is_missing() { Unlisted::Elsewhere } else { Unlisted::Branch(error) };
-        let mut entries = Entries::of(branch, fd).map_err(unlisted)?;
-        let mut turns = Turns::default();
-        loop {
-            turns.next();
-            let entry = entries.next_entry().map_err(unlisted)?;
-            let is_end = entry.is_none();
-            if let Some(entry) = entry.filter(|entry| dir != self.root || !is_hidden(&pool, &entry.name)) {
-                match branch.ask(|| sys::at::stat(fd, &entry.name)) {
-                    Ok(stat) => {
-                        let name: Box<[u8]> = entry.name.to_bytes().into();
-                        names.push(name.clone());
-                        let row = row_of(branch, On::Name(fd, &entry.name), &stat);
-                        let is_sought = row.number.is_some_and(|number| self.sought.contains(&number));
-                        rows.push((name, if is_sought { row.of_several() } else { row }));
-                    }
-                    Err(error) if error.is_missing() => {}
-                    Err(error) if branch.check_open().is_err() => return Err(Unlisted::Branch(error)),
-                    Err(_) => {
-                        self.unreadable = true;
-                        names.push(entry.name.to_bytes().into());
-                    }
-                }
-            }
-            if self.is_to_end() && !is_end {
-                return Err(Unlisted::Stopped);
-            }
-            if rows.len() >= CHUNK || is_end {
-                self.write_rows(dir, &rows)?;
-                rows.clear();
-            }
-            if is_end {
-                return Ok(names);
-            }
-        }
-    }
-
-    fn write_rows(&mut self, dir: u64, rows: &[(Box<[u8]>, Row)]) -> std::result::Result<(), CatalogueError> {
-        let at = (self.id, self.walk);
-        let due = self.upkeep.catalogue.change(|batch| {
-            let mut due = Vec::new();
-            for (name, row) in rows {
-                if let Listed::Not(number) = batch.set(at, dir, name, Some(row))? {
-                    due.push(number);
-                }
-            }
-            Ok(due)
-        })?;
-        self.waiting.extend(due);
         Ok(())
     }
 

@@ -114,7 +114,7 @@ impl Union {
         let (me, mut at_work) = (Arc::downgrade(self), upkeep.begin());
         let started =
             thread::start(fsstack_sync::thread::Builder::new().name("catalogue".into()), move || {
-                schedule_last();
+                schedule(Policy::Idle);
                 at_work.begun();
                 keeper.keep(&me);
                 drop(at_work);
@@ -242,12 +242,10 @@ impl Union {
     }
 }
 
-/// Gives the calling thread the lowest priority: the threads that serve requests may be under SCHED_IDLE, before which any niceness
-/// comes.
-fn schedule_last() {
-    scheduled(
-        set_nice(19).and_then(|()| set_io_class(IoClass::Idle)).and_then(|()| set_policy(Policy::Idle)),
-    );
+/// Gives the calling thread the lowest priority of `policy`: the threads that serve requests may be under SCHED_IDLE, before which any
+/// niceness comes.
+fn schedule(policy: Policy) {
+    scheduled(set_nice(19).and_then(|()| set_io_class(IoClass::Idle)).and_then(|()| set_policy(policy)));
 }
 
 fn scheduled(done: std::io::Result<()>) {

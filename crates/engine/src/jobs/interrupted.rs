@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
 
-use super::job::Job;
 use super::order::Work;
 use super::{JobList, Jobs, JobsState, call_off_all};
 
@@ -23,11 +22,11 @@ pub(crate) struct InterruptedDrain {
 
 /// Drains that are interrupted until this drops.
 #[derive(Debug)]
-pub struct DrainsHeld(Arc<Jobs>);
+pub struct DrainsHeld(Arc<Jobs>, Vec<InterruptedDrain>);
 
 impl Drop for DrainsHeld {
     fn drop(&mut self) {
-        self.0.resume_interrupted();
+        self.0.resume(&self.1);
     }
 }
 
@@ -48,36 +47,54 @@ impl JobList {
 
     /// A program before this one has interrupted `drain`.
     pub(crate) fn note_interrupted(&self, drain: InterruptedDrain) {
-        self.state.lock().interrupted.push(drain);
+        let mut state = self.state.lock();
+        state.begun = state.begun.max(drain.job);
+        state.interrupted.push(drain);
+    }
+
+    /// The operator wants something else of the branch than the drain that was interrupted.
+    pub(super) fn forget_interrupted(&self, branch: BranchIx) {
+        self.state.lock().interrupted.retain(|drain| drain.branch != branch);
     }
 }
 
 impl Jobs {
     /// Interrupts the drains that the next daemon begins again, until the guard drops.
     pub(crate) fn hold_drains(self: &Arc<Self>) -> DrainsHeld {
-        let drains: Vec<Arc<Job>> = {
-            let mut state = self.list.state.lock();
-            let drains: Vec<_> = state.jobs.iter().filter(|job| job.outlives_daemon()).cloned().collect();
-            let interrupted = drains.iter().filter_map(|job| {
-                let (branch, paused) = (job.work.drained()?, job.progress.lock().paused);
-                Some(InterruptedDrain { branch, job: job.id, paused })
-            });
-            state.interrupted = interrupted.collect();
-            drains
-        };
+        let mut state = self.list.state.lock();
+        let jobs: Vec<_> = state.jobs.iter().filter(|job| job.outlives_daemon()).cloned().collect();
+        let interrupted = jobs.iter().filter_map(|job| {
+            let (branch, paused) = (job.work.drained()?, job.progress.lock().paused);
+            Some(InterruptedDrain { branch, job: job.id, paused })
+        });
+        let interrupted: Vec<_> = interrupted.collect();
+        // Others wait until the pool may be written.
+        state.interrupted.extend(&interrupted);
+        drop(state);
         // Whether they ended is asked for again when the pool is at rest.
-        let _ended = call_off_all(&drains);
-        DrainsHeld(self.clone())
+        let _ended = call_off_all(&jobs);
+        DrainsHeld(self.clone(), interrupted)
     }
 
-    /// Begins the interrupted drains again.
+    /// Begins all interrupted drains again.
     pub(crate) fn resume_interrupted(self: &Arc<Self>) {
-        let pool = self.pool();
         let interrupted = self.list.state.lock().interrupted.clone();
-        for branch in interrupted.into_iter().filter_map(|drain| pool.live(drain.branch)) {
-            self.resume_drain(&pool, branch);
+        self.resume(&interrupted);
+    }
+
+    fn resume(self: &Arc<Self>, drains: &[InterruptedDrain]) {
+        let pool = self.pool();
+        for drain in drains {
+            match pool.live(drain.branch) {
+                Some(branch) if self.resume_drain(&pool, branch) => {}
+                Some(branch) => {
+                    let (branch, error) = (branch.path.display(), "its branch does not show the drain mark");
+                    tracing::warn!(%error, %branch, "drain not resumed; start it with fsstack branch drain");
+                }
+                None => {}
+            }
+            // One that could not begin was logged; the next mount tries again.
+            self.list.forget_interrupted(drain.branch);
         }
-        // Each one that could not begin was logged; the next mount tries again.
-        self.list.state.lock().interrupted.clear();
     }
 }

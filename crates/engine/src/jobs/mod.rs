@@ -223,7 +223,7 @@ impl JobsState {
             // Of the jobs of one tier only the last is shown.
             self.jobs.retain(|job| job.subject != subject || !job.work.yields());
         }
-        self.jobs.retain(|job| job.id != id);
+        self.jobs.retain(|job| job.id != id || !job.has_ended());
         let job = Arc::new(Job::new(id, work, subject, clock));
         job.progress.lock().paused = again.is_some_and(|drain| drain.paused);
         let ended: Vec<u64> =
@@ -245,6 +245,13 @@ impl JobList {
             state.jobs.clone()
         };
         call_off_all(&jobs);
+    }
+
+    /// The branch of the job `id`, a drain, knows of it.
+    fn note_remembered(&self, id: u64) {
+        if let Some(job) = self.state.lock().jobs.iter().find(|job| job.id == id) {
+            job.progress.lock().remembered = true;
+        }
     }
 
     /// Ends the jobs that make way for others. False: one is still at work.
@@ -288,6 +295,7 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
+        self.list.forget_interrupted(order.from);
         self.begin_drain(order, Self::drain)
     }
 

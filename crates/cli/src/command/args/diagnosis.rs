@@ -42,7 +42,7 @@ pub struct Check {
 #[derive(Debug, Args)]
 #[command(
     after_help = "It prints the paths of the pool's catalogue, without asking a branch: for branches that sleep, are slow or dead. Changes made through \
-the pool show within a second or so, sizes and times of a file after it was closed; changes made on a branch directly show at the next mount. A branch \
+the pool show within a second or so, sizes and times of a file after it was closed; changes made on a branch directly show with out-of-band=watch, else at the next mount. A branch \
 whose names are not all known is named at the end."
 )]
 pub struct Find {
