@@ -24,13 +24,21 @@ impl Keeper {
         if self.is_full()? {
             return Ok(());
         }
-        let mut names = match self.open_dir(branch, dir)? {
-            Some(fd) => self.list_names(union, branch, dir, fd.as_fd())?,
-            None => Vec::new(),
+        let (mut names, itself) = match self.open_dir(branch, dir)? {
+            Some(fd) => {
+                // A change of a name changes the directory's time.
+                let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
+                let itself = row_of(branch, On::Path(fd.as_fd()), &stat);
+                (self.list_names(union, branch, dir, fd.as_fd())?, Some(itself))
+            }
+            None => (Vec::new(), None),
         };
         names.sort_unstable();
         let at = (self.id, self.walk);
-        self.upkeep.catalogue.change(|batch| batch.listed(at, dir, &names))?;
+        self.upkeep.catalogue.change(|batch| {
+            batch.listed(at, dir, &names)?;
+            itself.map_or(Ok(()), |row| batch.set_dir(self.id, dir, &row))
+        })?;
         self.upkeep.note_change();
         Ok(())
     }
