@@ -37,7 +37,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 
 /// Sets the scheduling policy of the calling thread.
 pub fn set_policy(policy: Policy) -> io::Result<()> {
-    set_policy_of(ThreadId(0), policy)
+    set_policy_of(ThreadId::own(), policy)
 }
 
 /// Sets the scheduling policy of `thread`.
@@ -47,8 +47,8 @@ pub fn set_policy_of(thread: ThreadId, policy: Policy) -> io::Result<()> {
         Policy::Other => libc::SCHED_OTHER,
     };
     let priority: libc::c_int = 0;
-    // SAFETY: the kernel reads one `struct sched_param`, which for these policies is the int pointed to; thread 0 is
-    // the calling one. A raw call, because musl's wrapper always fails.
+    // SAFETY: the kernel reads one `struct sched_param`, which for these policies is the int pointed to; the
+    // number is a thread's of this process, or of nobody. A raw call, because musl's wrapper always fails.
     let answer =
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const priority) };
     settled(answer)

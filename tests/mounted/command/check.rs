@@ -205,7 +205,7 @@ fn check_finds_copies_with_different_acls_and_files_below_the_mount_point() {
     fs::remove_file(pool.path().join("lost")).unwrap();
 }
 
-/// State of a pool that was in use while the branch's disk was not mounted.
+/// The files were made while the branch's disk was not mounted.
 #[test]
 fn check_finds_files_below_the_mount_point_of_a_branch() {
     needs!(mounting(), loops(), program("mkfs.ext4"));
@@ -277,7 +277,7 @@ fn a_check_without_fix_leaves_the_branches_as_they_were() {
     rustix::fs::setxattr(a.join("dir/same"), c"trusted.fsstack.id", &[7; 20], flags).unwrap();
     let acl = lab::shell::command("setfacl").args(["-m", "u:1234:rwx"]);
     acl.arg(b.join("dir")).run().unwrap();
-    // What an interrupted move, and an earlier check with --fix, have left.
+    // Leftovers of an interrupted move, and of an earlier check with --fix.
     let hidden = a.join(".fsstack.moving");
     fs::create_dir_all(hidden.join("kept")).unwrap();
     for dir in [&hidden, &hidden.join("kept")] {

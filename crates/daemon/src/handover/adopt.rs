@@ -31,10 +31,10 @@ use crate::background::take_limits;
 use crate::confine::{give_up_rights, keep_to_known_calls};
 use crate::keeper;
 use crate::log::{self, LogHandle};
-use crate::operate::Drains;
 use crate::serve::{Attended, Beginning, attend, engine_settings, open_transport};
 use crate::settings::{Branch, Settings};
 use crate::signals::hold_signals;
+use fsstack_engine::jobs::DrainsLeft;
 
 /// The option before the descriptors, and how many arguments it is with them.
 pub(crate) const ADOPT: &str = "--adopt";
@@ -342,7 +342,7 @@ impl TakenOver {
         let mount_point = Printable::path(&settings.mount_point).to_string();
         // Before an operator asks for a job: those that were interrupted are there then.
         let is_revived = served.union.kept().is_some();
-        served.begin_moves(if is_revived { Drains::All } else { Drains::Interrupted });
+        served.begin_moves(if is_revived { DrainsLeft::All } else { DrainsLeft::Interrupted });
         // Without the drains that were interrupted: these are known from their branches now.
         served.note_state();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {

@@ -35,7 +35,6 @@ use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
 use fsstack_fuse::Adapter;
 use parking_lot::Mutex;
-pub(crate) use read_only::Drains;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};

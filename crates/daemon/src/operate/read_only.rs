@@ -4,14 +4,7 @@ use super::Served;
 use crate::remount::held_flags;
 use std::sync::atomic::Ordering;
 
-/// Drains of an earlier daemon that are begun again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drains {
-    /// All that their branches know of.
-    All,
-    /// Those that an upgrade has interrupted.
-    Interrupted,
-}
+use fsstack_engine::jobs::DrainsLeft;
 
 impl Served {
     /// True if the pool's mount is read-only. The mount table tells: `mount -o remount` changes the flag in the kernel.
@@ -26,13 +19,13 @@ impl Served {
     }
 
     /// Begins what moves files by itself, or notes that it waits.
-    pub(crate) fn begin_moves(&self, drains: Drains) {
+    pub(crate) fn begin_moves(&self, drains: DrainsLeft) {
         if self.is_read_only() {
             self.moves_wait.store(true, Ordering::Relaxed);
             tracing::info!("read-only: drains that were interrupted and tiers wait until it is remounted rw");
             return;
         }
-        self.union.resume_drains(drains == Drains::Interrupted);
+        self.union.resume_drains(drains);
         self.union.watch_tiers();
     }
 
@@ -43,7 +36,7 @@ impl Served {
             && !self.is_read_only()
             && self.moves_wait.swap(false, Ordering::Relaxed)
         {
-            self.begin_moves(Drains::All);
+            self.begin_moves(DrainsLeft::All);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fsstack_pool::{BranchIx, Tier};
 
 use crate::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, DrainsHeld, JobView, RulesOrder, TierView,
-    TiersHeld,
+    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, DrainsHeld, DrainsLeft, JobView,
+    RulesOrder, TierView, TiersHeld,
 };
 use crate::union::Union;
 
@@ -72,12 +72,11 @@ impl Union {
         self.jobs.pause_job(id, paused)
     }
 
-    /// Begins the drains again that an earlier daemon did not end, or those only that it has `interrupted` for an upgrade. Their branches
-    /// take nothing new.
-    pub fn resume_drains(&self, interrupted: bool) {
-        match interrupted {
-            true => self.jobs.resume_interrupted(),
-            false => self.jobs.resume_drains(),
+    /// Begins drains again that an earlier daemon did not end. Their branches take nothing new.
+    pub fn resume_drains(&self, which: DrainsLeft) {
+        match which {
+            DrainsLeft::All => self.jobs.resume_drains(),
+            DrainsLeft::Interrupted => self.jobs.resume_interrupted(),
         }
     }
 

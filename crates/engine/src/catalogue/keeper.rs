@@ -266,8 +266,11 @@ impl Keeper {
         let mut unknown = self.unknown(files.iter().copied())?;
         unknown.retain(|file| !self.gone.contains(file));
         let (looks, relist, complete) = look_at(union, branch, changes);
-        self.relisted.extend(&relist);
-        let due = self.upkeep.catalogue.change(|batch| batch.apply((self.id, self.walk), &looks, relist))?;
+        let relist: HashSet<u64> = relist.into_iter().collect();
+        let at = (self.id, self.walk);
+        let due = self.upkeep.catalogue.change(|batch| batch.apply(at, &looks, relist.iter().copied()))?;
+        // Not those that the catalogue does not have: notices may be of directories elsewhere on the branch's file system.
+        self.relisted.extend(due.iter().filter(|dir| relist.contains(dir)));
         self.waiting.extend(due);
         self.upkeep.catalogue.note_files(self.id, files);
         let unknown = self.unknown(unknown)?;

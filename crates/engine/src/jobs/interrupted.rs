@@ -9,6 +9,15 @@ use fsstack_pool::BranchIx;
 use super::order::Work;
 use super::{JobList, Jobs, JobsState, call_off_all};
 
+/// Drains of an earlier daemon that are begun again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainsLeft {
+    /// All that their branches know of.
+    All,
+    /// Those that an upgrade has interrupted.
+    Interrupted,
+}
+
 /// A drain that was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InterruptedDrain {

@@ -64,6 +64,12 @@ pub(super) struct Progress {
     pub(super) took: Option<Duration>,
 }
 
+impl Progress {
+    fn outlives_daemon(&self) -> bool {
+        self.remembered && !self.forgotten && !self.called_off && !self.state.is_over()
+    }
+}
+
 impl Job {
     pub(super) fn new(id: u64, work: Work, subject: String, clock: Arc<dyn DayClock>) -> Self {
         let progress = Progress {
@@ -114,8 +120,7 @@ impl Job {
 
     /// Whether it is at work, and the next daemon begins it again.
     pub(super) fn outlives_daemon(&self) -> bool {
-        let progress = self.progress.lock();
-        progress.remembered && !progress.forgotten && !progress.called_off && !progress.state.is_over()
+        self.progress.lock().outlives_daemon()
     }
 
     pub(super) fn is_called_off(&self) -> bool {
@@ -236,7 +241,6 @@ impl Job {
     }
 
     pub(super) fn view(&self) -> JobView {
-        let outlives_daemon = self.outlives_daemon();
         let progress = self.progress.lock();
         JobView {
             id: self.id,
@@ -252,7 +256,7 @@ impl Job {
             dry_run: self.work.manner().dry_run,
             at_work: self.pacing.lock().percent(),
             yields: self.work.yields(),
-            outlives_daemon,
+            outlives_daemon: progress.outlives_daemon(),
             window: self.work.window(),
             refusal: progress.refusal.clone(),
             found: progress.found,

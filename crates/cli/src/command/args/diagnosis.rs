@@ -13,9 +13,8 @@ and a directory of one name; marks of another object, and objects that the index
 points of the pool and its branches; and what could not be read. Without --fix it changes nothing. --fix makes copies of directories like the one that \
 the pool shows, sets hidden duplicates (the same content, owner, mode and attributes) aside, and removes marks of other objects and old leftovers that \
 no process has locked. It leaves hidden files that differ, and never removes the only copy of anything: what it replaces is kept in the branch, in \
-.fsstack.moving/kept. Directories that another file system is mounted on are entered only where the branch says cross-mounts. Run it as the daemon's user, mostly \
-root. Exit \
-status 1 says that something was found and not fixed, or that it was interrupted."
+.fsstack.moving/kept. Directories that another file system is mounted on are entered only where the branch says cross-mounts. Run it as \
+the daemon's user, usually root. Exit status 1 says that something was found and not fixed, or that it was interrupted."
 )]
 pub struct Check {
     /// The pool.
@@ -42,8 +41,8 @@ pub struct Check {
 #[derive(Debug, Args)]
 #[command(
     after_help = "It prints the paths of the pool's catalogue, without asking a branch: for branches that sleep, are slow or dead. Changes made through \
-the pool show within a second or so, sizes and times of a file after it was closed; changes made on a branch directly show with out-of-band=watch, else at the next mount. A branch \
-whose names are not all known is named at the end."
+the pool show within a second or so, sizes and times of a file after it was closed; changes made on a branch directly \
+show with out-of-band=watch, else at the next mount. A branch whose names are not all known is named at the end."
 )]
 pub struct Find {
     /// The pool.

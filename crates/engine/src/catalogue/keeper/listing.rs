@@ -7,7 +7,7 @@ use fsstack_branch::error::OpError;
 use fsstack_catalogue::{CatalogueError, Listed, Row, Turns};
 use fsstack_identity::index::open_path;
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno};
+use fsstack_sys::{self as sys, Errno, Stat};
 
 use super::{CHUNK, Keeper, Unlisted};
 use crate::catalogue::look::{is_hidden, number_of, row_of};
@@ -25,11 +25,11 @@ impl Keeper {
             return Ok(());
         }
         let (mut names, itself) = match self.open_dir(branch, dir)? {
-            Some(fd) => {
-                // A change of a name changes the directory's time.
-                let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
-                let itself = row_of(branch, On::Path(fd.as_fd()), &stat);
-                (self.list_names(union, branch, dir, fd.as_fd())?, Some(itself))
+            Some((fd, stat)) => {
+                // A change of a name has changed the directory's time. In a walk its own name has just been looked at.
+                let changed = self.relisted.contains(&dir);
+                let itself = changed.then(|| row_of(branch, On::Path(fd.as_fd()), &stat));
+                (self.list_names(union, branch, dir, fd.as_fd())?, itself)
             }
             None => (Vec::new(), None),
         };
@@ -43,13 +43,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Opens the directory with this number. None: the pool does not show its content either, as another file system is mounted
+    /// Opens and looks at the directory with this number. None: the pool does not show its content either, as another file system is mounted
     /// there or it cannot be entered.
     pub(super) fn open_dir(
         &self,
         branch: &Member,
         dir: u64,
-    ) -> std::result::Result<Option<OwnedFd>, Unlisted> {
+    ) -> std::result::Result<Option<(OwnedFd, Stat)>, Unlisted> {
         let path = self.upkeep.catalogue.path(self.id, dir)?.ok_or(Unlisted::Elsewhere)?;
         let fd = match branch.ask(|| open_path(branch, &path)) {
             Ok(fd) => fd,
@@ -60,7 +60,7 @@ impl Keeper {
             Err(error) => return Err(Unlisted::Branch(error)),
         };
         let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).map_err(Unlisted::Branch)?;
-        if number_of(branch, &stat) == dir { Ok(Some(fd)) } else { Err(Unlisted::Elsewhere) }
+        if number_of(branch, &stat) == dir { Ok(Some((fd, stat))) } else { Err(Unlisted::Elsewhere) }
     }
 
     fn list_names(

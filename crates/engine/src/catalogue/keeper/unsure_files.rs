@@ -114,7 +114,7 @@ impl Keeper {
         dir: u64,
         name: &[u8],
     ) -> std::result::Result<Option<Row>, Unlisted> {
-        let fd = self.open_dir(branch, dir)?.ok_or(Unlisted::Elsewhere)?;
+        let (fd, _) = self.open_dir(branch, dir)?.ok_or(Unlisted::Elsewhere)?;
         let name = CString::new(name).map_err(|_| Unlisted::Elsewhere)?;
         look_at_name(branch, fd.as_fd(), &name).map(|(_, row)| row).map_err(Unlisted::Branch)
     }
