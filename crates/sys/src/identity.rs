@@ -3,7 +3,6 @@
 //! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the calls here are
 //! raw. A thread keeps its capabilities under every identity. The identity decides the owner of new files and whose
 //! quota they use, not what is allowed.
-//! what is allowed.
 #![allow(unsafe_code, reason = "setfsuid and setfsgid have no safe wrapper, and unshare is unsafe in rustix")]
 
 use std::cell::Cell;

@@ -2,12 +2,11 @@
 //!
 //! A GlusterFS volume may distribute its files over several bricks or sets of them. When one is dead the volume still
 //! answers: files on it are reported as missing, and listings lack them. So whenever such a branch reports a name as
-//! missing, and after a listing, its client is asked whether it reaches all subvolumes. The client knows without asking
+//! missing, and before and after a listing, its client is asked whether it reaches all subvolumes. The client knows without asking
 //! a server, and shows it in virtual files below `.meta` in the root of its mount.
 //!
 //! It is asked afterwards: a subvolume lost before the answer is noticed, and one lost between answer and check only
 //! turns a good answer into an error.
-//! lost before it was given is seen.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
