@@ -19,12 +19,17 @@ const INO_BITS: u32 = 47;
 const LOW_BITS: u32 = INO_BITS + 1;
 /// Marks a number that is a hash: the branch's inode number (GlusterFS, btrfs subvolumes) did not fit.
 const HASHED: u64 = 1 << 63;
-/// Marks the second number of an inode ([`second`]), and without a branch's id an object that is known from the catalogue only.
-const SECOND: u64 = 1 << INO_BITS;
+/// Marks a further number of an inode ([`further`]), and without a branch's id an object that is known from the catalogue only.
+const FURTHER: u64 = 1 << INO_BITS;
+/// Bits of a further number that hold the branch's inode number: enough for XFS of 128 TiB. The bits above tell such numbers of one
+/// inode apart.
+const FURTHER_INO_BITS: u32 = 38;
+/// Further numbers that an object may get.
+const FURTHER_NUMBERS: u32 = 3;
 
 /// The number of `name` in the directory `parent`, an object that is known from the catalogue only.
 pub fn offline_number(parent: Ino, name: &[u8]) -> Ino {
-    Ino(SECOND | hash_name(parent, name) & (SECOND - 1))
+    Ino(FURTHER | hash_name(parent, name) & (FURTHER - 1))
 }
 
 /// Whether `ino` was made by [`offline_number`].
@@ -73,12 +78,23 @@ pub fn another(natural: Identity) -> Identity {
     Identity { ino, ..natural }
 }
 
-/// Like [`another`], a number that names the same inode of the same branch: where the branch opens by inode number it leads to the
-/// object without an entry of the index. None: the object's own number is a hash, or the branch has no birth times, which tell it
-/// from the next object with that inode number.
-pub fn second(natural: Identity) -> Option<Identity> {
-    let leads = branch_of(natural.ino).is_some() && natural.ino.0 & SECOND == 0 && natural.generation != 0;
-    leads.then_some(Identity { ino: Ino(natural.ino.0 | SECOND), ..natural })
+/// Like [`another`], numbers that name the same inode of the same branch: where the branch opens by inode number each leads to the
+/// object without an entry of the index. They follow from the generation, so objects that had the inode number one after the other
+/// hardly ever have one in common. None: the inode number is too large, or the branch has no birth times, which tell the object from
+/// the next one with that inode number.
+pub fn further(natural: Identity) -> impl Iterator<Item = Identity> {
+    let inode = natural.ino.0 & (FURTHER - 1);
+    let leads = branch_of(natural.ino).is_some()
+        && natural.ino.0 & FURTHER == 0
+        && inode >> FURTHER_INO_BITS == 0
+        && natural.generation != 0;
+    let choices = INO_BITS - FURTHER_INO_BITS;
+    let hash = mix(u64::from(natural.generation));
+    let numbers = (0..FURTHER_NUMBERS).filter(move |_| leads).map(move |n| {
+        let choice = hash >> (n * choices) & ((1 << choices) - 1);
+        Ino(natural.ino.0 | FURTHER | choice << FURTHER_INO_BITS)
+    });
+    numbers.map(move |ino| Identity { ino, ..natural })
 }
 
 /// The branch that a number of the compact form was made from.
@@ -87,9 +103,18 @@ pub fn branch_of(ino: Ino) -> Option<BranchId> {
     (ino.0 & HASHED == 0).then(|| BranchId::new(high)).flatten()
 }
 
-/// The branch's inode number that a number of the compact form was made from: its own, or its [`second`] one.
+/// The branch's inode number that a number of the compact form was made from: its own, or a [`further`] one.
 pub fn inode_of(ino: Ino) -> Option<u64> {
-    branch_of(ino).map(|_| ino.0 & (SECOND - 1))
+    let bits = if ino.0 & FURTHER == 0 { INO_BITS } else { FURTHER_INO_BITS };
+    branch_of(ino).map(|_| ino.0 & ((1 << bits) - 1))
+}
+
+/// The number that branch and inode number make, of an object whose number `ino` is a [`further`] one; `ino` itself of others.
+pub fn natural_of(ino: Ino) -> Ino {
+    match branch_of(ino).zip(inode_of(ino)) {
+        Some((branch, inode)) => number_on_root(branch, inode),
+        None => ino,
+    }
 }
 
 /// Generation of the object with the attributes `stat`: from its birth time; 0 where the branch tells none.
@@ -145,21 +170,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_number_leads_where_the_first_does_and_is_no_other_object_s() {
+    fn further_numbers_lead_where_the_first_does_and_are_no_other_objects() {
         let branch = BranchId::new(7).unwrap();
-        for inode in [1, 128, SECOND - 1] {
-            let natural = Identity { ino: number_on_root(branch, inode), generation: 9 };
-            let again = second(natural).unwrap();
-            assert_eq!((branch_of(again.ino), inode_of(again.ino)), (Some(branch), Some(inode)));
-            assert_eq!(inode_of(natural.ino), Some(inode));
-            assert!(again != natural && !is_offline(again.ino) && !is_offline(natural.ino));
-            assert_eq!(second(again), None);
+        let natural = |inode, generation| Identity { ino: number_on_root(branch, inode), generation };
+        for inode in [1, 128, (1 << FURTHER_INO_BITS) - 1] {
+            let own = natural(inode, 9);
+            let numbers: Vec<_> = further(own).collect();
+            assert_eq!((numbers.len(), inode_of(own.ino)), (3, Some(inode)));
+            for other in numbers {
+                assert_eq!((branch_of(other.ino), inode_of(other.ino)), (Some(branch), Some(inode)));
+                assert_eq!(natural_of(other.ino), own.ino);
+                assert!(other.ino != own.ino && !is_offline(other.ino) && !is_offline(own.ino));
+                assert_eq!(further(other).count(), 0);
+            }
         }
-        // A larger inode number gives a hash, which has no second number.
-        let hashed = Identity { ino: number_on_root(branch, SECOND), generation: 9 };
-        assert_eq!((branch_of(hashed.ino), second(hashed)), (None, None));
-        let birthless = Identity { ino: number_on_root(branch, 1), generation: 0 };
-        assert_eq!(second(birthless), None);
+        // What had the inode number before and after has others.
+        let numbers: std::collections::HashSet<_> = (1..200)
+            .flat_map(|generation| further(natural(128, generation)).next())
+            .map(|id| id.ino.0)
+            .collect();
+        assert!(numbers.len() > 140, "{}", numbers.len());
+        // A larger inode number has none.
+        let large = [natural(1 << FURTHER_INO_BITS, 9), natural(FURTHER, 9)];
+        assert!(large.iter().all(|own| further(*own).count() == 0) && branch_of(large[1].ino).is_none());
+        assert_eq!(further(natural(1, 0)).count(), 0, "without birth times");
         assert!(is_offline(offline_number(Ino::ROOT, b"a")));
     }
 }

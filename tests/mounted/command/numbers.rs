@@ -89,6 +89,56 @@ fn files_that_have_numbers_of_files_removed_out_of_band_keep_them_when_the_branc
     check(&made);
 }
 
+/// Files that have gone with one whose number is used again are forgotten with it: a write to disk for each would hold up lookups.
+#[test]
+fn files_that_were_removed_together_are_forgotten_together() {
+    needs!(mounting(), loops());
+    let (pool, again) = drained("write-path=auto");
+    let known = || {
+        let health = crate::handles_elsewhere::index(&pool);
+        let objects = health.split(' ').find_map(|word| word.parse::<usize>().ok());
+        objects.unwrap_or_else(|| panic!("{health}"))
+    };
+    assert_eq!(known(), OLD);
+    let lives = with_number(pool.at("old30"));
+    for n in (0..OLD).filter(|n| *n != 30) {
+        fs::remove_file(pool.branch("b").path().join(format!("old{n}"))).unwrap();
+    }
+    // The kernel knows none of them.
+    forget_everywhere(&pool);
+    pool.write("new", b"new");
+    let new = with_number(pool.at("new"));
+    assert!(again.contains(&own(&pool, &new.0)), "no number was used again");
+    assert!(known() < OLD / 2, "{} are known", known());
+    check(&[new, lives]);
+}
+
+/// Files have the inode numbers of one drained file after the other, all of which live.
+#[test]
+fn files_that_take_the_number_of_drained_files_in_turn_keep_theirs_after_a_kill() {
+    needs!(mounting(), loops());
+    let mut pool = two_branches();
+    let mut made: Vec<(PathBuf, u64)> = Vec::new();
+    for round in 0..6 {
+        for n in 0..OLD {
+            pool.write(format!("{round}-{n}"), b"old");
+            made.push(with_number(pool.at(format!("{round}-{n}"))));
+        }
+        output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+        output_of(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RW"]);
+        check(&made);
+    }
+    let numbers: HashSet<_> = made.iter().map(|(_, number)| *number).collect();
+    assert_eq!(numbers.len(), made.len(), "files share a number");
+    let own: HashSet<_> = numbers.iter().map(|number| number & ((1 << 38) - 1)).collect();
+    assert!(own.len() < made.len() / 2, "hardly an inode number was used again");
+    // A hash leads to its file by the index only, so it is on disk before a program sees it.
+    let hashes = numbers.iter().filter(|number| **number >> 63 == 1).count();
+    assert!(hashes < made.len() / 20, "{hashes} of {} numbers are hashes", made.len());
+    is_killed(&mut pool);
+    check(&made);
+}
+
 /// The pool removes files that were drained.
 fn removed() -> (Pool, HashSet<u64>) {
     let (pool, again) = drained("write-path=auto");

@@ -9,19 +9,21 @@ use std::os::fd::AsFd;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
-use fsstack_identity::index::{IndexEntry, birth, learn_second};
+use fsstack_identity::index::{IndexEntry, birth, learn_further};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat};
-use smallvec::SmallVec;
 
 use crate::inode::Inode;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
+
+/// Entries that are looked at beside one whose object is gone.
+const NEIGHBOURS: usize = 256;
 
 impl Tree {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
@@ -54,14 +56,14 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
-        let second = second_number(self, pool, natural, (branch, stat));
-        let other = second.unwrap_or_else(|| number::another(natural));
-        match second {
-            Some(second) => learn_second(&self.index, branch, second, natural.ino, birth(stat)),
+        let further = further_number(self, pool, natural, (branch, stat));
+        let other = further.unwrap_or_else(|| number::another(natural));
+        match further {
+            Some(further) => learn_further(&self.index, branch, further, natural.ino, birth(stat)),
             None => _ = self.index.note_files(branch, &[(other, natural.ino, birth(stat))]),
         }
         let marked = self.mark_other(branch, stat, mark::FILE, other);
-        if second.is_some() && !marked {
+        if further.is_some() && !marked {
             self.index.settle(natural.ino);
         }
         other
@@ -159,7 +161,7 @@ impl Tree {
         {
             return false;
         }
-        let mut gone: SmallVec<[(Identity, Option<Ino>); 1]> = SmallVec::new();
+        let mut gone: Vec<(Identity, Option<Ino>)> = Vec::new();
         let is_taken =
             self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
                 let is_another = id.generation != natural.generation;
@@ -173,6 +175,9 @@ impl Tree {
                 }
                 lives
             });
+        if !gone.is_empty() && !is_taken {
+            gone.extend(gone_beside(self, pool, natural.ino));
+        }
         self.index.forget_each(&gone);
         if !is_taken {
             self.index.settle(natural.ino);
@@ -227,8 +232,8 @@ impl Tree {
     pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
         for IndexEntry { id: known, naturals, .. } in self.index.places(id.ino) {
             if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
-                // A file may have got a second number since the removal began.
-                self.index.settle(id.ino);
+                // A file may have got a further number since the removal began.
+                settle(self, id.ino);
                 self.index.forget(id, None);
             }
         }
@@ -276,6 +281,35 @@ impl MarkedCopy {
     }
 }
 
+/// Entries of objects that are gone, with the numbers that follow `ino`: what was removed together had inode numbers side by side, and
+/// what is made in their place gets them one after the other. So the index forgets them with one write to disk.
+fn gone_beside(tree: &Tree, pool: &Pool, ino: Ino) -> Vec<(Identity, Option<Ino>)> {
+    let mut gone = Vec::new();
+    let Some(at) = pool.branch_of(ino) else { return gone };
+    let branch = pool.branch(at);
+    let is_there = |id: Identity| {
+        let Some(inode) = number::inode_of(id.ino).filter(|_| branch.by_number.is_some()) else {
+            return true;
+        };
+        let found = tree.open_raw(branch, inode);
+        found.map_or(true, |found| found.is_some_and(|(_, stat)| number::identity(branch, &stat) == id))
+    };
+    for id in tree.index.some(ino.0.saturating_add(1), NEIGHBOURS) {
+        // One that is open, or held, may have no name. Where it may be moved from is looked at before its entry is read.
+        if pool.branch_of(id.ino) != Some(at) || tree.inodes.get(id.ino).is_some() || is_there(id) {
+            continue;
+        }
+        let entries = tree.index.places(id.ino).into_iter().filter(|entry| entry.id == id);
+        for IndexEntry { naturals, .. } in entries {
+            if !naturals.iter().any(|at| tree.lives_at(pool, id, *at)) {
+                // A place that it is given meanwhile stays.
+                gone.extend(naturals.into_iter().map(|at| (id, Some(at))));
+            }
+        }
+    }
+    gone
+}
+
 /// Whether a live object is known by the number `natural`, and is not where the object `stat` on `branch` is: it was moved away, or
 /// is a directory that lost its copy there. It may have no name any more, and be open.
 fn is_of_another_live(tree: &Tree, natural: Identity, branch: &Member, stat: &Stat) -> bool {
@@ -305,9 +339,9 @@ fn has_come_back(live: &Inode, branch: &Branch, ino: u64) -> bool {
     own.is_some_and(|own| own != ino)
 }
 
-/// The second number of the file with the attributes `stat`, if it needs no row on disk: it leads to the file, and follows from a moved
-/// file that has the number `natural` for as long as that one lives.
-fn second_number(
+/// A further number of the file with the attributes `stat` that needs no row on disk: it leads to the file, and follows from moved files
+/// that have its natural number, and the further ones before it, for as long as those live.
+fn further_number(
     tree: &Tree,
     pool: &Pool,
     natural: Identity,
@@ -320,25 +354,41 @@ fn second_number(
     let is_moved_file = |IndexEntry { id, naturals, .. }: &IndexEntry| {
         id.generation != natural.generation && naturals.iter().any(|at| tree.lives_at(pool, *id, *at))
     };
-    let follows = tree.index.places(natural.ino).iter().any(|entry| !entry.is_dir() && is_moved_file(entry));
-    number::second(natural).filter(|second| follows && !tree.is_taken(pool, *second, (branch, stat), &[]))
+    let is_moved_files =
+        |ino| tree.index.places(ino).iter().any(|entry| !entry.is_dir() && is_moved_file(entry));
+    let mut taken = natural;
+    for number in number::further(natural) {
+        if !is_moved_files(taken.ino) {
+            return None;
+        }
+        if !tree.is_taken(pool, number, (branch, stat), &[]) {
+            return Some(number);
+        }
+        taken = number;
+    }
+    None
 }
 
-/// The moved file `id` is about to be gone. A file in its place that has a second number because of it keeps that one, after a crash
+/// The moved file `id` is about to be gone. A file in its place that has a further number because of it keeps that one, after a crash
 /// too: its mark has the number, and the index may have lost it in the last second before the crash.
-pub(super) fn keep_second(tree: &Tree, pool: &Pool, id: Identity) {
+pub(super) fn keep_further(tree: &Tree, pool: &Pool, id: Identity) {
     let there = pool.branch_of(id.ino).zip(number::inode_of(id.ino));
     if let Some((at, inode)) = there
         && let branch = pool.branch(at)
         && let Ok(Some((fd, stat))) = tree.open_raw(branch, inode)
         && let natural = number::identity(branch, &stat)
-        && natural.ino == id.ino
-        && let Some(second) = number::second(natural)
-        && tree.index.known(natural.ino, birth(&stat)) != Some(second)
         && let Ok(Some(marked)) = branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::FILE, stat.ino))
-        && marked == second
+        && number::further(natural).any(|number| number == marked)
+        && tree.index.known(natural.ino, birth(&stat)) != Some(marked)
     {
-        learn_second(&tree.index, branch, second, natural.ino, birth(&stat));
+        learn_further(&tree.index, branch, marked, natural.ino, birth(&stat));
     }
-    tree.index.settle(id.ino);
+    settle(tree, id.ino);
+}
+
+/// The object with the number `ino` is about to be gone: what the index has learned of a file in its place is on disk when this
+/// returns, and what it has forgotten of the number.
+fn settle(tree: &Tree, ino: Ino) {
+    tree.index.settle(number::natural_of(ino));
+    tree.index.settle(ino);
 }

@@ -18,7 +18,7 @@ use fsstack_sync::ranked::LINKS;
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use smallvec::SmallVec;
 
-use crate::handles::identify::keep_second;
+use crate::handles::identify::keep_further;
 use crate::inode::Inode;
 use crate::member::searches::LockedAlone;
 use crate::pool::Pool;
@@ -57,7 +57,7 @@ impl Tree {
                 continue;
             }
             if !inode.is_dir() {
-                keep_second(self, pool, id);
+                keep_further(self, pool, id);
             }
             let known = |(_, natural, _): &(BranchIx, Ino, LastNameCheck<'a>)| naturals.contains(natural);
             match inode.is_dir() {

@@ -30,7 +30,7 @@ impl Index {
     pub fn health<'a>(&self, mut branches: impl Iterator<Item = &'a MarkedBranch>) -> IndexHealth {
         let store = self.shared.store.load();
         IndexHealth {
-            objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
+            objects: self.shared.with(Store::len).unwrap_or(0),
             complete: branches.all(|branch| branch.marks.are_known()),
             durable: store.as_ref().map_or(self.shared.file.is_some(), |store| store.durable),
         }

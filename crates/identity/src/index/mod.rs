@@ -25,6 +25,7 @@ mod filter;
 mod health;
 mod members;
 mod names;
+mod pending;
 mod roots;
 mod scan;
 mod signed;
@@ -51,14 +52,15 @@ pub use dir_path::DirPath;
 use filter::Filter;
 pub use health::IndexHealth;
 pub use names::{KeptBy, Name};
+use pending::PendingFiles;
 use roots::Members;
 use scan::Jobs;
 pub use scan::open_path;
 use signed::{ALL, FILES, signed_by};
 pub use store::IndexEntry;
-use store::{EntryKind, Store, StoreError, StoreWhen};
+use store::{DbResult, EntryKind, Store, StoreError, StoreWhen};
 use unwritten::Unwritten;
-pub use unwritten::learn_second;
+pub use unwritten::learn_further;
 
 /// Where the objects with one number are, as the index has it.
 pub type Places = SmallVec<[IndexEntry; 1]>;
@@ -94,6 +96,8 @@ struct SharedIndex {
     renames: RwLock<()>,
     /// Some changes are not on disk yet.
     dirty: AtomicBool,
+    /// Files that are not in the database yet.
+    pending: PendingFiles,
     /// Numbers whose changes are not on disk yet.
     unwritten: Unwritten,
 }
@@ -122,6 +126,7 @@ impl Index {
             wake: Condvar::new(),
             renames: RwLock::default(),
             dirty: AtomicBool::new(false),
+            pending: PendingFiles::default(),
             unwritten: Unwritten::default(),
         };
         let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
@@ -202,7 +207,8 @@ impl Index {
     /// Returns the identity in force of the file born at `birth` that would have the number `natural`, if the index has
     /// it.
     pub fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
-        self.shared.with(|store| store.known(natural, birth)).flatten()
+        let shared = &self.shared;
+        shared.pending.known(natural, birth, || shared.read(|store| store.known(natural, birth)).flatten())
     }
 
     /// Returns where the objects with the number `ino` are.
@@ -210,7 +216,8 @@ impl Index {
         if self.knows_nothing_of(ino) {
             return Places::new();
         }
-        self.shared.with(|store| store.places(ino)).unwrap_or_default()
+        let shared = &self.shared;
+        shared.pending.places(ino, || shared.read(|store| store.places(ino)).unwrap_or_default())
     }
 
     /// Records of files that they get copies on `branch`: (file, number that the copy would have, birth time). On disk when this
@@ -235,7 +242,7 @@ impl Index {
 
     /// Like [`Self::note_files`], for an entry that a mark can give again: on disk within a second.
     pub fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
-        self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
+        self.shared.put_soon((id, natural, birth));
         self.start();
     }
 
@@ -324,8 +331,8 @@ impl Index {
     }
 
     fn set_closed(&self, closed: bool) {
-        if let Some(store) = self.shared.store.load().as_ref()
-            && let Err(error) = store.set_closed(closed)
+        if let Some(store) = self.shared.store.load_full()
+            && let Err(error) = self.shared.write_pending(&store).and_then(|()| store.set_closed(closed))
         {
             tracing::warn!(%error, "index: clean close failed; the next mount scans the branches");
         }
@@ -333,10 +340,29 @@ impl Index {
 }
 
 impl SharedIndex {
-    /// Runs `ask` on the index, if there is one. An index that fails is rebuilt.
-    fn with<T>(&self, ask: impl FnOnce(&Store) -> Result<T, StoreError>) -> Option<T> {
+    /// Runs `ask` on the index, if there is one, with all that was put into it. An index that fails is rebuilt.
+    fn with<T>(&self, ask: impl FnOnce(&Store) -> DbResult<T>) -> Option<T> {
+        self.read(|store| self.write_pending(store).and_then(|()| ask(store)))
+    }
+
+    /// Like [`Self::with`], without what is pending.
+    fn read<T>(&self, ask: impl FnOnce(&Store) -> DbResult<T>) -> Option<T> {
         let store = self.store.load_full()?;
         ask(&store).inspect_err(|error| self.start_over(&store, error)).ok()
+    }
+
+    fn write_pending(&self, store: &Store) -> DbResult<()> {
+        self.pending.write(|files| store.note(StoreWhen::Soon, EntryKind::File, files))
+    }
+
+    /// Puts an entry of a file into the index with others, within a second.
+    fn put_soon(&self, file: (Identity, Ino, u32)) {
+        // The filter first, as below.
+        [file.0.ino, file.1].into_iter().for_each(|ino| self.filter.put(ino));
+        self.dirty.store(true, Relaxed);
+        if self.existing().is_some() && self.pending.add(file) {
+            self.with(|_| Ok(()));
+        }
     }
 
     fn put(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> bool {

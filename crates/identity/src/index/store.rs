@@ -52,6 +52,11 @@ pub struct IndexEntry {
 }
 
 impl IndexEntry {
+    /// Entry of the file `id`, which would have the number `natural` where it is.
+    pub(super) fn of_file(id: Identity, natural: Ino) -> Self {
+        Self { id, sort: EntryKind::File, naturals: SmallVec::from_slice(&[natural]) }
+    }
+
     /// True for a directory: the number itself may lead to another copy.
     pub fn is_dir(&self) -> bool {
         self.sort == EntryKind::Dir

@@ -52,11 +52,11 @@ impl Index {
     }
 }
 
-/// The file on `branch` that would have the number `natural` has `second`, which leads to it, as another object has that one. On disk
+/// The file on `branch` that would have the number `natural` has `further`, which leads to it, as another object has that one. On disk
 /// within a second, and before the other object is gone ([`Index::settle`]).
-pub fn learn_second(index: &Index, branch: &MarkedBranch, second: Identity, natural: Ino, birth: u32) {
+pub fn learn_further(index: &Index, branch: &MarkedBranch, further: Identity, natural: Ino, birth: u32) {
     index.shared.cover(branch);
-    index.shared.unwritten.change([natural].into_iter(), || index.learn_file(second, natural, birth));
+    index.shared.unwritten.change([natural].into_iter(), || index.learn_file(further, natural, birth));
 }
 
 /// Numbers whose changes are not on disk.
