@@ -12,6 +12,7 @@ mod status_page;
 pub mod api;
 pub mod client;
 pub mod connections;
+mod copies;
 pub mod copying;
 pub mod exports;
 pub mod ganesha;

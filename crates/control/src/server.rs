@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::api::Status;
 use crate::connections::Connections;
-use crate::copying;
+use crate::copies::Copies;
 use crate::host;
 use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
@@ -38,8 +38,6 @@ use crate::status_page;
 
 /// Maximum number of connections per listening address; others wait to be accepted.
 const CONNECTIONS: usize = 32;
-/// Maximum number of copy threads, in addition.
-const COPIES: usize = 64;
 /// Maximum number of requests running at once.
 const AT_WORK: usize = 16;
 /// Time limit of a reply, and of a silent client.
@@ -178,7 +176,7 @@ struct Listening {
     /// Limits of the control socket and of the metrics address.
     connections: Arc<Semaphore>,
     metrics_places: Arc<Semaphore>,
-    copies: Arc<Semaphore>,
+    copies: Copies,
 }
 
 /// Requests permitted on a connection.
@@ -207,10 +205,10 @@ impl Listening {
             unix: unix.map(tokio::net::UnixListener::from_std).transpose()?,
             tcp: tcp.transpose()?,
             operator,
+            copies: Copies::new(all.clone()),
             all,
             connections: Arc::new(Semaphore::new(CONNECTIONS)),
             metrics_places: Arc::new(Semaphore::new(CONNECTIONS)),
-            copies: Arc::new(Semaphore::new(COPIES)),
         })
     }
 
@@ -323,7 +321,7 @@ async fn answer(
     request: Request<Incoming>,
     access: Access,
     operator: Arc<dyn Operator>,
-    copies: Arc<Semaphore>,
+    copies: Copies,
 ) -> Response<Full<Bytes>> {
     if access == Access::LocalMetrics && !host::is_local(request.headers()) {
         let reason = host::REFUSAL.as_bytes().to_vec();
@@ -340,7 +338,7 @@ async fn answer(
     };
     let method = request.method().clone();
     if (&method, &route) == (&Method::POST, &Route::Copy) {
-        return begin_copy(request, operator, copies);
+        return copies.begin(request, operator).unwrap_or_else(|refusal| refused_as(&refusal));
     }
     let body =
         match tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(request.into_body(), LONGEST).collect())
@@ -364,47 +362,6 @@ async fn answer(
             refused(StatusCode::GATEWAY_TIMEOUT, &Refusal::failed(text))
         }
     }
-}
-
-/// Turns the connection into a copy's dialogue, on a thread of its own.
-fn begin_copy(
-    request: Request<Incoming>,
-    operator: Arc<dyn Operator>,
-    copies: Arc<Semaphore>,
-) -> Response<Full<Bytes>> {
-    let asks = request.headers().get(header::UPGRADE).is_some_and(|to| to == copying::PROTOCOL);
-    if !asks {
-        return refused(StatusCode::BAD_REQUEST, &Refusal::usage("a copy needs a connection of its own"));
-    }
-    let Ok(place) = copies.try_acquire_owned() else {
-        let text = format!("{COPIES} threads copy into this pool already: wait, or copy with fewer (-j)");
-        return refused(StatusCode::CONFLICT, &Refusal::busy(text));
-    };
-    tokio::spawn(async move {
-        let begun = async {
-            let upgraded = hyper::upgrade::on(request).await.map_err(io::Error::other)?;
-            let parts = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>();
-            let parts = parts.map_err(|_| io::Error::other("not a socket"))?;
-            let stream = parts.io.into_inner().into_std()?;
-            stream.set_nonblocking(false)?;
-            let first = io::Cursor::new(parts.read_buf);
-            std::thread::Builder::new().name("copy".into()).spawn(move || {
-                let _place = place;
-                let mut copying = operator.copy();
-                // The client may be gone.
-                let _ = copying::serve(io::Read::chain(first, &stream), &stream, &mut *copying);
-            })
-        };
-        if let Err(error) = begun.await {
-            tracing::warn!(%error, "bulk copy: cannot start");
-        }
-    });
-    let mut response = Response::new(Full::default());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
-    headers.insert(header::UPGRADE, header::HeaderValue::from_static(copying::PROTOCOL));
-    response
 }
 
 fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {
@@ -448,16 +405,18 @@ fn asked<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 fn answered<T: Serialize>(answer: Result<T, Refusal>) -> Response<Full<Bytes>> {
     match answer {
         Ok(answer) => json(StatusCode::OK, &answer),
-        Err(refusal) => {
-            let status = match refusal.kind {
-                RefusalKind::Usage => StatusCode::BAD_REQUEST,
-                RefusalKind::Missing => StatusCode::NOT_FOUND,
-                RefusalKind::Busy => StatusCode::CONFLICT,
-                RefusalKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
-            };
-            refused(status, &refusal)
-        }
+        Err(refusal) => refused_as(&refusal),
     }
+}
+
+fn refused_as(refusal: &Refusal) -> Response<Full<Bytes>> {
+    let status = match refusal.kind {
+        RefusalKind::Usage => StatusCode::BAD_REQUEST,
+        RefusalKind::Missing => StatusCode::NOT_FOUND,
+        RefusalKind::Busy => StatusCode::CONFLICT,
+        RefusalKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    refused(status, refusal)
 }
 
 fn refused(status: StatusCode, refusal: &Refusal) -> Response<Full<Bytes>> {

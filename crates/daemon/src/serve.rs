@@ -12,7 +12,7 @@ use fsstack_control::{ListenAt, Listeners, Server};
 use fsstack_engine::admin::mount_watch::MountWatch;
 use fsstack_engine::files::noatime::NoatimeScope;
 use fsstack_engine::files::route::{Backings, NoBackings};
-use fsstack_engine::jobs::DrainsLeft;
+use fsstack_engine::jobs::JobsLeft;
 use fsstack_engine::kept::Kept;
 use fsstack_engine::ops::sync_earlier_names;
 use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
@@ -85,7 +85,7 @@ pub(crate) fn serve(
     let ended = opened.and_then(|attended| {
         let served = attended.served.clone();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
-            served.begin_moves(DrainsLeft::All);
+            served.begin_moves(JobsLeft::All);
             answers(settings)?;
             served.start_keeping();
             *served.handover.calls.lock() = keep_to_known_calls(settings);

@@ -1,15 +1,17 @@
 //! Upgrades beside files that are moved because their branch is full, and beside a bulk copy.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fsstack_lab::daemon::Process;
 use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 use rustix::process::Signal;
 
+use super::refused::{refuses, stand_in};
 use super::{pool, upgrade};
-use crate::command::{at, binary, refused, run};
+use crate::command::{at, binary, output_of, run};
+use crate::keep;
 use crate::script::sh;
 
 /// Moves that are seen at least.
@@ -64,37 +66,76 @@ fn files_move_from_a_full_branch_beside_upgrades() {
     }
 }
 
-/// The copy is stopped in its middle, so that it is under way for as long as the test likes.
-#[test]
-fn a_bulk_copy_refuses_it_and_goes_on() {
-    needs!(mounting());
-    let pool = pool(&[]);
+/// Copies a tree into the pool, stopped in its middle while `event` runs, three times. Nothing is lost, and nothing left over.
+fn copies_beside(pool: &Pool, event: impl Fn(&Pool)) {
+    const FILES: usize = 6000;
     let source = tempfile::tempdir().unwrap();
     let tree = source.path().join("tree");
     fs::create_dir(&tree).unwrap();
-    (0..4000).for_each(|n| fs::write(tree.join(n.to_string()), n.to_string()).unwrap());
+    for n in 0..FILES {
+        fs::write(tree.join(n.to_string()), n.to_string()).unwrap();
+        if n % 10 == 0 {
+            fs::hard_link(tree.join(n.to_string()), tree.join(format!("{n}-too"))).unwrap();
+        }
+    }
     let pid = source.path().join("pid");
     let copy = format!(
-        "echo $$ > {0}.new; mv {0}.new {0}; exec {1} copy {2} {3}",
+        "echo $$ > {0}.new; mv {0}.new {0}; exec {1} copy --verify {2} {3}",
         pid.display(),
         binary().display(),
         tree.display(),
-        at(&pool)
+        at(pool)
     );
     std::thread::scope(|scope| {
         let copies = scope.spawn(|| sh("/", &copy));
-        let names = || fs::read_dir(pool.at("tree")).is_ok_and(|mut names| names.next().is_some());
-        until("it has begun", || pid.exists() && names());
+        let names = || fs::read_dir(pool.at("tree")).map_or(0, Iterator::count);
+        until("it has begun", || pid.exists() && names() > 0);
         let copying = Process::of(fs::read_to_string(&pid).unwrap().trim().parse().unwrap()).unwrap();
-        copying.signal(Signal::STOP).unwrap();
-        let (code, line) = refused(&["upgrade", &at(&pool)]);
-        copying.signal(Signal::CONT).unwrap();
-        assert!(code == 1 && line.contains("bulk copy") && line.contains("fsstack copy"), "{code}: {line}");
+        for _ in 0..3 {
+            copying.signal(Signal::STOP).unwrap();
+            event(pool);
+            let before = names();
+            copying.signal(Signal::CONT).unwrap();
+            until("it goes on", || names() > before || copies.is_finished());
+        }
         copies.join().unwrap();
     });
-    for n in 0..4000 {
+    for n in 0..FILES {
         assert_eq!(pool.read(format!("tree/{n}")), n.to_string().as_bytes());
     }
-    upgrade(&pool);
-    assert_eq!(fs::read_dir(pool.at("tree")).unwrap().count(), 4000);
+    let number = |name: String| fs::metadata(pool.at("tree").join(name)).unwrap().ino();
+    (0..FILES).step_by(10).for_each(|n| assert_eq!(number(n.to_string()), number(format!("{n}-too"))));
+    assert_eq!(fs::read_dir(pool.at("tree")).unwrap().count(), FILES + FILES / 10);
+    for branch in ["a", "b"] {
+        let hidden = pool.branch(branch).path().join(".fsstack.moving");
+        let left = sh("/", &format!("find {0} -type f 2>/dev/null || true", hidden.display()));
+        assert!(left.is_empty(), "{branch}: {left}");
+    }
+}
+
+#[test]
+fn a_bulk_copy_goes_on_beneath_upgrades() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    copies_beside(&pool, |pool| _ = upgrade(pool));
+}
+
+#[test]
+fn a_bulk_copy_goes_on_where_the_next_program_fails() {
+    needs!(mounting());
+    let pool = pool(&[]);
+    let program = stand_in(&pool, "stand-in");
+    copies_beside(&pool, |pool| refuses(pool, &program, "the stand-in says no"));
+}
+
+#[test]
+fn a_bulk_copy_goes_on_after_deaths_with_a_keeper() {
+    needs!(mounting());
+    let pool = keep::pool(&[]);
+    let crashes = AtomicU64::new(0);
+    // At a third death within a minute the pool would end.
+    copies_beside(&pool, |pool| match crashes.fetch_add(1, SeqCst) {
+        2 => _ = output_of(&["upgrade", &at(pool)]),
+        _ => keep::crash_and_serve(pool),
+    });
 }

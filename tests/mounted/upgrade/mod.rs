@@ -3,6 +3,7 @@
 mod beside_work;
 mod drains;
 mod going_on;
+mod lists;
 pub(crate) mod refused;
 mod states;
 

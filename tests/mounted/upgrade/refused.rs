@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-use fsstack_lab::{self as lab, MiB, Pool, needs, until};
+use fsstack_lab::{self as lab, Pool, needs, until};
 
 use super::{pool, upgrade};
 use crate::command::{at, branch, output_of, refused};
@@ -191,30 +191,6 @@ fn a_program_that_dies_after_the_check_is_told() {
     rustix::mount::unmount(pool.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     pool.remount();
     pool.write("file", b"x");
-}
-
-#[test]
-fn a_job_refuses_it_and_is_named() {
-    needs!(mounting(), loop_devices());
-    let pool = lab::pool()
-        .xfs_branch("a", MiB(300))
-        .xfs_branch("b", MiB(300))
-        .option("transport=dev")
-        .option("write-path=stacked")
-        .option("create=ff")
-        .mount();
-    for n in 0..20 {
-        pool.write(format!("{n}"), &vec![1; 1 << 20]);
-    }
-    std::thread::scope(|scope| {
-        let balance = scope.spawn(|| output_of(&["balance", &at(&pool), "--rate", "2M"]));
-        until("the job moves", || output_of(&["job", "list", &at(&pool)]).contains("moving"));
-        let (code, line) = refused(&["upgrade", &at(&pool)]);
-        assert!(code == 1 && line.contains("job 1") && line.contains("fsstack job cancel"), "{line}");
-        balance.join().unwrap();
-    });
-    upgrade(&pool);
-    assert_eq!(pool.read("7").len(), 1 << 20);
 }
 
 #[test]

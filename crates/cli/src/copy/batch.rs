@@ -4,90 +4,57 @@
 //! original changes while it is read: its attributes before and after differ, and the copy is removed. The branch fills
 //! up despite the reservation, through out-of-band writes: the next branch is tried. A file gets its name only after
 //! the sync of its batch, so a named file is complete after a power cut too.
+//!
+//! When the daemon is replaced (`fsstack upgrade`, or a death with `restart=keep`) the connection ends, and what was written and has
+//! no name is gone with it. The thread connects again and begins its batch again, but for the files that have their names.
 
 use std::ffi::CString;
-use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fsstack_control::CopyClient;
 use fsstack_control::copying::{CopyAnswer, CopyRequest, PlaceOrError, WantedDir, WantedFile};
+use fsstack_control::{Client, ClientError, CopyClient};
 use fsstack_engine::carry::is_same;
 use fsstack_sys::at::Mounts;
-use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use super::content::Carry;
+use super::incoming::{
+    CHANGED, DIFFERS, Incoming, Item, Stage, Trouble, compare, in_stage, number_of, open_there, sync_alone,
+};
 use super::links::{Here, Links, NextStep};
 use super::metadata::Freeze;
-use super::pair::Pair;
 use super::report::{CopyReport, Count};
 use super::staging::Staging;
 use super::{Destination, metadata};
 use crate::command::Failed;
 
+/// How often a batch is begun again.
+const RECONNECTS: u32 = 10;
 /// Up to this many files are synced one by one: syncing the whole file system may wait for other writers.
 const FEW: usize = 4;
-
-/// Reason for not replacing an existing object.
-pub(super) const DIFFERS: &str = "the pool has another one of that name: remove one of them";
 
 /// Files for one copying thread.
 pub(super) type Batch = Vec<Item>;
 
-/// A file to copy.
-#[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) dir: Arc<Pair>,
-    pub(super) name: CString,
+/// Why a batch ends early.
+enum BatchEnd {
+    /// The connection has ended.
+    Connection(Failed),
+    /// No batch can be copied.
+    Fatal(Failed),
 }
 
-impl Item {
-    /// Records that it is not copied.
-    fn fail(&self, why: impl Display) {
-        self.dir.fail(&self.name, why);
-    }
-}
-
-/// A file being copied.
-struct Incoming {
-    item: Item,
-    from: OwnedFd,
-    stat: Stat,
-    not_on: Vec<u16>,
-    id: u64,
-    slot: u16,
-    to: Option<OwnedFd>,
-    /// Flags to set after it has its name.
-    flags: Option<u32>,
-}
-
-/// Reason why a file is not copied.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    #[error("{}", .0.errno)]
-    Sys(SysError),
-    #[error("{0}")]
-    Said(&'static str),
-    #[error("{0}")]
-    Told(String),
-}
-
-impl From<SysError> for Trouble {
-    fn from(error: SysError) -> Self {
-        Self::Sys(error)
-    }
-}
-
-impl Trouble {
-    /// True if another branch may have room.
-    fn is_full(&self) -> bool {
-        matches!(self, Self::Sys(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT))
+impl From<Failed> for BatchEnd {
+    fn from(why: Failed) -> Self {
+        Self::Fatal(why)
     }
 }
 
 /// A copying thread.
 pub(super) struct Worker {
+    client: Client,
     daemon: CopyClient,
     into: Arc<Destination>,
     report: Arc<CopyReport>,
@@ -97,13 +64,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// Connects to the daemon.
+    ///
+    /// # Errors
+    /// It does not answer, or does not copy.
     pub(super) fn new(
-        daemon: CopyClient,
+        client: &Client,
         into: Arc<Destination>,
         report: Arc<CopyReport>,
         verify: bool,
-    ) -> Self {
-        Self { daemon, into, report, verify, places: Vec::new(), carry: Carry::default() }
+    ) -> Result<Self, Failed> {
+        let (daemon, client) = (client.copy()?, client.clone());
+        Ok(Self { client, daemon, into, report, verify, places: Vec::new(), carry: Carry::default() })
     }
 
     /// Copies batches until the channel is closed.
@@ -123,34 +95,72 @@ impl Worker {
     /// # Errors
     /// Returns an error only if the daemon is gone.
     fn copy(&mut self, batch: Batch, links: &Links) -> Result<(), Failed> {
-        let mut left: Vec<Incoming> = batch
+        let mut files: Vec<Incoming> = batch
             .into_iter()
             .filter_map(|item| self.open(item, links).transpose())
             .filter_map(|opened| opened.map_err(|(item, why)| item.fail(why)).ok())
             .collect();
-        let mut written = Vec::with_capacity(left.len());
-        while !left.is_empty() {
-            let (mut again, mut gone) = (Vec::new(), Vec::new());
-            for mut file in self.reserve(left, links)? {
-                match self.write(&mut file) {
-                    Ok(()) => written.push(file),
-                    Err(why) => {
-                        gone.push(file.id);
-                        file.to = None;
-                        if why.is_full() {
-                            file.not_on.push(file.slot);
-                            again.push(file);
-                        } else {
-                            self.give_up(file, &why, links);
-                        }
-                    }
+        let mut reconnects = 0;
+        while let Err(end) = self.bring(&mut files, links) {
+            match end {
+                BatchEnd::Connection(_) if reconnects < RECONNECTS => {}
+                BatchEnd::Connection(why) | BatchEnd::Fatal(why) => return Err(why),
+            }
+            reconnects += 1;
+            self.places.clear();
+            self.daemon = self.client.copy()?;
+            files.iter_mut().for_each(|file| self.begin_again(file, links));
+        }
+        Ok(())
+    }
+
+    /// Brings the files of a batch into the pool; each is [`Stage::Over`] afterwards.
+    fn bring(&mut self, files: &mut [Incoming], links: &Links) -> Result<(), BatchEnd> {
+        loop {
+            self.reserve(files, links)?;
+            let mut failed = Vec::new();
+            for file in in_stage(files, Stage::Placed) {
+                match self.write(file) {
+                    Ok(()) => file.stage = Stage::Written,
+                    Err(why) => failed.push((file, why)),
                 }
             }
-            self.abandon(gone)?;
-            left = again;
+            // If the daemon was replaced its place was gone, and it has not failed by itself.
+            self.abandon(failed.iter().map(|(file, _)| file.id).collect())?;
+            if failed.is_empty() {
+                break;
+            }
+            for (file, why) in failed {
+                file.to = None;
+                if why.is_full() {
+                    file.not_on.push(file.slot);
+                    file.stage = Stage::Open;
+                } else {
+                    self.give_up(file, &why, links);
+                }
+            }
         }
-        let whole = self.make_sure(written, links)?;
-        self.name(whole, links)
+        self.make_sure(files, links)?;
+        self.name(files, links)
+    }
+
+    /// The file has no place any more. It may have got its name by a request that was not answered.
+    fn begin_again(&self, file: &mut Incoming, links: &Links) {
+        if file.stage == Stage::Over {
+            return;
+        }
+        let may_be_named = file.stage == Stage::Whole;
+        (file.stage, file.to) = (Stage::Open, None);
+        file.not_on.clear();
+        self.report.found(file.stat.size);
+        let Incoming { item, from, stat, .. } = &*file;
+        let there = item.dir.has_now(&item.name).ok().flatten().filter(|_| may_be_named);
+        if let Some(there) = there
+            && let Ok(ino) = self.same_there((item, stat, from), &there)
+        {
+            self.is_there((item, stat, from), ino, links);
+            file.stage = Stage::Over;
+        }
     }
 
     /// Opens a file and its original. `None` if there is nothing to copy.
@@ -179,11 +189,7 @@ impl Worker {
         match self.already(&item, &stat, &from) {
             Ok(None) => {}
             Ok(Some(ino)) => {
-                self.report.passed(stat.size);
-                self.report.count(Count::AlreadyThere);
-                let below = item.dir.below_of(&item.name);
-                let freeze = self.frozen_only_there(&item, &from, ino);
-                self.settle(links, &stat, Some(Here { below, ino, _freeze: freeze }));
+                self.is_there((&item, &stat, &from), ino, links);
                 return Ok(None);
             }
             Err(why) => {
@@ -191,8 +197,17 @@ impl Worker {
                 return Err((item, why));
             }
         }
-        let (not_on, id, slot, to, flags) = (Vec::new(), 0, 0, None, None);
-        Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags }))
+        let (not_on, id, slot, to, flags, stage) = (Vec::new(), 0, 0, None, None, Stage::Open);
+        Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags, stage }))
+    }
+
+    /// The pool has the file already, by the number `ino`.
+    fn is_there(&self, (item, stat, from): (&Item, &Stat, &OwnedFd), ino: u64, links: &Links) {
+        self.report.passed(stat.size);
+        self.report.count(Count::AlreadyThere);
+        let below = item.dir.below_of(&item.name);
+        let freeze = self.frozen_only_there(item, from, ino);
+        self.settle(links, stat, Some(Here { below, ino, _freeze: freeze }));
     }
 
     /// Returns the pool's number of the file if the pool has it already.
@@ -202,6 +217,15 @@ impl Worker {
     /// The pool has another object of that name.
     fn already(&self, item: &Item, stat: &Stat, from: &OwnedFd) -> Result<Option<u64>, Trouble> {
         let Some(there) = item.dir.already(&item.name)? else { return Ok(None) };
+        self.same_there((item, stat, from), &there).map(Some)
+    }
+
+    /// The pool's number of the file, if the object `there` of its name is as it.
+    ///
+    /// # Errors
+    ///
+    /// It is another object.
+    fn same_there(&self, (item, stat, from): (&Item, &Stat, &OwnedFd), there: &Stat) -> Result<u64, Trouble> {
         let coarse = stat.mtime.nsec == 0 || there.mtime.nsec == 0;
         let as_old = there.mtime.sec == stat.mtime.sec && (coarse || there.mtime.nsec == stat.mtime.nsec);
         if !there.is_file() || there.size != stat.size || !as_old {
@@ -213,7 +237,7 @@ impl Worker {
                 return Err(Trouble::Said("the pool has one of that size and time, with other content"));
             }
         }
-        Ok(Some(there.ino))
+        Ok(there.ino)
     }
 
     /// Flags of the original that an existing copy lacks: a killed copy had not yet set them.
@@ -228,10 +252,14 @@ impl Worker {
         (flags & !there != 0).then(|| Freeze { file, flags, path, report: self.report.clone() })
     }
 
-    /// Reserves space; returns the files that have it.
-    fn reserve(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
+    /// Reserves places for the files that need one.
+    fn reserve(&mut self, files: &mut [Incoming], links: &Links) -> Result<(), BatchEnd> {
+        let mut open: Vec<&mut Incoming> = in_stage(files, Stage::Open).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
         let mut dirs: Vec<WantedDir> = Vec::new();
-        for file in &files {
+        for file in &open {
             let ino = file.item.dir.ino;
             if dirs.last().is_none_or(|dir| dir.ino != ino) {
                 dirs.push(WantedDir { ino, files: Vec::new() });
@@ -247,22 +275,20 @@ impl Worker {
         }
         let CopyAnswer::Reserved { places, files: answers } = self.ask(&CopyRequest::Reserve { dirs })?
         else {
-            return Err(strange());
+            return Err(strange().into());
         };
         for staging in places {
             self.places.push(Staging::open(&staging)?);
         }
-        let mut placed = Vec::with_capacity(files.len());
-        for (mut file, answer) in files.into_iter().zip(answers) {
+        for (file, answer) in open.iter_mut().zip(answers) {
             match answer {
                 PlaceOrError::Place { id, branch } => {
-                    (file.id, file.slot) = (id, branch);
-                    placed.push(file);
+                    (file.id, file.slot, file.stage) = (id, branch, Stage::Placed);
                 }
                 PlaceOrError::Error(error) => self.give_up(file, &Trouble::Told(error.text), links),
             }
         }
-        Ok(placed)
+        Ok(())
     }
 
     fn write(&mut self, file: &mut Incoming) -> Result<(), Trouble> {
@@ -283,46 +309,48 @@ impl Worker {
         Ok(())
     }
 
-    /// Syncs and checks; returns the files that are complete on disk.
-    fn make_sure(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
-        let mut whole = Vec::with_capacity(files.len());
-        let mut gone = Vec::new();
+    /// Syncs and checks what is written.
+    fn make_sure(&mut self, files: &mut [Incoming], links: &Links) -> Result<(), BatchEnd> {
+        let on = |staging: &Staging| {
+            files.iter().filter(|file| file.stage == Stage::Written && file.slot == staging.slot).count()
+        };
         let synced: Vec<(u16, Option<SysError>)> = self
             .places
             .iter()
-            .filter(|staging| {
-                files.iter().filter(|file| file.slot == staging.slot).count() > FEW && staging.local
-            })
+            .filter(|staging| staging.local && on(staging) > FEW)
             .map(|staging| (staging.slot, sys::file::syncfs(staging.dir.as_fd()).err()))
             .collect();
-        for file in files {
+        let mut failed = Vec::new();
+        for file in in_stage(files, Stage::Written) {
             let sure = match synced.iter().find(|(slot, _)| *slot == file.slot) {
                 Some((_, Some(error))) => Err(Trouble::Sys(*error)),
                 Some((_, None)) => Ok(()),
-                None => sync_alone(&file),
+                None => sync_alone(file),
             };
-            match sure.and_then(|()| if self.verify { compare(&file) } else { Ok(()) }) {
-                Ok(()) => whole.push(file),
-                Err(why) => {
-                    gone.push(file.id);
-                    self.give_up(file, &why, links);
-                }
+            match sure.and_then(|()| if self.verify { compare(file) } else { Ok(()) }) {
+                Ok(()) => file.stage = Stage::Whole,
+                Err(why) => failed.push((file, why)),
             }
         }
-        self.abandon(gone)?;
-        Ok(whole)
+        self.abandon(failed.iter().map(|(file, _)| file.id).collect())?;
+        for (file, why) in failed {
+            self.give_up(file, &why, links);
+        }
+        Ok(())
     }
 
-    fn name(&mut self, files: Vec<Incoming>, links: &Links) -> Result<(), Failed> {
-        if files.is_empty() {
+    /// Gives the files their names that are on disk.
+    fn name(&mut self, files: &mut [Incoming], links: &Links) -> Result<(), BatchEnd> {
+        let mut whole: Vec<&mut Incoming> = in_stage(files, Stage::Whole).collect();
+        if whole.is_empty() {
             return Ok(());
         }
-        let ids = files.iter().map(|file| file.id).collect();
+        let ids = whole.iter().map(|file| file.id).collect();
         let CopyAnswer::Committed { errors } = self.ask(&CopyRequest::Commit { ids })? else {
-            return Err(strange());
+            return Err(strange().into());
         };
         let mut sums = vec![(0, 0); self.places.len()];
-        for (file, error) in files.into_iter().zip(errors) {
+        for (file, error) in whole.iter_mut().zip(errors) {
             match error {
                 None => {
                     let at = self.places.iter().position(|staging| staging.slot == file.slot);
@@ -343,27 +371,30 @@ impl Worker {
         Ok(())
     }
 
-    fn named(&self, file: Incoming, links: &Links) {
+    fn named(&self, file: &mut Incoming, links: &Links) {
         self.report.count(Count::Files);
-        let Incoming { item, stat, to: Some(to), flags, .. } = file else { return };
+        file.stage = Stage::Over;
+        let Some(to) = file.to.take() else { return };
+        let Incoming { item, stat, flags, .. } = &*file;
         // The name may mean another object by now, which must get no further link.
-        let ino = (stat.nlink > 1).then(|| number_of(&item, &to));
+        let ino = (stat.nlink > 1).then(|| number_of(item, &to));
         let path = item.dir.path_of(&item.name);
         let freeze = flags.map(|flags| Freeze { file: to, flags, path, report: self.report.clone() });
         match ino {
             None => {}
             Some(Ok(ino)) => {
                 let below = item.dir.below_of(&item.name);
-                self.settle(links, &stat, Some(Here { below, ino, _freeze: freeze }));
+                self.settle(links, stat, Some(Here { below, ino, _freeze: freeze }));
             }
             Some(Err(why)) => {
                 item.fail(why);
-                self.settle(links, &stat, None);
+                self.settle(links, stat, None);
             }
         }
     }
 
-    fn give_up(&self, file: Incoming, why: &Trouble, links: &Links) {
+    fn give_up(&self, file: &mut Incoming, why: &Trouble, links: &Links) {
+        (file.stage, file.to) = (Stage::Over, None);
         file.item.fail(why);
         self.settle(links, &file.stat, None);
     }
@@ -389,61 +420,27 @@ impl Worker {
         }
     }
 
-    fn abandon(&mut self, ids: Vec<u64>) -> Result<(), Failed> {
+    fn abandon(&mut self, ids: Vec<u64>) -> Result<(), BatchEnd> {
         if ids.is_empty() {
             return Ok(());
         }
         self.ask(&CopyRequest::Abandon { ids }).map(drop)
     }
 
-    fn ask(&mut self, request: &CopyRequest) -> Result<CopyAnswer, Failed> {
-        match self.daemon.ask(request)? {
-            CopyAnswer::Refused { error } => Err(Failed::Refused(format!("the daemon refuses: {error}"))),
-            answer => Ok(answer),
+    fn ask(&mut self, request: &CopyRequest) -> Result<CopyAnswer, BatchEnd> {
+        match self.daemon.ask(request) {
+            Ok(CopyAnswer::Refused { error }) => {
+                Err(Failed::Refused(format!("the daemon refuses: {error}")).into())
+            }
+            Ok(answer) => Ok(answer),
+            Err(error @ ClientError::Dead(_)) => Err(BatchEnd::Connection(error.into())),
+            Err(error) => Err(Failed::from(error).into()),
         }
     }
 }
 
-/// Returns the pool's number of the file just named, if the name still means it.
-fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
-    let (named, own) = (sys::at::stat(item.dir.target.as_fd(), &item.name)?, sys::at::stat_fd(to.as_fd())?);
-    let looks = |stat: &Stat| (stat.mode, stat.uid, stat.gid, stat.size, stat.mtime);
-    match looks(&named) == looks(&own) {
-        true => Ok(named.ino),
-        false => Err(Trouble::Said("another program has replaced it meanwhile: copy it again")),
-    }
-}
-
-const CHANGED: &str = "it changed while it was read: copy it again";
 const NOWHERE: &str = "the daemon gave no place for it";
 
 pub(super) fn strange() -> Failed {
     Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())
-}
-
-/// Opens the file that the pool has under the name, if it is still the one numbered `ino`: in a directory of another user it may be
-/// anything by now, a fifo too.
-fn open_there(item: &Item, ino: u64) -> Result<Option<OwnedFd>, SysError> {
-    let how = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = sys::at::open(item.dir.target.as_fd(), &item.name, how, 0, Mounts::Stay)?;
-    let stat = sys::at::stat_fd(file.as_fd())?;
-    Ok(Some(file).filter(|_| stat.is_file() && stat.ino == ino))
-}
-
-/// Syncs one file. A remote branch may report a failed write only at close.
-fn sync_alone(file: &Incoming) -> Result<(), Trouble> {
-    let Some(to) = &file.to else { return Err(SysError::new(Call::Fsync, Errno::BADF).into()) };
-    sys::file::fsync(to.as_fd())?;
-    sys::file::flush(to.as_fd())?;
-    Ok(())
-}
-
-/// Compares with the content on disk, not in the page cache.
-fn compare(file: &Incoming) -> Result<(), Trouble> {
-    let Some(to) = &file.to else { return Err(SysError::new(Call::Read, Errno::BADF).into()) };
-    sys::file::drop_cached(to.as_fd())?;
-    match is_same(file.from.as_fd(), to.as_fd())? {
-        true => Ok(()),
-        false => Err(Trouble::Said("what was written reads back as something else: the branch is at fault")),
-    }
 }

@@ -15,7 +15,7 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::Mutex;
 
-use super::batch::{DIFFERS, Item, Trouble};
+use super::incoming::{DIFFERS, Item, Trouble};
 use super::metadata::Freeze;
 use super::report::Count;
 

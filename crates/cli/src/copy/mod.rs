@@ -8,7 +8,8 @@
 //! At the end the daemon syncs every branch: after a successful copy everything is on disk, including objects found
 //! there, which a killed copy or another program may have just made.
 //!
-//! So at any moment the pool has complete files or none; the daemon removes incomplete ones when the connection ends.
+//! So at any moment the pool has complete files or none; the daemon removes incomplete ones when the connection ends, and begins
+//! them anew where it was replaced.
 //! Started again, a copy skips existing files.
 //!
 //! Root may copy between trees of other users, who may change both meanwhile. So no path is walked: every step is one
@@ -17,6 +18,7 @@
 
 mod batch;
 mod content;
+mod incoming;
 mod links;
 mod metadata;
 mod pair;
@@ -32,7 +34,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use fsstack_control::api::Copied;
 use fsstack_control::copying::{CopyAnswer, CopyRequest};
-use fsstack_control::{Client, CopyClient};
+use fsstack_control::{Client, ClientError};
 use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
@@ -96,9 +98,8 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     let receive = Arc::new(Mutex::new(receive));
     // All connections first, so that a daemon without bulk copy is reported at once.
     let workers = (0..plan.jobs)
-        .map(|_| Ok(Worker::new(client.copy()?, into.clone(), report.clone(), plan.verify)))
+        .map(|_| Worker::new(client, into.clone(), report.clone(), plan.verify))
         .collect::<Result<Vec<_>, Failed>>()?;
-    let mut last = client.copy()?;
     std::thread::scope(|scope| {
         for mut worker in workers {
             let (receive, links) = (receive.clone(), &links);
@@ -111,14 +112,19 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     // Files with names outside the sources get their final flags now.
     drop(links);
     if !report.is_stopped() {
-        sync_all(&mut last, &report)?;
+        sync_all(client, &report)?;
     }
     report.end()
 }
 
 /// Makes the daemon sync everything in the pool; failures are reported.
-fn sync_all(daemon: &mut CopyClient, report: &CopyReport) -> Result<(), Failed> {
-    match daemon.ask(&CopyRequest::Sync)? {
+fn sync_all(client: &Client, report: &CopyReport) -> Result<(), Failed> {
+    // The daemon may be replaced meanwhile.
+    let answer = client.copy()?.ask(&CopyRequest::Sync).or_else(|error| match error {
+        ClientError::Dead(_) => client.copy()?.ask(&CopyRequest::Sync),
+        error => Err(error),
+    });
+    match answer? {
         CopyAnswer::Synced { error: None } => {}
         CopyAnswer::Synced { error: Some(error) } => {
             report.not_synced(error);

@@ -18,7 +18,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError, identity};
 
 use super::Destination;
-use super::batch::{DIFFERS, Trouble};
+use super::incoming::{DIFFERS, Trouble};
 use super::metadata;
 use super::report::{CopyReport, Count};
 
@@ -155,9 +155,11 @@ impl Pair {
 
     /// Returns the object that had `name` when the directory was entered, if it still exists.
     pub(super) fn already(&self, name: &CStr) -> Result<Option<Stat>, SysError> {
-        if !self.there.contains(name) {
-            return Ok(None);
-        }
+        if self.there.contains(name) { self.has_now(name) } else { Ok(None) }
+    }
+
+    /// Returns the object that has `name` now.
+    pub(super) fn has_now(&self, name: &CStr) -> Result<Option<Stat>, SysError> {
         match sys::at::stat(self.target.as_fd(), name) {
             Err(error) if error.errno == Errno::NOENT => Ok(None),
             stat => stat.map(Some),

@@ -11,7 +11,8 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat, SysError};
 
-use super::batch::{Batch, DIFFERS, Item, Trouble};
+use super::batch::Batch;
+use super::incoming::{DIFFERS, Item, Trouble};
 use super::pair::{ITSELF, Pair};
 use super::report::{CopyReport, Count};
 use super::{Destination, Plan, metadata, open_path};

@@ -34,7 +34,7 @@ use crate::log::{self, LogHandle};
 use crate::serve::{Attended, Beginning, attend, engine_settings, open_transport};
 use crate::settings::{Branch, Settings};
 use crate::signals::hold_signals;
-use fsstack_engine::jobs::DrainsLeft;
+use fsstack_engine::jobs::JobsLeft;
 
 /// The option before the descriptors, and how many arguments it is with them.
 pub(crate) const ADOPT: &str = "--adopt";
@@ -342,8 +342,8 @@ impl TakenOver {
         let mount_point = Printable::path(&settings.mount_point).to_string();
         // Before an operator asks for a job: those that were interrupted are there then.
         let is_revived = served.union.kept().is_some();
-        served.begin_moves(if is_revived { DrainsLeft::All } else { DrainsLeft::Interrupted });
-        // Without the drains that were interrupted: these are known from their branches now.
+        served.begin_moves(if is_revived { JobsLeft::All } else { JobsLeft::Interrupted });
+        // Without the jobs that were interrupted: drains are known from their branches now.
         served.note_state();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.start_keeping();

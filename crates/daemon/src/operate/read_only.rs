@@ -4,7 +4,7 @@ use super::Served;
 use crate::remount::held_flags;
 use std::sync::atomic::Ordering;
 
-use fsstack_engine::jobs::DrainsLeft;
+use fsstack_engine::jobs::JobsLeft;
 
 impl Served {
     /// True if the pool's mount is read-only. The mount table tells: `mount -o remount` changes the flag in the kernel.
@@ -19,13 +19,13 @@ impl Served {
     }
 
     /// Begins what moves files by itself, or notes that it waits.
-    pub(crate) fn begin_moves(&self, drains: DrainsLeft) {
+    pub(crate) fn begin_moves(&self, jobs: JobsLeft) {
         if self.is_read_only() {
             self.moves_wait.store(true, Ordering::Relaxed);
-            tracing::info!("read-only: drains that were interrupted and tiers wait until it is remounted rw");
+            tracing::info!("read-only: interrupted jobs and tiers wait until it is remounted rw");
             return;
         }
-        self.union.resume_drains(drains);
+        self.union.resume_jobs(jobs);
         self.union.watch_tiers();
     }
 
@@ -36,7 +36,7 @@ impl Served {
             && !self.is_read_only()
             && self.moves_wait.swap(false, Ordering::Relaxed)
         {
-            self.begin_moves(DrainsLeft::All);
+            self.begin_moves(JobsLeft::All);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fsstack_pool::{BranchIx, Tier};
 
 use crate::jobs::{
-    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, DrainsHeld, DrainsLeft, JobView,
-    RulesOrder, TierView, TiersHeld,
+    BadJob, BalanceOrder, ConsolidateOrder, DayClock, DrainOrder, JobView, JobsHeld, JobsLeft, RulesOrder,
+    TierView, TiersHeld,
 };
 use crate::union::Union;
 
@@ -72,11 +72,11 @@ impl Union {
         self.jobs.pause_job(id, paused)
     }
 
-    /// Begins drains again that an earlier daemon did not end. Their branches take nothing new.
-    pub fn resume_drains(&self, which: DrainsLeft) {
+    /// Begins jobs again that an earlier daemon did not end. Branches of drains take nothing new.
+    pub fn resume_jobs(&self, which: JobsLeft) {
         match which {
-            DrainsLeft::All => self.jobs.resume_drains(),
-            DrainsLeft::Interrupted => self.jobs.resume_interrupted(),
+            JobsLeft::All => self.jobs.resume_drains(),
+            JobsLeft::Interrupted => self.jobs.resume_interrupted(),
         }
     }
 
@@ -90,12 +90,12 @@ impl Union {
         self.jobs.watch_tiers();
     }
 
-    /// Ends the tiers' jobs, of which none begins until the guards drop, and interrupts drains that the next daemon begins again; they go
+    /// Ends the tiers' jobs, of which none begins until the guards drop, and interrupts jobs that the next daemon begins again; they go
     /// on when the guards drop.
-    pub fn hold_jobs(&self) -> (DrainsHeld, TiersHeld<'_>) {
+    pub fn hold_jobs(&self) -> (JobsHeld, TiersHeld<'_>) {
         let tiers = self.jobs.hold_tiers();
         // They go on first: a tier's job makes way for them.
-        (self.jobs.hold_drains(), tiers)
+        (self.jobs.hold_operators_jobs(), tiers)
     }
 
     /// The tiers as they are now.

@@ -84,6 +84,7 @@ impl Union {
             files,
             handles,
             dirs: self.dir_rows(&inodes)?,
+            jobs: self.jobs.list.row(),
         };
         Ok(Gathered { state, descriptors: descriptors.named.into_iter().collect(), made: descriptors.made })
     }
@@ -102,6 +103,7 @@ impl Union {
             files: Vec::new(),
             handles: Vec::new(),
             dirs: Vec::new(),
+            jobs: self.jobs.list.row(),
         })
     }
 

@@ -23,6 +23,7 @@ use crate::files::handed::NameRow;
 use crate::files::handed::OpenFileRow;
 use crate::inode::handed::InodeRow;
 use crate::jobs::JobView;
+use crate::jobs::handed::JobsRow;
 use crate::member::unsynced::UnsyncedRow;
 use crate::opened::handed::{DirHandleRow, FileHandleRow};
 use crate::union::Union;
@@ -44,6 +45,7 @@ pub struct PoolState {
     files: Vec<OpenFileRow>,
     handles: Vec<FileHandleRow>,
     dirs: Vec<DirHandleRow>,
+    jobs: JobsRow,
 }
 
 /// A branch, in the pool's order.
@@ -137,13 +139,7 @@ impl Union {
             )));
         }
         // Those of tiers make way, and the next program begins drains again.
-        self.check_jobs(|job| !job.yields && !job.outlives_daemon)?;
-        if !self.copies.lock().is_empty() {
-            return Err(NotNow(
-                "a bulk copy into the pool is at work: wait for the end of fsstack copy".to_owned(),
-            ));
-        }
-        Ok(())
+        self.check_jobs(|job| !job.yields && !job.outlives_upgrade)
     }
 
     fn check_jobs(&self, counts: impl Fn(&JobView) -> bool) -> Result<(), NotNow> {
@@ -163,6 +159,10 @@ impl Union {
     pub fn rest(&self, deadline: Instant) -> Result<(), NotNow> {
         self.check_handover()?;
         self.check_jobs(|_| true)?;
+        // Their connections have ended.
+        if !self.copies.lock().is_empty() {
+            return Err(NotNow("a bulk copy is inside a branch: try again".to_owned()));
+        }
         let idle = || {
             self.moves.movers.are_idle()
                 && self.tree.pool.load().branches.iter().all(|branch| branch.closing() == 0)

@@ -91,6 +91,7 @@ impl Union {
                 self.jobs.list.note_interrupted(InterruptedDrain { branch: branch.ix, job, paused });
             }
         }
+        self.jobs.list.take_row(&state.jobs)?;
         // A branch that takes nothing new may have a drain mark, which the next change of its mode removes.
         let drained = pool.branches.iter().filter(|branch| branch.given_mode() == BranchMode::NoCreate);
         drained.for_each(|branch| self.jobs.list.note_drain_mark(branch.ix));

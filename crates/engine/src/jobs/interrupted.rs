@@ -1,18 +1,19 @@
-//! Drains that an upgrade interrupts: the next program begins them again under their numbers, or this one if the upgrade fails.
+//! Jobs that an upgrade interrupts: the next program begins them again under their numbers, or this one if the upgrade fails.
 //!
-//! Only those whose branch knows of them (`remembered.rs`): of others nothing would be left if the next program ended at once.
+//! A drain goes on if its branch knows of it (`remembered.rs`): of others nothing would be left if the next program ended at once. Of
+//! a job that moves the files of a list the order is handed over; the list is made anew.
 
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
 
 use super::order::Work;
-use super::{JobList, Jobs, JobsState, call_off_all};
+use super::{BadJob, JobList, JobView, Jobs, JobsState, call_off_all};
 
-/// Drains of an earlier daemon that are begun again.
+/// Jobs of an earlier daemon that are begun again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainsLeft {
-    /// All that their branches know of.
+pub enum JobsLeft {
+    /// Those that an upgrade has interrupted, and the drains that their branches know of.
     All,
     /// Those that an upgrade has interrupted.
     Interrupted,
@@ -29,22 +30,34 @@ pub(crate) struct InterruptedDrain {
     pub(crate) paused: bool,
 }
 
-/// Drains that are interrupted until this drops.
-#[derive(Debug)]
-pub struct DrainsHeld(Arc<Jobs>, Vec<InterruptedDrain>);
+/// A job that moves the files of a list, and was interrupted. No other job is at work beside one.
+#[derive(Clone, Debug)]
+pub(super) struct InterruptedList {
+    pub(super) work: Work,
+    pub(super) job: u64,
+    pub(super) paused: bool,
+}
 
-impl Drop for DrainsHeld {
+/// Jobs that are interrupted until this drops.
+#[derive(Debug)]
+pub struct JobsHeld(Arc<Jobs>, Vec<InterruptedDrain>);
+
+impl Drop for JobsHeld {
     fn drop(&mut self) {
         self.0.resume(&self.1);
     }
 }
 
 impl JobsState {
-    /// The interrupted drain that `work` goes on with.
-    pub(super) fn take_interrupted(&mut self, work: &Work) -> Option<InterruptedDrain> {
-        let branch = work.drained().filter(|_| !work.manner().dry_run)?;
-        let at = self.interrupted.iter().position(|drain| drain.branch == branch)?;
-        Some(self.interrupted.swap_remove(at))
+    /// Number of the interrupted job that `work` goes on with, and whether it pauses.
+    pub(super) fn take_interrupted(&mut self, work: &Work) -> Option<(u64, bool)> {
+        if let Some(branch) = work.drained() {
+            let at = self.interrupted.iter().position(|drain| drain.branch == branch);
+            let drain = self.interrupted.swap_remove(at.filter(|_| !work.manner().dry_run)?);
+            return Some((drain.job, drain.paused));
+        }
+        let list = self.interrupted_list.take_if(|list| list.work.kind() == work.kind())?;
+        Some((list.job, list.paused))
     }
 }
 
@@ -65,27 +78,35 @@ impl JobList {
     pub(super) fn forget_interrupted(&self, branch: BranchIx) {
         self.state.lock().interrupted.retain(|drain| drain.branch != branch);
     }
+
+    /// The operator begins a job like the one that was interrupted.
+    pub(super) fn forget_interrupted_list(&self) {
+        self.state.lock().interrupted_list = None;
+    }
 }
 
 impl Jobs {
-    /// Interrupts the drains that the next daemon begins again, until the guard drops.
-    pub(crate) fn hold_drains(self: &Arc<Self>) -> DrainsHeld {
+    /// Interrupts the jobs that the next daemon begins again, until the guard drops.
+    pub(crate) fn hold_operators_jobs(self: &Arc<Self>) -> JobsHeld {
         let mut state = self.list.state.lock();
-        let jobs: Vec<_> = state.jobs.iter().filter(|job| job.outlives_daemon()).cloned().collect();
-        let interrupted = jobs.iter().filter_map(|job| {
-            let (branch, paused) = (job.work.drained()?, job.progress.lock().paused);
-            Some(InterruptedDrain { branch, job: job.id, paused })
-        });
-        let interrupted: Vec<_> = interrupted.collect();
+        let jobs: Vec<_> = state.jobs.iter().filter(|job| job.outlives_upgrade()).cloned().collect();
+        let mut interrupted = Vec::new();
+        for job in &jobs {
+            let (job, paused, work) = (job.id, job.progress.lock().paused, &job.work);
+            match work.drained() {
+                Some(branch) => interrupted.push(InterruptedDrain { branch, job, paused }),
+                None => state.interrupted_list = Some(InterruptedList { work: work.clone(), job, paused }),
+            }
+        }
         // Others wait until the pool may be written.
         state.interrupted.extend(&interrupted);
         drop(state);
         // Whether they ended is asked for again when the pool is at rest.
         let _ended = call_off_all(&jobs);
-        DrainsHeld(self.clone(), interrupted)
+        JobsHeld(self.clone(), interrupted)
     }
 
-    /// Begins all interrupted drains again.
+    /// Begins all interrupted jobs again.
     pub(crate) fn resume_interrupted(self: &Arc<Self>) {
         let interrupted = self.list.state.lock().interrupted.clone();
         self.resume(&interrupted);
@@ -104,6 +125,27 @@ impl Jobs {
             }
             // One that could not begin was logged; the next mount tries again.
             self.list.forget_interrupted(drain.branch);
+        }
+        self.resume_list();
+    }
+
+    /// Begins the interrupted job of a list again.
+    pub(super) fn resume_list(self: &Arc<Self>) {
+        let interrupted = self.list.state.lock().interrupted_list.clone();
+        let Some(InterruptedList { work, job, .. }) = interrupted else { return };
+        let kind = work.kind();
+        if let Err(error) = self.begin_list(work) {
+            tracing::warn!(%error, job, kind, "job not resumed after the upgrade; start it again");
+        }
+        self.list.forget_interrupted_list();
+    }
+
+    fn begin_list(self: &Arc<Self>, work: Work) -> Result<Option<JobView>, BadJob> {
+        match work {
+            Work::Balance(order) => self.begin_balance(order).map(Some),
+            Work::Consolidate(order) => self.begin_consolidate(order).map(Some),
+            Work::Rules(order) => self.begin_rules(order).map(Some),
+            Work::Drain(_) | Work::Tier(_) => Ok(None),
         }
     }
 }

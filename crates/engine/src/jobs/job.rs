@@ -64,12 +64,6 @@ pub(super) struct Progress {
     pub(super) took: Option<Duration>,
 }
 
-impl Progress {
-    fn outlives_daemon(&self) -> bool {
-        self.remembered && !self.forgotten && !self.called_off && !self.state.is_over()
-    }
-}
-
 impl Job {
     pub(super) fn new(id: u64, work: Work, subject: String, clock: Arc<dyn DayClock>) -> Self {
         let progress = Progress {
@@ -118,9 +112,18 @@ impl Job {
         self.changed.notify_all();
     }
 
-    /// Whether it is at work, and the next daemon begins it again.
-    pub(super) fn outlives_daemon(&self) -> bool {
-        self.progress.lock().outlives_daemon()
+    /// Whether it is at work, and the daemon that an upgrade starts begins it again.
+    pub(super) fn outlives_upgrade(&self) -> bool {
+        self.is_begun_again(&self.progress.lock())
+    }
+
+    fn is_begun_again(&self, progress: &Progress) -> bool {
+        let is_known = match self.work {
+            Work::Drain(_) => progress.remembered && !progress.forgotten,
+            Work::Balance(_) | Work::Consolidate(_) | Work::Rules(_) => true,
+            Work::Tier(_) => false,
+        };
+        is_known && !progress.called_off && !progress.state.is_over()
     }
 
     pub(super) fn is_called_off(&self) -> bool {
@@ -256,7 +259,7 @@ impl Job {
             dry_run: self.work.manner().dry_run,
             at_work: self.pacing.lock().percent(),
             yields: self.work.yields(),
-            outlives_daemon: progress.outlives_daemon(),
+            outlives_upgrade: self.is_begun_again(&progress),
             window: self.work.window(),
             refusal: progress.refusal.clone(),
             found: progress.found,

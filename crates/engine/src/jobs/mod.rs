@@ -2,7 +2,8 @@
 //! as full, `consolidate` gathers a directory on one branch, `rules` moves what lies
 //! against the placement rules, and `tier` moves files off a class of branches that is full.
 //!
-//! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`).
+//! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`), other
+//! jobs by the next program of an upgrade (`interrupted.rs`).
 
 mod awaited;
 mod by_rules;
@@ -11,6 +12,7 @@ mod clock;
 mod count;
 mod drain;
 mod failed_tries;
+pub(crate) mod handed;
 pub(crate) mod interrupted;
 mod job;
 mod linked;
@@ -42,8 +44,8 @@ use crate::pool_changes::PoolChanges;
 use crate::tree::Tree;
 use awaited::AnyAwaited;
 pub use clock::DayClock;
-use interrupted::InterruptedDrain;
-pub use interrupted::{DrainsHeld, DrainsLeft};
+use interrupted::{InterruptedDrain, InterruptedList};
+pub use interrupted::{JobsHeld, JobsLeft};
 use job::{Gone, Job};
 use linked::LinkedNames;
 pub use order::{BadJob, BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, Manner, RulesOrder};
@@ -144,8 +146,8 @@ pub struct JobView {
     pub dry_run: bool,
     /// The daemon began it, and it makes way for others.
     pub yields: bool,
-    /// The next daemon begins it again.
-    pub outlives_daemon: bool,
+    /// The daemon that an upgrade starts begins it again.
+    pub outlives_upgrade: bool,
     /// Share of the time that it is at work, in percent: less where programs wait longer for its branches.
     pub at_work: u32,
     /// The part of the day in which it is at work.
@@ -203,6 +205,8 @@ struct JobsState {
     marked: HashSet<BranchIx>,
     /// Drains that an upgrade has interrupted, and that did not begin again yet.
     interrupted: Vec<InterruptedDrain>,
+    /// Likewise a job that moves the files of a list.
+    interrupted_list: Option<InterruptedList>,
     /// Times of calls when the last job ended: those since then show what is usual.
     calm: HashMap<BranchIx, CallTimes>,
 }
@@ -217,7 +221,7 @@ impl JobsState {
             return Err(BadJob::Busy(other.id));
         }
         let again = self.take_interrupted(&work);
-        let id = again.map_or(self.begun + 1, |drain| drain.job);
+        let id = again.map_or(self.begun + 1, |(job, _)| job);
         self.begun = self.begun.max(id);
         if work.yields() {
             // Of the jobs of one tier only the last is shown.
@@ -225,7 +229,7 @@ impl JobsState {
         }
         self.jobs.retain(|job| job.id != id || !job.has_ended());
         let job = Arc::new(Job::new(id, work, subject, clock));
-        job.progress.lock().paused = again.is_some_and(|drain| drain.paused);
+        job.progress.lock().paused = again.is_some_and(|(_, paused)| paused);
         let ended: Vec<u64> =
             self.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
         let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);

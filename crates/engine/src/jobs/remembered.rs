@@ -147,13 +147,15 @@ fn of(branch: &Member) -> Option<Remembered> {
 }
 
 impl Jobs {
-    /// Begins the drains again that an earlier daemon did not end. Their branches take nothing new.
+    /// Begins the drains again that an earlier daemon did not end, whose branches take nothing new, and what else an upgrade has
+    /// interrupted.
     pub(crate) fn resume_drains(self: &Arc<Self>) {
         let pool = self.pool();
         let writable = pool.branches.iter().filter(|branch| branch.is_writable());
         for branch in writable {
             let _is_known = self.resume_drain(&pool, branch);
         }
+        self.resume_list();
     }
 
     /// Begins the drain of `branch` again, if the branch knows of one. False: it does not. What else keeps it from beginning is logged.

@@ -18,6 +18,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{Kind, OFlags};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::files::departure::{Departure, DepartureOutcome};
 use crate::files::{Access, MoveRequest, OpenFile};
@@ -31,7 +32,7 @@ use crate::pool::Pool;
 use crate::settings::{Relocation, Verify};
 
 /// How a job moves files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manner {
     /// Bytes a second at most.
     pub rate: Option<NonZeroU64>,

@@ -5,9 +5,10 @@
 //! lack. The level is the one at which both are as much: moving less leaves two branches too far apart.
 
 use fsstack_pool::{BranchIx, BranchSet};
+use serde::{Deserialize, Serialize};
 
 /// Measure of a branch's level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
     /// Free bytes.
     Free,
