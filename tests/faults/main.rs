@@ -7,6 +7,7 @@ mod bad_file;
 mod beside;
 mod birthless;
 mod check;
+mod check_fixed;
 mod drained;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]

@@ -211,12 +211,13 @@ impl Branch {
         self.admin.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
-    /// Reserves `bytes` for the copy number `id`, of which `written` is there already at any time.
-    pub fn promise(&self, id: u64, bytes: u64, written: WrittenPart) {
-        self.admin.reserved.fetch_add(bytes, Relaxed);
+    /// Reserves `bytes` for the copy number `id`, of which `written` is there already at any time. Returns how many were reserved before.
+    pub fn promise(&self, id: u64, bytes: u64, written: WrittenPart) -> u64 {
+        let before = self.admin.reserved.fetch_add(bytes, Relaxed);
         if LARGE <= bytes {
             self.admin.awaited.lock().insert(id, AwaitedFile { written, bytes, arrived: 0 });
         }
+        before
     }
 
     /// Releases a reservation: the copy is complete or has failed.

@@ -97,6 +97,13 @@ pub fn further(natural: Identity) -> impl Iterator<Item = Identity> {
     numbers.map(move |ino| Identity { ino, ..natural })
 }
 
+/// Whether `id` is the object with the number `natural` by a [`further`] number. Version 0.1 gave all the same one.
+pub fn is_further(natural: Identity, id: Identity) -> bool {
+    let mut numbers = further(natural).peekable();
+    let first = numbers.peek().is_some().then_some(Ino(natural.ino.0 | FURTHER));
+    id.generation == natural.generation && (first == Some(id.ino) || numbers.any(|number| number == id))
+}
+
 /// The branch that a number of the compact form was made from.
 pub fn branch_of(ino: Ino) -> Option<BranchId> {
     let high = u16::try_from(ino.0 >> LOW_BITS).ok()?;
@@ -180,6 +187,7 @@ mod tests {
             for other in numbers {
                 assert_eq!((branch_of(other.ino), inode_of(other.ino)), (Some(branch), Some(inode)));
                 assert_eq!(natural_of(other.ino), own.ino);
+                assert!(is_further(own, other) && !is_further(natural(inode, 8), other));
                 assert!(other.ino != own.ino && !is_offline(other.ino) && !is_offline(own.ino));
                 assert_eq!(further(other).count(), 0);
             }

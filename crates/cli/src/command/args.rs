@@ -403,8 +403,8 @@ pub enum JobAction {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Programs notice a pause only: open files, locks, listings and NFS handles go on. The new program first checks the pool's \
-state: if it refuses, crashes or hangs in that check, nothing changes. Drains go on; other jobs must end \
-or be cancelled first. Only over /dev/fuse (transport=dev), and for pools mounted by root."
+state: if it refuses, crashes or hangs in that check, nothing changes. Jobs and fsstack copy go on. \
+Only over /dev/fuse (transport=dev), and for pools mounted by root."
 )]
 pub struct Upgrade {
     /// The pool.

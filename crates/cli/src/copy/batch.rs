@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fsstack_control::copying::{CopyAnswer, CopyRequest, PlaceOrError, WantedDir, WantedFile};
 use fsstack_control::{Client, ClientError, CopyClient};
@@ -32,6 +33,8 @@ use crate::command::Failed;
 
 /// How often a batch is begun again.
 const RECONNECTS: u32 = 10;
+/// Pause before another try to connect.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Up to this many files are synced one by one: syncing the whole file system may wait for other writers.
 const FEW: usize = 4;
 
@@ -101,15 +104,26 @@ impl Worker {
             .filter_map(|opened| opened.map_err(|(item, why)| item.fail(why)).ok())
             .collect();
         let mut reconnects = 0;
-        while let Err(end) = self.bring(&mut files, links) {
+        let mut ended = self.bring(&mut files, links);
+        while let Err(end) = ended {
             match end {
                 BatchEnd::Connection(_) if reconnects < RECONNECTS => {}
                 BatchEnd::Connection(why) | BatchEnd::Fatal(why) => return Err(why),
             }
             reconnects += 1;
             self.places.clear();
-            self.daemon = self.client.copy()?;
-            files.iter_mut().for_each(|file| self.begin_again(file, links));
+            ended = match self.client.copy() {
+                Ok(daemon) => {
+                    self.daemon = daemon;
+                    files.iter_mut().for_each(|file| self.begin_again(file, links));
+                    self.bring(&mut files, links)
+                }
+                Err(error @ ClientError::Dead(_)) => {
+                    std::thread::sleep(RECONNECT_PAUSE);
+                    Err(BatchEnd::Connection(error.into()))
+                }
+                Err(error) => Err(Failed::from(error).into()),
+            };
         }
         Ok(())
     }
@@ -149,18 +163,24 @@ impl Worker {
         if file.stage == Stage::Over {
             return;
         }
-        let may_be_named = file.stage == Stage::Whole;
+        if file.stage != Stage::Open {
+            self.report.found(file.stat.size);
+        }
+        file.may_be_named |= file.stage == Stage::Whole;
         (file.stage, file.to) = (Stage::Open, None);
         file.not_on.clear();
-        self.report.found(file.stat.size);
-        let Incoming { item, from, stat, .. } = &*file;
-        let there = item.dir.has_now(&item.name).ok().flatten().filter(|_| may_be_named);
-        if let Some(there) = there
-            && let Ok(ino) = self.same_there((item, stat, from), &there)
-        {
-            self.is_there((item, stat, from), ino, links);
-            file.stage = Stage::Over;
-        }
+        self.is_named(file, links);
+    }
+
+    /// Whether the file got its name by a request that was not answered.
+    fn is_named(&self, file: &mut Incoming, links: &Links) -> bool {
+        let Incoming { item, from, stat, may_be_named, .. } = &*file;
+        let there = item.dir.has_now(&item.name).ok().flatten().filter(|_| *may_be_named);
+        let Some(there) = there else { return false };
+        let Ok(ino) = self.same_there((item, stat, from), &there) else { return false };
+        self.is_there((item, stat, from), ino, links);
+        file.stage = Stage::Over;
+        true
     }
 
     /// Opens a file and its original. `None` if there is nothing to copy.
@@ -198,7 +218,8 @@ impl Worker {
             }
         }
         let (not_on, id, slot, to, flags, stage) = (Vec::new(), 0, 0, None, None, Stage::Open);
-        Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags, stage }))
+        let may_be_named = false;
+        Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags, stage, may_be_named }))
     }
 
     /// The pool has the file already, by the number `ino`.
@@ -277,8 +298,15 @@ impl Worker {
         else {
             return Err(strange().into());
         };
-        for staging in places {
-            self.places.push(Staging::open(&staging)?);
+        for place in places {
+            match Staging::open(&place) {
+                Ok(staging) => self.places.push(staging),
+                Err(why) => {
+                    // If the daemon was replaced the directory has gone with the connection.
+                    self.ask(&CopyRequest::Abandon { ids: Vec::new() })?;
+                    return Err(why.into());
+                }
+            }
         }
         for (file, answer) in open.iter_mut().zip(answers) {
             match answer {
@@ -360,7 +388,9 @@ impl Worker {
                     self.named(file, links);
                 }
                 Some(error) if error.errno == Errno::EXIST.raw_os_error() => {
-                    self.give_up(file, &Trouble::Said(DIFFERS), links);
+                    if !self.is_named(file, links) {
+                        self.give_up(file, &Trouble::Said(DIFFERS), links);
+                    }
                 }
                 Some(error) => self.give_up(file, &Trouble::Told(error.text), links),
             }

@@ -45,6 +45,8 @@ pub(super) struct Incoming {
     /// Flags to set after it has its name.
     pub(super) flags: Option<u32>,
     pub(super) stage: Stage,
+    /// The daemon was replaced after it was asked to name the file.
+    pub(super) may_be_named: bool,
 }
 
 /// How far the copy of a file has come.

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use fsstack_control::api::Copied;
 use fsstack_control::copying::{CopyAnswer, CopyRequest};
-use fsstack_control::{Client, ClientError};
+use fsstack_control::{Client, ClientError, CopyClient};
 use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
@@ -100,6 +100,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     let workers = (0..plan.jobs)
         .map(|_| Worker::new(client, into.clone(), report.clone(), plan.verify))
         .collect::<Result<Vec<_>, Failed>>()?;
+    let mut last = client.copy()?;
     std::thread::scope(|scope| {
         for mut worker in workers {
             let (receive, links) = (receive.clone(), &links);
@@ -112,18 +113,19 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     // Files with names outside the sources get their final flags now.
     drop(links);
     if !report.is_stopped() {
-        sync_all(client, &report)?;
+        sync_all(client, &mut last, &report)?;
     }
     report.end()
 }
 
 /// Makes the daemon sync everything in the pool; failures are reported.
-fn sync_all(client: &Client, report: &CopyReport) -> Result<(), Failed> {
-    // The daemon may be replaced meanwhile.
-    let answer = client.copy()?.ask(&CopyRequest::Sync).or_else(|error| match error {
-        ClientError::Dead(_) => client.copy()?.ask(&CopyRequest::Sync),
-        error => Err(error),
-    });
+fn sync_all(client: &Client, daemon: &mut CopyClient, report: &CopyReport) -> Result<(), Failed> {
+    let mut answer = daemon.ask(&CopyRequest::Sync);
+    if matches!(answer, Err(ClientError::Dead(_))) {
+        // The daemon was replaced meanwhile.
+        *daemon = client.copy()?;
+        answer = daemon.ask(&CopyRequest::Sync);
+    }
     match answer? {
         CopyAnswer::Synced { error: None } => {}
         CopyAnswer::Synced { error: Some(error) } => {

@@ -182,6 +182,7 @@ pub(crate) struct TakenOver {
     mounted: Mounted,
     attended: Attended,
     listeners: Listeners,
+    before: Option<Before>,
     revived: Revived,
 }
 
@@ -302,7 +303,7 @@ impl TakenOver {
             tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
         }
         inherited.close_rest();
-        Ok(Self { settings, listed, log, mounted, attended, listeners, revived })
+        Ok(Self { settings, listed, log, mounted, attended, listeners, before, revived })
     }
 
     /// The pool's name in the registry.
@@ -337,12 +338,12 @@ impl TakenOver {
     /// # Errors
     /// One line: how it ended.
     pub(crate) fn attend(self, signals: process::SignalFd) -> Result<(), String> {
-        let Self { settings, listed, log, mounted, attended, listeners, revived: _ } = self;
+        let Self { settings, listed, log, mounted, attended, listeners, before, revived: _ } = self;
         let served = attended.served.clone();
         let mount_point = Printable::path(&settings.mount_point).to_string();
         // Before an operator asks for a job: those that were interrupted are there then.
-        let is_revived = served.union.kept().is_some();
-        served.begin_moves(if is_revived { JobsLeft::All } else { JobsLeft::Interrupted });
+        let has_died = before == Some(Before::Died);
+        served.begin_moves(if has_died { JobsLeft::All } else { JobsLeft::Interrupted });
         // Without the jobs that were interrupted: drains are known from their branches now.
         served.note_state();
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {

@@ -270,7 +270,8 @@ impl Served {
     /// Returns why not.
     fn try_to_hand_over(&self, program: &OwnedFd, path: &Path) -> String {
         let Some(pauser) = &self.handover.pauser else { return "no transport that rests".to_owned() };
-        let at_work = || "another request of an operator is at work: try again".to_owned();
+        let at_work =
+            || "another request of an operator, or of a bulk copy, is at work: try again".to_owned();
         // Answered before this program ends. Later ones wait for the next program, or for this one to go on.
         let connections = self.handover.connections.lock().clone();
         let ended = connections.map(|connections| connections.end(OPERATORS_TIMEOUT));

@@ -37,6 +37,8 @@ impl Served {
             && self.moves_wait.swap(false, Ordering::Relaxed)
         {
             self.begin_moves(JobsLeft::All);
+            // Without the jobs that waited.
+            self.note_state();
         }
     }
 

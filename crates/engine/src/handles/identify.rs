@@ -9,12 +9,14 @@ use std::os::fd::AsFd;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::{IndexEntry, birth, learn_further};
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
-use fsstack_pool::Ino;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat};
+use smallvec::SmallVec;
 
 use crate::inode::Inode;
 use crate::member::Member;
@@ -22,8 +24,9 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 use crate::tree::resolve::DirStats;
 
-/// Entries that are looked at beside one whose object is gone.
+/// Entries that are looked at beside one whose object is gone, and how many of them in turn may be of objects that are not.
 const NEIGHBOURS: usize = 256;
+const LIVING: usize = 4;
 
 impl Tree {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
@@ -56,14 +59,18 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &[]) {
             return natural;
         }
-        let further = further_number(self, pool, natural, (branch, stat));
+        let marked = self.open_to_mark(branch, stat, mark::FILE);
+        let had = marked.as_ref().and_then(|(_, had)| *had);
+        // The mark of one whose row was lost by a kill says which number it was given.
+        let own = had.filter(|had| branch.by_number.is_some() && number::is_further(natural, *had));
+        let further = own.or_else(|| further_number(self, pool, natural, (branch, stat)));
         let other = further.unwrap_or_else(|| number::another(natural));
         match further {
             Some(further) => learn_further(&self.index, branch, further, natural.ino, birth(stat)),
             None => _ = self.index.note_files(branch, &[(other, natural.ino, birth(stat))]),
         }
-        let marked = self.mark_other(branch, stat, mark::FILE, other);
-        if further.is_some() && !marked {
+        let is_marked = mark_other(branch, stat, mark::FILE, other, marked);
+        if further.is_some() && !is_marked {
             self.index.settle(natural.ino);
         }
         other
@@ -122,24 +129,22 @@ impl Tree {
         }
         let other = number::another(natural);
         if self.index.guard_dir(branch, other, natural.ino) {
-            self.mark_other(branch, stat, mark::DIR, other);
+            let marked = self.open_to_mark(branch, stat, mark::DIR);
+            mark_other(branch, stat, mark::DIR, other, marked);
         }
         other
     }
 
-    /// The object of `stat` on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is rebuilt
-    /// from the marks, and the object that it is distinguished from may be gone by then. False: its mark does not say so.
-    fn mark_other(&self, branch: &Member, stat: &Stat, which: &CStr, other: Identity) -> bool {
-        if !branch.is_writable() {
-            return false;
-        }
-        let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino) else { return false };
-        let on = On::Fd(fd.as_fd());
-        birth(&there) == birth(stat)
-            && match branch.ask(|| mark::read(on, which, stat.ino)) {
-                Ok(None) => branch.ask(|| mark::put(on, which, other, stat.ino)).is_ok(),
-                marked => marked.is_ok_and(|marked| marked == Some(other)),
-            }
+    /// Descriptor of the object of `stat`, and its mark. None: it cannot be marked, or its mark not be read.
+    fn open_to_mark(
+        &self,
+        branch: &Member,
+        stat: &Stat,
+        which: &CStr,
+    ) -> Option<(MountedFd, Option<Identity>)> {
+        let (fd, there) = self.open_raw(branch, stat.ino).ok().flatten()?;
+        let marked = branch.ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino)).ok()?;
+        (birth(&there) == birth(stat)).then_some((fd, marked))
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
@@ -162,6 +167,7 @@ impl Tree {
             return false;
         }
         let mut gone: Vec<(Identity, Option<Ino>)> = Vec::new();
+        let mut were_at: SmallVec<[Option<BranchIx>; 2]> = SmallVec::new();
         let is_taken =
             self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
                 let is_another = id.generation != natural.generation;
@@ -172,11 +178,12 @@ impl Tree {
                 let lives = naturals.iter().any(|at| self.lives_at(pool, id, *at));
                 if is_another && !lives {
                     gone.push((id, None));
+                    were_at.extend(naturals.iter().map(|at| pool.branch_of(*at)));
                 }
                 lives
             });
         if !gone.is_empty() && !is_taken {
-            gone.extend(gone_beside(self, pool, natural.ino));
+            gone.extend(gone_beside(self, pool, natural.ino, &were_at));
         }
         self.index.forget_each(&gone);
         if !is_taken {
@@ -282,8 +289,14 @@ impl MarkedCopy {
 }
 
 /// Entries of objects that are gone, with the numbers that follow `ino`: what was removed together had inode numbers side by side, and
-/// what is made in their place gets them one after the other. So the index forgets them with one write to disk.
-fn gone_beside(tree: &Tree, pool: &Pool, ino: Ino) -> Vec<(Identity, Option<Ino>)> {
+/// what is made in their place gets them one after the other. So the index forgets them with one write to disk. No branch is asked but
+/// that of `ino` and those of `were_at`, where an object is gone from.
+fn gone_beside(
+    tree: &Tree,
+    pool: &Pool,
+    ino: Ino,
+    were_at: &[Option<BranchIx>],
+) -> Vec<(Identity, Option<Ino>)> {
     let mut gone = Vec::new();
     let Some(at) = pool.branch_of(ino) else { return gone };
     let branch = pool.branch(at);
@@ -294,20 +307,43 @@ fn gone_beside(tree: &Tree, pool: &Pool, ino: Ino) -> Vec<(Identity, Option<Ino>
         let found = tree.open_raw(branch, inode);
         found.map_or(true, |found| found.is_some_and(|(_, stat)| number::identity(branch, &stat) == id))
     };
+    let mut living = 0;
     for id in tree.index.some(ino.0.saturating_add(1), NEIGHBOURS) {
+        if living == LIVING || pool.branch_of(id.ino) != Some(at) {
+            break;
+        }
+        living += 1;
         // One that is open, or held, may have no name. Where it may be moved from is looked at before its entry is read.
-        if pool.branch_of(id.ino) != Some(at) || tree.inodes.get(id.ino).is_some() || is_there(id) {
+        if tree.inodes.get(id.ino).is_some() || is_there(id) {
             continue;
         }
         let entries = tree.index.places(id.ino).into_iter().filter(|entry| entry.id == id);
         for IndexEntry { naturals, .. } in entries {
-            if !naturals.iter().any(|at| tree.lives_at(pool, id, *at)) {
+            let is_gone = |at: &Ino| were_at.contains(&pool.branch_of(*at)) && !tree.lives_at(pool, id, *at);
+            if naturals.iter().all(is_gone) {
                 // A place that it is given meanwhile stays.
                 gone.extend(naturals.into_iter().map(|at| (id, Some(at))));
+                living = 0;
             }
         }
     }
     gone
+}
+
+/// The object of `stat` on `branch`, which was opened as `marked`, is known by `other`, whose number leads nowhere by itself: a lost index
+/// is rebuilt from the marks, and the object that it is distinguished from may be gone by then. False: its mark does not say so.
+fn mark_other(
+    branch: &Member,
+    stat: &Stat,
+    which: &CStr,
+    other: Identity,
+    marked: Option<(MountedFd, Option<Identity>)>,
+) -> bool {
+    match marked.filter(|_| branch.is_writable()) {
+        Some((fd, None)) => branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino)).is_ok(),
+        Some((_, marked)) => marked == Some(other),
+        None => false,
+    }
 }
 
 /// Whether a live object is known by the number `natural`, and is not where the object `stat` on `branch` is: it was moved away, or
@@ -378,7 +414,7 @@ pub(super) fn keep_further(tree: &Tree, pool: &Pool, id: Identity) {
         && let Ok(Some((fd, stat))) = tree.open_raw(branch, inode)
         && let natural = number::identity(branch, &stat)
         && let Ok(Some(marked)) = branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::FILE, stat.ino))
-        && number::further(natural).any(|number| number == marked)
+        && number::is_further(natural, marked)
         && tree.index.known(natural.ino, birth(&stat)) != Some(marked)
     {
         learn_further(&tree.index, branch, marked, natural.ino, birth(&stat));

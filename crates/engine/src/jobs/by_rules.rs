@@ -24,6 +24,7 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_rules(self: &Arc<Self>, order: RulesOrder) -> Result<JobView, BadJob> {
+        self.subject(&order.dir)?;
         self.list.forget_interrupted_list();
         self.begin_rules(order)
     }

@@ -2,6 +2,8 @@
 //!
 //! A drain goes on if its branch knows of it (`remembered.rs`): of others nothing would be left if the next program ended at once. Of
 //! a job that moves the files of a list the order is handed over; the list is made anew.
+//!
+//! A job that is inside a slow branch may end later than the upgrade has failed: it is begun again at its end.
 
 use std::sync::Arc;
 
@@ -40,11 +42,12 @@ pub(super) struct InterruptedList {
 
 /// Jobs that are interrupted until this drops.
 #[derive(Debug)]
-pub struct JobsHeld(Arc<Jobs>, Vec<InterruptedDrain>);
+pub struct JobsHeld(Arc<Jobs>, Vec<u64>);
 
 impl Drop for JobsHeld {
     fn drop(&mut self) {
-        self.0.resume(&self.1);
+        self.0.list.state.lock().are_held = false;
+        self.0.resume(|job| self.1.contains(&job));
     }
 }
 
@@ -89,30 +92,48 @@ impl Jobs {
     /// Interrupts the jobs that the next daemon begins again, until the guard drops.
     pub(crate) fn hold_operators_jobs(self: &Arc<Self>) -> JobsHeld {
         let mut state = self.list.state.lock();
+        state.are_held = true;
         let jobs: Vec<_> = state.jobs.iter().filter(|job| job.outlives_upgrade()).cloned().collect();
-        let mut interrupted = Vec::new();
         for job in &jobs {
             let (job, paused, work) = (job.id, job.progress.lock().paused, &job.work);
             match work.drained() {
-                Some(branch) => interrupted.push(InterruptedDrain { branch, job, paused }),
+                Some(branch) => state.interrupted.push(InterruptedDrain { branch, job, paused }),
                 None => state.interrupted_list = Some(InterruptedList { work: work.clone(), job, paused }),
             }
         }
-        // Others wait until the pool may be written.
-        state.interrupted.extend(&interrupted);
         drop(state);
         // Whether they ended is asked for again when the pool is at rest.
         let _ended = call_off_all(&jobs);
-        JobsHeld(self.clone(), interrupted)
+        // Some may have come to their end before.
+        let is_over = |id: u64| jobs.iter().any(|job| job.id == id && job.has_come_to_its_end());
+        let mut state = self.list.state.lock();
+        state.interrupted.retain(|drain| !is_over(drain.job));
+        _ = state.interrupted_list.take_if(|list| is_over(list.job));
+        JobsHeld(self.clone(), jobs.iter().map(|job| job.id).collect())
     }
 
     /// Begins all interrupted jobs again.
     pub(crate) fn resume_interrupted(self: &Arc<Self>) {
-        let interrupted = self.list.state.lock().interrupted.clone();
-        self.resume(&interrupted);
+        self.resume(|_| true);
     }
 
-    fn resume(self: &Arc<Self>, drains: &[InterruptedDrain]) {
+    /// The job `id` has ended, later than it was interrupted for an upgrade that failed: it is begun again.
+    pub(super) fn resume_late(self: &Arc<Self>, id: u64) {
+        if !self.list.state.lock().are_held {
+            self.resume(|job| job == id);
+        }
+    }
+
+    /// Begins interrupted jobs again that are `meant` by their numbers, but for those whose threads have not ended yet.
+    pub(super) fn resume(self: &Arc<Self>, meant: impl Fn(u64) -> bool) {
+        let _turn = self.list.resuming.lock();
+        let (drains, list) = {
+            let state = self.list.state.lock();
+            let has_ended = |id: u64| state.jobs.iter().all(|job| job.id != id || job.has_ended());
+            let drains = state.interrupted.iter().filter(|drain| meant(drain.job) && has_ended(drain.job));
+            let list = state.interrupted_list.as_ref().filter(|list| meant(list.job) && has_ended(list.job));
+            (drains.copied().collect::<Vec<_>>(), list.cloned())
+        };
         let pool = self.pool();
         for drain in drains {
             match pool.live(drain.branch) {
@@ -126,18 +147,13 @@ impl Jobs {
             // One that could not begin was logged; the next mount tries again.
             self.list.forget_interrupted(drain.branch);
         }
-        self.resume_list();
-    }
-
-    /// Begins the interrupted job of a list again.
-    pub(super) fn resume_list(self: &Arc<Self>) {
-        let interrupted = self.list.state.lock().interrupted_list.clone();
-        let Some(InterruptedList { work, job, .. }) = interrupted else { return };
-        let kind = work.kind();
-        if let Err(error) = self.begin_list(work) {
-            tracing::warn!(%error, job, kind, "job not resumed after the upgrade; start it again");
+        if let Some(InterruptedList { work, job, .. }) = list {
+            let kind = work.kind();
+            if let Err(error) = self.begin_list(work) {
+                tracing::warn!(%error, job, kind, "job not resumed after the upgrade; start it again");
+            }
+            self.list.forget_interrupted_list();
         }
-        self.list.forget_interrupted_list();
     }
 
     fn begin_list(self: &Arc<Self>, work: Work) -> Result<Option<JobView>, BadJob> {

@@ -112,6 +112,12 @@ impl Job {
         self.changed.notify_all();
     }
 
+    /// It has ended, and not as it was called off.
+    pub(super) fn has_come_to_its_end(&self) -> bool {
+        let state = self.progress.lock().state;
+        state.is_over() && state != JobState::Cancelled
+    }
+
     /// Whether it is at work, and the daemon that an upgrade starts begins it again.
     pub(super) fn outlives_upgrade(&self) -> bool {
         self.is_begun_again(&self.progress.lock())

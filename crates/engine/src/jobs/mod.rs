@@ -189,6 +189,8 @@ pub(crate) struct Jobs {
 #[derive(Debug, Default)]
 pub(crate) struct JobList {
     state: Mutex<JobsState>,
+    /// Held while interrupted jobs are begun again.
+    resuming: Mutex<()>,
     awaited: AnyAwaited,
     tiers: Arc<TierWatch>,
     clock: OnceLock<Arc<dyn DayClock>>,
@@ -207,6 +209,8 @@ struct JobsState {
     interrupted: Vec<InterruptedDrain>,
     /// Likewise a job that moves the files of a list.
     interrupted_list: Option<InterruptedList>,
+    /// They begin again later: an upgrade is under way.
+    are_held: bool,
     /// Times of calls when the last job ended: those since then show what is usual.
     calm: HashMap<BranchIx, CallTimes>,
 }
@@ -350,6 +354,7 @@ impl Jobs {
         let started = thread::start(fsstack_sync::thread::Builder::new().name("job".into()), move || {
             if let Some(jobs) = me.upgrade() {
                 jobs.work(&gone.0, stay, run);
+                jobs.resume_late(gone.0.id);
             }
         });
         if let Err(error) = started {

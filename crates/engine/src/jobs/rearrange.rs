@@ -45,6 +45,7 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
+        self.subject(&order.dir)?;
         self.list.forget_interrupted_list();
         self.begin_balance(order)
     }
@@ -64,6 +65,7 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
+        self.subject(&order.dir)?;
         self.list.forget_interrupted_list();
         self.begin_consolidate(order)
     }

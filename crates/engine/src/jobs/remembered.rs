@@ -150,12 +150,14 @@ impl Jobs {
     /// Begins the drains again that an earlier daemon did not end, whose branches take nothing new, and what else an upgrade has
     /// interrupted.
     pub(crate) fn resume_drains(self: &Arc<Self>) {
+        // First: a drain that was done long ago keeps its mark, and would exclude them.
+        let list = self.list.state.lock().interrupted_list.as_ref().map(|list| list.job);
+        self.resume(|job| list == Some(job));
         let pool = self.pool();
         let writable = pool.branches.iter().filter(|branch| branch.is_writable());
         for branch in writable {
             let _is_known = self.resume_drain(&pool, branch);
         }
-        self.resume_list();
     }
 
     /// Begins the drain of `branch` again, if the branch knows of one. False: it does not. What else keeps it from beginning is logged.

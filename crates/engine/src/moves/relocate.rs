@@ -43,7 +43,7 @@ use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, UNREADABLE, why_failed, why_not};
-use crate::moves::room::{ReservedRoom, floor_of};
+use crate::moves::room::{ReservedBytes, ReservedRoom, floor_of};
 use crate::moves::special;
 use crate::moves::transfer::split_source_error;
 use crate::pool::Pool;
@@ -124,6 +124,7 @@ impl Moves {
         let (was, from, source) = file.source()?;
         let moving = self.tree.begin(pool, order, from, source.as_fd())?;
         let need = moving.taken().saturating_add(cause.more());
+        let reserved = ReservedBytes::of(pool);
         let ranking = self.tree.targets(pool, (&moving.names, &moving.from), need, cause.job());
         let mut why = why_nowhere(&ranking);
         for at in ranking.order {
@@ -145,8 +146,8 @@ impl Moves {
             }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };
-            match self.move_to(pool, &moving, pool.branch(at), order, || alone(&moving, file, was, departure))
-            {
+            let to = (&**pool.branch(at), reserved.on(at));
+            match self.move_to(pool, &moving, to, order, || alone(&moving, file, was, departure)) {
                 Ok((fd, mut placed)) => {
                     let (from, to) = (moving.from.path.display(), pool.branch(at).path.display());
                     match cause {
@@ -215,16 +216,21 @@ impl Moves {
         ReservedRoom::new(&self.files, to, moving.taken().saturating_add(more), floor)
     }
 
-    /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
+    /// Copies the file to the branch `to`, on which `reserved` bytes were reserved when it had room, and gives the copy its name with its
+    /// place held by `alone`.
     fn move_to<'f>(
         &self,
         pool: &Pool,
         moving: &Move<'_>,
-        to: &Member,
+        (to, reserved): (&Member, u64),
         order: &OrderedMove,
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
         let departure = &*order.departure;
+        let room = self.reserve_room(pool, moving, to, order.cause.more());
+        if room.is_taken(reserved) {
+            return Err(OpError::from(Errno::NOSPC).into());
+        }
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
         let dirs: Vec<Arc<DirFd>> = dirs.collect::<Result<_>>()?;
         let (fd, staged) = match moving.is_content() {
@@ -232,7 +238,6 @@ impl Moves {
             false => special::make(&moving.from, moving.source, &moving.stat, to)?,
         };
         let new = NewCopy { to, dirs, fd, staged, quiet: order.cause.job().is_some() };
-        let room = self.reserve_room(pool, moving, to, order.cause.more());
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // On disk with the content, before the copy has a name.

@@ -1,6 +1,7 @@
 //! Room for a file that moves to a branch.
 //!
-//! It is reserved for as long as the file is copied, so that two files that move there at once do not both count on it. A copy may
+//! It is reserved for as long as the file is copied, so that two files that move there at once do not both count on it. Both may have
+//! seen room before either reserved it: the first to reserve has it, and the other is not copied. A copy may
 //! take more than the file does: its own file system may compress it there. Such a copy is given up when it comes to the
 //! branch's floor; and a copy that is whole is not named if less than the floor is left.
 
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::{WrittenPart, moving_here};
 use fsstack_branch::branch::Branch;
-use fsstack_pool::DirPlacement;
+use fsstack_pool::{BranchIx, DirPlacement};
 use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fsstack_sys::{self as sys, Call, Errno, Stat, SysError};
+use smallvec::SmallVec;
 
 use crate::member::Member;
 use crate::moves::batch;
@@ -29,12 +31,29 @@ pub(crate) fn floor_of(pool: &Pool, placement: &DirPlacement<'_>, branch: &Branc
     placement.floor(branch.ix, own).bytes_of(total)
 }
 
+/// Bytes that are reserved on the branches at one moment.
+pub(crate) struct ReservedBytes(SmallVec<[(BranchIx, u64); 8]>);
+
+impl ReservedBytes {
+    /// Those of this moment.
+    pub(crate) fn of(pool: &Pool) -> Self {
+        Self(pool.branches.iter().map(|branch| (branch.ix, branch.reserved())).collect())
+    }
+
+    /// Those on the branch `at`.
+    pub(crate) fn on(&self, at: BranchIx) -> u64 {
+        self.0.iter().find(|(branch, _)| *branch == at).map_or(0, |(_, bytes)| *bytes)
+    }
+}
+
 /// Room that is reserved for a copy.
 pub(crate) struct ReservedRoom<'a> {
     to: &'a Member,
     id: u64,
     bytes: u64,
     floor: u64,
+    /// Bytes that were reserved before.
+    before: u64,
     written: Arc<AtomicU64>,
     looked: Cell<Instant>,
     is_short: Cell<bool>,
@@ -45,9 +64,14 @@ impl<'a> ReservedRoom<'a> {
     pub(crate) fn new(files: &Files, to: &'a Member, bytes: u64, floor: u64) -> Self {
         let (id, written) = (files.new_handle().0, Arc::new(AtomicU64::new(0)));
         moving_here(to).fetch_add(bytes, Relaxed);
-        to.promise(id, bytes, WrittenPart::Counted(written.clone()));
+        let before = to.promise(id, bytes, WrittenPart::Counted(written.clone()));
         let (looked, is_short) = (Cell::new(Instant::now()), Cell::new(false));
-        Self { to, id, bytes, floor, written, looked, is_short }
+        Self { to, id, bytes, floor, before, written, looked, is_short }
+    }
+
+    /// Whether the room was reserved by others since `known` bytes were: both have seen it, and there is no room for both.
+    pub(crate) fn is_taken(&self, known: u64) -> bool {
+        known < self.before && self.to.space().is_ok_and(|space| space.available < self.floor)
     }
 
     /// Whether there is room for more of `copy`. The caller is inside of the branch.

@@ -48,12 +48,12 @@ impl Index {
 
     /// True if a number that contains no branch id may belong to an object on a branch that is away.
     pub fn lacks_hashed(&self, is_here: impl Fn(BranchId) -> bool) -> bool {
-        self.shared.with(Store::hashed).unwrap_or_default().into_iter().any(|id| !is_here(id))
+        self.shared.read(Store::hashed).unwrap_or_default().into_iter().any(|id| !is_here(id))
     }
 
     /// True if the operator has given the branch up.
     fn is_gone(&self, branch: BranchId) -> bool {
-        self.shared.with(|store| store.is_gone(branch)).unwrap_or(false)
+        self.shared.read(|store| store.is_gone(branch)).unwrap_or(false)
     }
 
     /// True if the number belongs to a branch that was given up.

@@ -30,7 +30,7 @@ impl Index {
     pub fn health<'a>(&self, mut branches: impl Iterator<Item = &'a MarkedBranch>) -> IndexHealth {
         let store = self.shared.store.load();
         IndexHealth {
-            objects: self.shared.with(Store::len).unwrap_or(0),
+            objects: self.shared.read(Store::len).unwrap_or(0) + self.shared.pending.len(),
             complete: branches.all(|branch| branch.marks.are_known()),
             durable: store.as_ref().map_or(self.shared.file.is_some(), |store| store.durable),
         }
@@ -38,6 +38,6 @@ impl Index {
 
     /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
     pub fn some(&self, from: u64, count: usize) -> Vec<Identity> {
-        self.shared.with(|store: &Store| store.some(from, count)).unwrap_or_default()
+        self.shared.read(|store: &Store| store.some(from, count)).unwrap_or_default()
     }
 }

@@ -359,8 +359,13 @@ impl SharedIndex {
     fn put_soon(&self, file: (Identity, Ino, u32)) {
         // The filter first, as below.
         [file.0.ino, file.1].into_iter().for_each(|ino| self.filter.put(ino));
+        if self.existing().is_none() {
+            return;
+        }
+        let are_many = self.pending.add(file);
+        // Last: what the thread writes meanwhile may lack it.
         self.dirty.store(true, Relaxed);
-        if self.existing().is_some() && self.pending.add(file) {
+        if are_many {
             self.with(|_| Ok(()));
         }
     }

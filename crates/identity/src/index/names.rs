@@ -49,7 +49,7 @@ impl Index {
 
     /// Returns the name under which the object with the number `natural` was last seen.
     pub fn name(&self, natural: Ino) -> Option<Name> {
-        self.shared.with(|store| store.name(natural)).flatten()
+        self.shared.read(|store| store.name(natural)).flatten()
     }
 }
 

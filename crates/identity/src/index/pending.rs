@@ -38,6 +38,11 @@ impl PendingFiles {
         files.len() >= MANY
     }
 
+    /// Number of entries.
+    pub(super) fn len(&self) -> u64 {
+        self.count.load(Ordering::SeqCst) as u64
+    }
+
     /// The identity of the file born at `birth` with the number `natural`; `stored` says what the database has.
     pub(super) fn known(
         &self,

@@ -47,7 +47,7 @@ impl Index {
 
     /// Files on a branch that is not in the pool may have marks that are not in the index.
     pub fn lacks_away(&self, is_here: impl Fn(BranchId) -> bool) -> bool {
-        self.shared.with(|store| lacks(store, &is_here)).unwrap_or(false)
+        self.shared.read(|store| lacks(store, &is_here)).unwrap_or(false)
     }
 
     /// True if the number that a new object would have may belong to an older one whose mark is not in the index. No

@@ -131,7 +131,10 @@ impl SharedIndex {
     pub(super) fn sign(&self, store: &Arc<Store>, branch: &MarkedBranch) -> bool {
         let mut store = store.clone();
         loop {
-            let signed = store.sign(branch.id, Some(store.session), || self.level_now(branch));
+            // The level says that these are known.
+            let signed = self.write_pending(&store);
+            let signed =
+                signed.and_then(|()| store.sign(branch.id, Some(store.session), || self.level_now(branch)));
             match &signed {
                 Ok(before) => self.sign_root(&store, branch, *before),
                 Err(error) => {
