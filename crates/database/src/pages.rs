@@ -147,7 +147,7 @@ impl Pages {
         Ok([&MAGIC[..], &len.to_le_bytes(), &sum(&header).to_le_bytes()].concat())
     }
 
-    /// Stores the checksums. Without them the next open checks the whole file.
+    /// Stores the checksums for the next open.
     fn store_sums(&self) -> io::Result<()> {
         let sums = self.sums.read();
         let Some(beside) =

@@ -1,28 +1,17 @@
 //! A drain goes on beneath an upgrade, under its number.
 
-use fsstack_lab::{self as lab, MiB, Pool, needs, until};
-use serde_json::Value;
+use fsstack_lab::{Pool, needs, until};
 
 use super::refused::{ANSWERS, refuses, script, stand_in};
-use super::upgrade;
-use crate::command::{at, branch, json, output_of, remount, run};
+use super::{jobs, two_disks, upgrade};
+use crate::command::{at, branch, output_of, remount, run};
 use fsstack_lab::shell::Finished;
 
 /// A pool whose branch `a` has twenty files of a MiB.
 fn filled(options: &[&str]) -> Pool {
-    let pool = lab::pool()
-        .xfs_branch("a", MiB(300))
-        .xfs_branch("b", MiB(300))
-        .option("transport=dev")
-        .option("write-path=stacked")
-        .option("create=ff");
-    let pool = options.iter().fold(pool, |pool, option| pool.option(option)).mount();
+    let pool = two_disks(options);
     (0..20).for_each(|n| pool.write(n.to_string(), &vec![n; 1 << 20]));
     pool
-}
-
-fn jobs(pool: &Pool) -> Vec<Value> {
-    json("jobs", &["job", "list", &at(pool)])["jobs"].as_array().unwrap().clone()
 }
 
 /// The only job is the drain with this number, and it goes on.

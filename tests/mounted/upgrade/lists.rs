@@ -3,31 +3,20 @@
 use std::fs;
 
 use fsstack_lab::shell::Finished;
-use fsstack_lab::{self as lab, MiB, Pool, needs, until};
-use serde_json::Value;
+use fsstack_lab::{Pool, needs, until};
 
 use super::refused::{ANSWERS, refuses, script, stand_in};
-use super::upgrade;
-use crate::command::{at, branch, json, output_of, remount, run};
+use super::{jobs, two_disks, upgrade};
+use crate::command::{at, branch, output_of, remount, run};
 
 const FILES: u8 = 20;
 
 /// A pool whose branch `a` has twenty files of a MiB in a directory, and whose other branch has none.
 fn filled(options: &[&str]) -> Pool {
-    let pool = lab::pool()
-        .xfs_branch("a", MiB(300))
-        .xfs_branch("b", MiB(300))
-        .option("transport=dev")
-        .option("write-path=stacked")
-        .option("create=ff");
-    let pool = options.iter().fold(pool, |pool, option| pool.option(option)).mount();
+    let pool = two_disks(options);
     pool.mkdir("d");
     (0..FILES).for_each(|n| pool.write(format!("d/{n}"), &vec![n; 1 << 20]));
     pool
-}
-
-fn jobs(pool: &Pool) -> Vec<Value> {
-    json("jobs", &["job", "list", &at(pool)])["jobs"].as_array().unwrap().clone()
 }
 
 /// The only job is this one, and is in one of these states.

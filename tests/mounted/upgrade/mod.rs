@@ -7,9 +7,10 @@ mod lists;
 pub(crate) mod refused;
 mod states;
 
-use fsstack_lab::{self as lab, Pool};
+use fsstack_lab::{self as lab, MiB, Pool};
+use serde_json::Value;
 
-use crate::command::{at, output_of};
+use crate::command::{at, json, output_of};
 
 /// A pool that can be handed over.
 fn pool(options: &[&str]) -> Pool {
@@ -26,4 +27,19 @@ fn upgrade(pool: &Pool) -> String {
     assert!(started.lives());
     assert!(line.contains(" -> ") && line.contains("pause"), "{line}");
     line
+}
+
+/// A pool of two disks: what is made is on `a`.
+fn two_disks(options: &[&str]) -> Pool {
+    let pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .xfs_branch("b", MiB(300))
+        .option("transport=dev")
+        .option("write-path=stacked")
+        .option("create=ff");
+    options.iter().fold(pool, |pool, option| pool.option(option)).mount()
+}
+
+fn jobs(pool: &Pool) -> Vec<Value> {
+    json("jobs", &["job", "list", &at(pool)])["jobs"].as_array().unwrap().clone()
 }

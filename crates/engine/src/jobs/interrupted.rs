@@ -62,6 +62,17 @@ impl JobsState {
         let list = self.interrupted_list.take_if(|list| list.work.kind() == work.kind())?;
         Some((list.job, list.paused))
     }
+
+    fn is_interrupted(&self, job: u64) -> bool {
+        self.interrupted.iter().any(|drain| drain.job == job)
+            || self.interrupted_list.as_ref().is_some_and(|list| list.job == job)
+    }
+
+    /// The operator calls the job off.
+    pub(super) fn forget_interrupted_job(&mut self, job: u64) {
+        self.interrupted.retain(|drain| drain.job != job);
+        _ = self.interrupted_list.take_if(|list| list.job == job);
+    }
 }
 
 impl JobList {
@@ -119,7 +130,11 @@ impl Jobs {
 
     /// The job `id` has ended, later than it was interrupted for an upgrade that failed: it is begun again.
     pub(super) fn resume_late(self: &Arc<Self>, id: u64) {
-        if !self.list.state.lock().are_held {
+        let is_to_go_on = {
+            let state = self.list.state.lock();
+            !state.are_held && state.is_interrupted(id)
+        };
+        if is_to_go_on {
             self.resume(|job| job == id);
         }
     }

@@ -392,7 +392,11 @@ impl Jobs {
     /// # Errors
     /// There is no such job.
     pub(crate) fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
-        let job = self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned();
+        let job = {
+            let mut state = self.list.state.lock();
+            state.forget_interrupted_job(id);
+            state.jobs.iter().find(|job| job.id == id).cloned()
+        };
         let job = job.ok_or(BadJob::NoJob(id))?;
         // The job may just be about to be remembered, and forgets that at its end.
         let drained = job.work.drained().filter(|_| !job.work.manner().dry_run);
