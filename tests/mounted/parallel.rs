@@ -35,6 +35,8 @@ fn four_network_branches_are_asked_at_once() {
     // The directory's own lookup must not be repeated, which begins with its first copy, however slow the machine is.
     let pool = lab::pool().over(&branches).option("branch-timeout=0").option("entry-timeout=60").mount();
     assert_eq!(pool.list("d"), ["film"]);
+    // Nor must the kernel forget the directory, as when another test has it drop what it keeps.
+    let _held = fs::File::open(pool.at("d")).unwrap();
     // From now on the directory's copies are open, and their paths resolved.
     assert!(!pool.at("d/nothing").exists());
     let still: Vec<_> = servers.iter().map(Pool::daemon).collect();

@@ -26,12 +26,14 @@ struct Plan {
     for_good: bool,
     /// Number of a second call that fails; 0 for none.
     also: u64,
+    /// Only calls of this kind count for the first failure. How many there were, and how many calls later the second one comes.
+    kind: Option<(Call, u64, u64)>,
     /// The first call that failed.
     failed: Option<Call>,
 }
 
 impl Plan {
-    const NOTHING: Self = Self { made: 0, fails: None, for_good: false, also: 0, failed: None };
+    const NOTHING: Self = Self { made: 0, fails: None, for_good: false, also: 0, kind: None, failed: None };
 }
 
 /// A fault given in the environment.
@@ -76,6 +78,18 @@ pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> 
     (result, plan.failed)
 }
 
+/// Like [`fail_twice`], where `nth` counts the calls of one kind: how many others are made before may depend on the time.
+pub fn fail_kind_twice<T>(
+    (kind, nth): (Call, u64),
+    later: u64,
+    errno: Errno,
+    work: impl FnOnce() -> T,
+) -> (T, Option<Call>) {
+    let plan = Plan { fails: Some((nth, errno)), kind: Some((kind, 0, later)), ..Plan::NOTHING };
+    let (result, plan) = scope(plan, work);
+    (result, plan.failed)
+}
+
 /// Runs `work` on the calling thread, and `action` right before its `nth` call (from 1). Returns its result and whether
 /// there were that many calls. `action` may wait for another thread's work at that point.
 pub fn before<T>(nth: u64, action: impl FnOnce() + 'static, work: impl FnOnce() -> T) -> (T, bool) {
@@ -105,7 +119,19 @@ pub(crate) fn due(call: Call) -> Option<Errno> {
 fn by_thread(call: Call) -> Option<Errno> {
     let mut plan = PLAN.get()?;
     plan.made += 1;
-    let is_due = |nth| nth == plan.made || plan.also == plan.made || plan.for_good && nth < plan.made;
+    let count = match &mut plan.kind {
+        None => plan.made,
+        Some((kind, seen, _)) => {
+            *seen += u64::from(*kind == call);
+            if *kind == call { *seen } else { 0 }
+        }
+    };
+    if let (Some((.., later)), Some((nth, _))) = (plan.kind, plan.fails)
+        && nth == count
+    {
+        plan.also = plan.made + later;
+    }
+    let is_due = |nth| nth == count || plan.also == plan.made || plan.for_good && nth < plan.made;
     let errno = plan.fails.and_then(|(nth, errno)| is_due(nth).then_some(errno));
     if errno.is_some() {
         plan.failed.get_or_insert(call);
@@ -229,6 +255,16 @@ mod tests {
         let (answers, failed) = fail_twice(1, 2, Errno::NOTCONN, three);
         assert_eq!(answers.map(|answer| answer.is_err()), [true, false, true]);
         assert_eq!(failed, Some(Call::Open));
+    }
+
+    #[test]
+    fn calls_of_one_kind_are_counted_alone() {
+        let twice = || [three(), three()].concat();
+        let (answers, failed) = fail_kind_twice((Call::Stat, 2), 1, Errno::NOTCONN, twice);
+        let refused: Vec<bool> = answers.iter().map(Result::is_err).collect();
+        assert_eq!((&refused[..], failed), (&[false, false, false, false, true, true][..], Some(Call::Stat)));
+        let (answers, failed) = fail_kind_twice((Call::Unlink, 1), 1, Errno::NOTCONN, three);
+        assert_eq!((answers.map(|answer| answer.is_err()), failed), ([false; 3], None));
     }
 
     #[test]
