@@ -32,10 +32,13 @@ pub(crate) struct FrozenDaemon(pub(crate) Process);
 impl FrozenDaemon {
     pub(crate) fn new(daemon: Process) -> Self {
         daemon.signal(Signal::STOP).unwrap();
-        let state = || fs::read_to_string(format!("/proc/{}/stat", daemon.pid)).unwrap();
-        until("the daemon stands still", || {
-            state().rsplit_once(") ").is_some_and(|(_, s)| s.starts_with('T'))
-        });
+        // Each thread stops when it next returns to the program. One that waits for a disk is inside the kernel.
+        let stands = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['T', 'D']))
+        };
+        let tasks = || fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap();
+        until("the daemon stands still", || tasks().all(|task| task.is_ok_and(stands)));
         Self(daemon)
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, Pool, mounts, needs};
-use rustix::process::Signal;
 
+use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
 
 /// Number of requests that wait for a pool's daemon.
@@ -39,10 +39,7 @@ fn four_network_branches_are_asked_at_once() {
     let _held = fs::File::open(pool.at("d")).unwrap();
     // From now on the directory's copies are open, and their paths resolved.
     assert!(!pool.at("d/nothing").exists());
-    let still: Vec<_> = servers.iter().map(Pool::daemon).collect();
-    for daemon in &still {
-        daemon.signal(Signal::STOP).unwrap();
-    }
+    let still: Vec<_> = servers.iter().map(|server| FrozenDaemon::new(server.daemon())).collect();
     let asked = std::thread::spawn({
         let path = pool.at("d/missing");
         move || fs::symlink_metadata(path).map_err(|error| error.kind())
@@ -56,9 +53,7 @@ fn four_network_branches_are_asked_at_once() {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    for daemon in &still {
-        daemon.signal(Signal::CONT).unwrap();
-    }
+    drop(still);
     let answer = asked.join().unwrap().map(drop);
     assert!(!requests.contains(&0), "only some were asked: {requests:?}, then {answer:?}");
     assert_eq!(answer, Err(std::io::ErrorKind::NotFound));
