@@ -381,9 +381,18 @@ fn an_added_branch_changes_nothing_for_open_files() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Both copies of a file have its name, because the process was killed between the two steps. The pool is mounted
-/// without one of the branches, shows the other copy, and that is renamed, removed or written. The change stays when
-/// the branch is back.
+/// Contents of the film, and of its other name, after `deed`.
+fn contents_after<'a>(deed: &str, written: &'a str) -> (Option<&'a str>, Option<&'a str>) {
+    match deed {
+        "rename" => (None, Some(MOVED)),
+        "write" => (Some(written), None),
+        "look" => (Some(MOVED), None),
+        _ => (None, None),
+    }
+}
+
+/// Both copies of a file have its name, because the process was killed between the two steps. The pool is mounted without one of
+/// the branches, shows the other copy, and that is renamed, removed or written. The change stays when the branch is back.
 #[test]
 fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
     needs!(root());
@@ -391,11 +400,12 @@ fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
     let (mounting, calls) = kill::child(&MOVE_WITH_ROOM, &branches.paths(), None).unwrap();
     let [a, b, c] = branches.paths();
     let other = Path::new("d/deep/other");
+    let written = format!("{LATER}{}", &MOVED[LATER.len()..]);
     let (mut both, mut wrong) = (0, Vec::new());
     for (sweep, nth) in
         (0..3).flat_map(|sweep| (mounting + 1..=mounting + calls).map(move |nth| (sweep, nth)))
     {
-        // Other threads make calls too, so that a sweep may miss the moment: then there is another one.
+        // Other threads make calls too: a sweep that misses the moment is repeated.
         if sweep > 0 && nth == mounting + 1 && both > 0 {
             break;
         }
@@ -426,13 +436,7 @@ fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
                 Some(Seen::File { text, .. }) => Some(text.as_str()),
                 _ => None,
             };
-            let written = format!("{LATER}{}", &MOVED[LATER.len()..]);
-            let expected = match deed {
-                "rename" => (None, Some(MOVED)),
-                "unlink" => (None, None),
-                "write" => (Some(written.as_str()), None),
-                _ => (Some(MOVED), None),
-            };
+            let expected = contents_after(deed, &written);
             let copies = branches.0.holders(FILM).len() + branches.0.holders(other).len();
             let left = branches.0.holders(".fsstack.moving");
             if (text(Path::new(FILM)), text(other)) != expected
@@ -459,8 +463,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
     let branches = Branches::fresh();
     let [a, b, _] = branches.paths().map(|path| path.join(FILM));
     let mut both = 0;
-    let removals = (1..=4).flat_map(|nth| (1..=3).map(move |later| (nth, later)));
-    for (nth, later) in removals {
+    for (nth, later) in (1..=4).flat_map(|nth| (1..=3).map(move |later| (nth, later))) {
         branches.reset();
         let engine = branches.mount();
         let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
