@@ -11,9 +11,9 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
-use crate::connections::Connections;
+use crate::connections::{Connections, OpenConnection};
 use crate::copying;
 use crate::operator::{Operator, Refusal};
 
@@ -50,35 +50,9 @@ impl Copies {
                 "{COPIES} threads copy into this pool already: wait, or copy with fewer (-j)"
             ))
         })?;
-        let (open, mut ending) = (self.all.opened(), self.all.ending());
+        let (open, ending) = (self.all.opened(), self.all.ending());
         tokio::spawn(async move {
-            let begun = async {
-                let upgraded = hyper::upgrade::on(request).await.map_err(io::Error::other)?;
-                let parts = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>();
-                let parts = parts.map_err(|_| io::Error::other("not a socket"))?;
-                let stream = Arc::new(parts.io.into_inner().into_std()?);
-                stream.set_nonblocking(false)?;
-                let first = io::Cursor::new(parts.read_buf);
-                let (gone, mut is_gone) = tokio::sync::oneshot::channel::<()>();
-                let served = stream.clone();
-                std::thread::Builder::new().name("copy".into()).spawn(move || {
-                    let _held = (place, gone);
-                    {
-                        let mut copying = operator.copy();
-                        // The client may be gone.
-                        let _ = copying::serve(io::Read::chain(first, &*served), &*served, &mut *copying);
-                    }
-                    // The copy has ended: nothing of it is on the branches any more.
-                    drop(open);
-                })?;
-                tokio::select! {
-                    _ = &mut is_gone => {}
-                    // One that fails has ended by itself.
-                    _ = ending.wait_for(|is| *is) => drop(stream.shutdown(Shutdown::Read)),
-                }
-                Ok::<_, io::Error>(())
-            };
-            if let Err(error) = begun.await {
+            if let Err(error) = converse(request, operator, place, (open, ending)).await {
                 tracing::warn!(%error, "bulk copy: cannot start");
             }
         });
@@ -89,4 +63,34 @@ impl Copies {
         headers.insert(header::UPGRADE, header::HeaderValue::from_static(copying::PROTOCOL));
         Ok(response)
     }
+}
+
+/// Serves the copy on a thread of its own, until it ends or connections are `ending`.
+async fn converse(
+    request: Request<Incoming>,
+    operator: Arc<dyn Operator>,
+    place: OwnedSemaphorePermit,
+    (open, mut ending): (OpenConnection, watch::Receiver<bool>),
+) -> io::Result<()> {
+    let upgraded = hyper::upgrade::on(request).await.map_err(io::Error::other)?;
+    let parts = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>();
+    let parts = parts.map_err(|_| io::Error::other("not a socket"))?;
+    let stream = Arc::new(parts.io.into_inner().into_std()?);
+    stream.set_nonblocking(false)?;
+    let first = io::Cursor::new(parts.read_buf);
+    let (gone, mut is_gone) = oneshot::channel::<()>();
+    let served = stream.clone();
+    std::thread::Builder::new().name("copy".into()).spawn(move || {
+        // The copy ends before the connection does: nothing of it is on the branches any more.
+        let _held = (place, gone, open);
+        let mut copying = operator.copy();
+        // The client may be gone.
+        let _ = copying::serve(io::Read::chain(first, &*served), &*served, &mut *copying);
+    })?;
+    tokio::select! {
+        _ = &mut is_gone => {}
+        // One that fails has ended by itself.
+        _ = ending.wait_for(|is| *is) => drop(stream.shutdown(Shutdown::Read)),
+    }
+    Ok(())
 }

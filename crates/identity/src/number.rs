@@ -192,7 +192,7 @@ mod tests {
                 assert_eq!(further(other).count(), 0);
             }
         }
-        // What had the inode number before and after has others.
+        // Objects that have an inode number in turn hardly ever get the same one.
         let numbers: std::collections::HashSet<_> = (1..200)
             .flat_map(|generation| further(natural(128, generation)).next())
             .map(|id| id.ino.0)

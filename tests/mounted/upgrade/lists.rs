@@ -3,7 +3,7 @@
 use std::fs;
 
 use fsstack_lab::shell::Finished;
-use fsstack_lab::{Pool, needs, until};
+use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 
 use super::refused::{ANSWERS, refuses, script, stand_in};
 use super::{jobs, two_disks, upgrade};
@@ -14,9 +14,13 @@ const FILES: u8 = 20;
 /// A pool whose branch `a` has twenty files of a MiB in a directory, and whose other branch has none.
 fn filled(options: &[&str]) -> Pool {
     let pool = two_disks(options);
+    fill(&pool);
+    pool
+}
+
+fn fill(pool: &Pool) {
     pool.mkdir("d");
     (0..FILES).for_each(|n| pool.write(format!("d/{n}"), &vec![n; 1 << 20]));
-    pool
 }
 
 /// The only job is this one, and is in one of these states.
@@ -63,7 +67,7 @@ fn a_balance_goes_on_in_the_next_program_and_takes_nothing_back() {
     assert_eq!(code, 0, "{stderr}");
     let left = on_a(&pool);
     assert!((8..=12).contains(&left), "{left} of {FILES} are on the branch");
-    // What it has moved stays for a day, over the upgrades too, though the other branch is fuller now.
+    // Files that it has moved stay for a day, over upgrades too, though the other branch is fuller now.
     fs::write(pool.branch("b").path().join("other"), vec![1; 20 << 20]).unwrap();
     output_of(&["upgrade", &at(&pool)]);
     output_of(&["balance", &at(&pool), "d"]);
@@ -106,5 +110,22 @@ fn a_consolidation_pauses_and_waits_over_upgrades() {
         is_only(&pool, (1, "consolidate"), &["paused"]);
         output_of(&["job", "resume", &at(&pool), "1"]);
     });
+    assert_eq!(on_a(&pool), 0);
+}
+
+/// A branch that was drained, and shows it still, does not keep the job from going on.
+#[test]
+fn moves_by_rules_go_on_beside_a_branch_that_was_drained() {
+    needs!(mounting(), loop_devices());
+    let pool = ["a", "b", "c"].iter().fold(lab::pool(), |pool, name| pool.xfs_branch(name, MiB(300)));
+    let pool = pool.option("restart=keep,write-path=stacked,create=ff").mount();
+    fill(&pool);
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "c")]);
+    output_of(&["rule", "set", &at(&pool), "/d", &format!("ff@{}", branch(&pool, "b"))]);
+    let Finished { code, stderr, .. } = beside(&pool, &["balance", &at(&pool), "--rules"], || {
+        output_of(&["upgrade", &at(&pool)]);
+        is_only(&pool, (2, "rules"), &AT_WORK);
+    });
+    assert_eq!(code, 0, "{stderr}");
     assert_eq!(on_a(&pool), 0);
 }

@@ -169,16 +169,18 @@ impl Worker {
         file.may_be_named |= file.stage == Stage::Whole;
         (file.stage, file.to) = (Stage::Open, None);
         file.not_on.clear();
-        self.is_named(file, links);
+        self.ends_if_named(file, links);
     }
 
-    /// Whether the file got its name by a request that was not answered.
-    fn is_named(&self, file: &mut Incoming, links: &Links) -> bool {
-        let Incoming { item, from, stat, may_be_named, .. } = &*file;
-        let there = item.dir.has_now(&item.name).ok().flatten().filter(|_| *may_be_named);
-        let Some(there) = there else { return false };
+    /// Ends the copy of a file that got its name by a request that was not answered. False: it did not.
+    fn ends_if_named(&self, file: &mut Incoming, links: &Links) -> bool {
+        if !file.may_be_named {
+            return false;
+        }
+        let Incoming { item, from, stat, .. } = &*file;
+        let Ok(Some(there)) = item.dir.has_now(&item.name) else { return false };
         let Ok(ino) = self.same_there((item, stat, from), &there) else { return false };
-        self.is_there((item, stat, from), ino, links);
+        self.count_there((item, stat, from), ino, links);
         file.stage = Stage::Over;
         true
     }
@@ -209,7 +211,7 @@ impl Worker {
         match self.already(&item, &stat, &from) {
             Ok(None) => {}
             Ok(Some(ino)) => {
-                self.is_there((&item, &stat, &from), ino, links);
+                self.count_there((&item, &stat, &from), ino, links);
                 return Ok(None);
             }
             Err(why) => {
@@ -222,8 +224,8 @@ impl Worker {
         Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags, stage, may_be_named }))
     }
 
-    /// The pool has the file already, by the number `ino`.
-    fn is_there(&self, (item, stat, from): (&Item, &Stat, &OwnedFd), ino: u64, links: &Links) {
+    /// Counts a file that the pool has already, by the number `ino`, and makes its further links.
+    fn count_there(&self, (item, stat, from): (&Item, &Stat, &OwnedFd), ino: u64, links: &Links) {
         self.report.passed(stat.size);
         self.report.count(Count::AlreadyThere);
         let below = item.dir.below_of(&item.name);
@@ -241,7 +243,7 @@ impl Worker {
         self.same_there((item, stat, from), &there).map(Some)
     }
 
-    /// The pool's number of the file, if the object `there` of its name is as it.
+    /// The pool's number of the file, if `there`, which has its name, is a copy of it.
     ///
     /// # Errors
     ///
@@ -388,7 +390,7 @@ impl Worker {
                     self.named(file, links);
                 }
                 Some(error) if error.errno == Errno::EXIST.raw_os_error() => {
-                    if !self.is_named(file, links) {
+                    if !self.ends_if_named(file, links) {
                         self.give_up(file, &Trouble::Said(DIFFERS), links);
                     }
                 }

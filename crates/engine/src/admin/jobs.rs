@@ -75,7 +75,7 @@ impl Union {
     /// Begins jobs again that an earlier daemon did not end. Branches of drains take nothing new.
     pub fn resume_jobs(&self, which: JobsLeft) {
         match which {
-            JobsLeft::All => self.jobs.resume_drains(),
+            JobsLeft::All => self.jobs.resume_all(),
             JobsLeft::Interrupted => self.jobs.resume_interrupted(),
         }
     }

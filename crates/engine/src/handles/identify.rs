@@ -298,14 +298,12 @@ fn gone_beside(
     were_at: &[Option<BranchIx>],
 ) -> Vec<(Identity, Option<Ino>)> {
     let mut gone = Vec::new();
-    let Some(at) = pool.branch_of(ino) else { return gone };
+    let Some(at) = pool.branch_of(ino).filter(|at| pool.branch(*at).by_number.is_some()) else { return gone };
     let branch = pool.branch(at);
+    // If that cannot be known, it is.
     let is_there = |id: Identity| {
-        let Some(inode) = number::inode_of(id.ino).filter(|_| branch.by_number.is_some()) else {
-            return true;
-        };
-        let found = tree.open_raw(branch, inode);
-        found.map_or(true, |found| found.is_some_and(|(_, stat)| number::identity(branch, &stat) == id))
+        let found = number::inode_of(id.ino).and_then(|inode| tree.open_raw(branch, inode).ok());
+        found.is_none_or(|found| found.is_some_and(|(_, stat)| number::identity(branch, &stat) == id))
     };
     let mut living = 0;
     for id in tree.index.some(ino.0.saturating_add(1), NEIGHBOURS) {

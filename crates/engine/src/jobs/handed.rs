@@ -55,7 +55,7 @@ impl ListRow {
         Some(Self { job: *job, paused: *paused, kind, dir: dir.clone(), manner: work.manner(), window })
     }
 
-    /// None: its window is none.
+    /// None: its window cannot be read.
     fn interrupted(&self) -> Option<InterruptedList> {
         let (dir, manner) = (self.dir.clone(), self.manner);
         let window = match &self.window {
@@ -90,7 +90,7 @@ impl JobList {
     /// # Errors
     /// It is damaged.
     pub(crate) fn take_row(&self, row: &JobsRow) -> Result<(), String> {
-        let list = row.list.as_ref().map(|row| row.interrupted().ok_or("a job's window is none"));
+        let list = row.list.as_ref().map(|row| row.interrupted().ok_or("the window of a job cannot be read"));
         let list = list.transpose()?;
         let mut state = self.state.lock();
         state.begun = state.begun.max(list.as_ref().map_or(0, |list| list.job));

@@ -2,8 +2,8 @@
 //! as full, `consolidate` gathers a directory on one branch, `rules` moves what lies
 //! against the placement rules, and `tier` moves files off a class of branches that is full.
 //!
-//! What a job has moved stays moved. A drain that the daemon's end interrupts is begun again by the next mount (`remembered.rs`), other
-//! jobs by the next program of an upgrade (`interrupted.rs`).
+//! Files that a job has moved stay where they are. A drain that the daemon's end interrupts is begun again by the next mount
+//! (`remembered.rs`), each job that an upgrade interrupts by the next program (`interrupted.rs`).
 
 mod awaited;
 mod by_rules;

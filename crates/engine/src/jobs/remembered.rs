@@ -149,7 +149,7 @@ fn of(branch: &Member) -> Option<Remembered> {
 impl Jobs {
     /// Begins the drains again that an earlier daemon did not end, whose branches take nothing new, and what else an upgrade has
     /// interrupted.
-    pub(crate) fn resume_drains(self: &Arc<Self>) {
+    pub(crate) fn resume_all(self: &Arc<Self>) {
         // First: a drain that was done long ago keeps its mark, and would exclude them.
         let list = self.list.state.lock().interrupted_list.as_ref().map(|list| list.job);
         self.resume(|job| list == Some(job));
