@@ -10,6 +10,8 @@
 
 mod batch;
 #[cfg(test)]
+mod cuts;
+#[cfg(test)]
 mod damage;
 mod offline;
 mod pending;

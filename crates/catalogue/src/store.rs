@@ -4,11 +4,13 @@
 //! only after its state was written at a clean end.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fsstack_database::{Pages, Soundness};
 use parking_lot::Mutex;
-use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+};
 
 use crate::Result;
 use crate::batch::Batch;
@@ -82,7 +84,8 @@ pub struct BranchRow {
 /// An open catalogue.
 #[derive(Debug)]
 pub struct Catalogue {
-    db: Database,
+    pub(crate) db: Database,
+    pub(crate) path: PathBuf,
     soundness: Mutex<Soundness>,
     /// Files of which another name is to be looked at, by their branches.
     unsure: Mutex<HashMap<u16, HashSet<u64>>>,
@@ -90,7 +93,7 @@ pub struct Catalogue {
 
 impl Catalogue {
     /// Opens the catalogue at `path`, or makes it. One of another version is made anew. All of it is checked after
-    /// an open that ended the daemon.
+    /// an open that ended the daemon, and if it is small after any that was not closed cleanly.
     ///
     /// # Errors
     /// The file is in use, damaged, not the daemon's own, or cannot be made.
@@ -99,12 +102,22 @@ impl Catalogue {
     }
 
     pub(crate) fn open_with(path: &Path, cache: usize) -> Result<Self> {
+        Self::open_through(path, cache, |pages| pages)
+    }
+
+    /// Like [`Self::open_with`], with a file that `through` makes from the one at `path`.
+    pub(crate) fn open_through<B: StorageBackend>(
+        path: &Path,
+        cache: usize,
+        through: impl FnOnce(Pages) -> B,
+    ) -> Result<Self> {
         let (pages, is_suspect) = Pages::open_with_sums(path)?;
         let soundness = pages.soundness();
         let mut builder = Database::builder();
         builder.set_cache_size(cache).set_check_integrity_on_open(is_suspect);
-        let db = builder.create_with_backend(pages)?;
-        let catalogue = Self { db, soundness: Mutex::new(soundness), unsure: Mutex::default() };
+        let db = builder.create_with_backend(through(pages))?;
+        let (path, soundness) = (path.to_owned(), Mutex::new(soundness));
+        let catalogue = Self { db, path, soundness, unsure: Mutex::default() };
         let change = catalogue.db.begin_write()?;
         let version = {
             let about = change.open_table(ABOUT)?;
