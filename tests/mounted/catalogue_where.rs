@@ -9,7 +9,8 @@ use fsstack_lab::{self as lab, needs};
 use rustix::process::Signal;
 
 use crate::catalogue::until_complete;
-use crate::command::{at, branch, json, output_of, refused};
+use crate::command::{at, binary, branch, checked, json, output_of, refused};
+use crate::script::sh;
 
 /// Branch `a` is served by a daemon, which is stopped; `b` answers. Both have `films`.
 fn pool_beside_a_stopped_branch() -> Pool {
@@ -85,4 +86,32 @@ fn a_pool_without_a_catalogue_says_so() {
     assert!(code == 1 && why.contains("catalogue=on"), "{why}");
     let (code, why) = refused(&["branch", "lost", &at(&pool), &branch(&pool, "a")]);
     assert!(code == 1 && why.contains("catalogue=on"), "{why}");
+}
+
+/// The command is stopped by the full pipe behind its first page, until the daemon is dead.
+#[test]
+fn a_list_of_names_whose_daemon_dies_meanwhile_is_a_whole_document() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("catalogue=on").unmounted();
+    (0..2500).for_each(|one| fs::write(pool.branch("a").path().join(format!("film{one}")), "").unwrap());
+    let mut pool = pool;
+    pool.remount();
+    until_complete(&pool);
+    let told = sh(
+        pool.branch("a").path().parent().unwrap(),
+        &format!(
+            "mkfifo names
+             {} find {} --json > names 2> error & asking=$!
+             exec 3< names; read -rN1 <&3 first; kill -KILL {}
+             printf %s \"$first\"; cat <&3; code=0; wait $asking || code=$?; echo $code >> error",
+            binary().display(),
+            at(&pool),
+            pool.daemon().pid,
+        ),
+    );
+    let page = checked("catalogue", &told);
+    assert_eq!(page["names"].as_array().unwrap().len(), 2000);
+    assert!(page["next"].is_array(), "{}", page["next"]);
+    let error = fs::read_to_string(pool.branch("a").path().parent().unwrap().join("error")).unwrap();
+    assert!(error.ends_with("\n4\n") && error.lines().count() == 2, "{error}");
 }

@@ -51,22 +51,24 @@ pub(crate) fn lost(word: &OsStr, branch: &Path, style: Style) -> Result<(), Fail
 pub(super) fn pages(
     client: &Client,
     request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
-    mut show: impl FnMut(&[CatalogueName]) -> Result<(), Failed>,
+    mut show: impl FnMut(&CataloguePage) -> Result<(), Failed>,
 ) -> Result<Vec<CatalogueBranch>, Failed> {
-    let CataloguePage { mut branches, mut names, mut next } = client.catalogue(&request(None))?;
+    let mut page = client.catalogue(&request(None))?;
     loop {
-        show(&names)?;
-        let Some(after) = next else { return Ok(branches) };
-        let page = client.catalogue(&request(Some(after)))?;
+        show(&page)?;
+        let Some(after) = page.next else { return Ok(page.branches) };
+        let mut branches = page.branches;
+        page = client.catalogue(&request(Some(after)))?;
         // It may have changed meanwhile, and the first page is from before.
-        for (before, now) in branches.iter_mut().zip(page.branches) {
+        for (before, now) in branches.iter_mut().zip(&page.branches) {
             before.complete &= now.complete;
         }
-        (names, next) = (page.names, page.next);
+        page.branches = branches;
     }
 }
 
-/// Prints the names of all pages, page by page; JSON as one document. Returns the state of the branches.
+/// Prints the names of all pages, page by page; JSON as one document, which is whole if a later page fails, too. Returns the state of
+/// the branches.
 fn all_pages(
     client: &Client,
     request: impl Fn(Option<Vec<u8>>) -> CatalogueRequest,
@@ -74,28 +76,37 @@ fn all_pages(
     mut line: impl FnMut(&CatalogueName) -> String,
 ) -> Result<Vec<CatalogueBranch>, Failed> {
     let mut document = PageWriter::default();
-    let branches = pages(client, request, |names| {
+    let asked = pages(client, request, |page| {
         show::live(&match style {
-            Style::Human => names.iter().map(&mut line).collect::<String>(),
-            Style::Json => document.names(names)?,
+            Style::Human => page.names.iter().map(&mut line).collect::<String>(),
+            Style::Json => document.page(page)?,
         })
-    })?;
-    if style == Style::Json {
-        show::text(&document.end(&branches)?)?;
+    });
+    match &asked {
+        Ok(branches) if style == Style::Json => show::text(&document.end(branches, None)?)?,
+        Err(_) if document.has_begun => {
+            // The request's own error is reported.
+            let _ = show::text(&document.end(&document.branches, document.next.as_deref())?);
+        }
+        Ok(_) | Err(_) => {}
     }
-    Ok(branches)
+    asked
 }
 
 /// Text of a [`CataloguePage`] with all names, which does not hold them: the states of the branches follow on the names.
 #[derive(Default)]
 struct PageWriter {
     has_begun: bool,
+    /// As of the last page.
+    branches: Vec<CatalogueBranch>,
+    next: Option<Vec<u8>>,
 }
 
 impl PageWriter {
-    fn names(&mut self, names: &[CatalogueName]) -> Result<String, Failed> {
+    fn page(&mut self, page: &CataloguePage) -> Result<String, Failed> {
+        (self.branches, self.next) = (page.branches.clone(), page.next.clone());
         let mut text = String::new();
-        for name in names {
+        for name in &page.names {
             text.push_str(if self.has_begun { ",\n    " } else { "{\n  \"names\": [\n    " });
             text.push_str(&json(name)?);
             self.has_begun = true;
@@ -103,9 +114,11 @@ impl PageWriter {
         Ok(text)
     }
 
-    fn end(&self, branches: &[CatalogueBranch]) -> Result<String, Failed> {
+    /// Ends the document; `next` is where a page begins that could not be had.
+    fn end(&self, branches: &[CatalogueBranch], next: Option<&[u8]>) -> Result<String, Failed> {
         let begun = if self.has_begun { "\n  " } else { "{\n  \"names\": [" };
-        Ok(format!("{begun}],\n  \"branches\": {},\n  \"next\": null\n}}\n", json(&branches)?))
+        let (branches, next) = (json(&branches)?, json(&next)?);
+        Ok(format!("{begun}],\n  \"branches\": {branches},\n  \"next\": {next}\n}}\n"))
     }
 }
 
@@ -195,10 +208,12 @@ mod tests {
         let branches = [branch("/a", 7, true, None)];
         for pages in [vec![], vec![vec![]], vec![vec![name("a")], vec![], vec![name("b"), name("c")]]] {
             let mut document = PageWriter::default();
-            let mut text: String = pages.iter().map(|page| document.names(page).unwrap()).collect();
-            text.push_str(&document.end(&branches).unwrap());
+            let page = |names| CataloguePage { branches: vec![], names, next: None };
+            let pages: Vec<_> = pages.into_iter().map(page).collect();
+            let mut text: String = pages.iter().map(|page| document.page(page).unwrap()).collect();
+            text.push_str(&document.end(&branches, None).unwrap());
             let read: CataloguePage = serde_json::from_str(&text).unwrap();
-            let all = pages.into_iter().flatten().collect();
+            let all = pages.into_iter().flat_map(|page| page.names).collect();
             assert_eq!(read, CataloguePage { branches: branches.to_vec(), names: all, next: None }, "{text}");
         }
     }

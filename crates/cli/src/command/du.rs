@@ -19,8 +19,8 @@ pub(crate) fn run(wish: &Du, style: Style) -> Result<(), Failed> {
     let request =
         |after| CatalogueRequest::Find { dir: dir.clone(), name: None, branch: branch.clone(), after };
     let mut sums = DirSums::new(&below, wish.depth);
-    let branches = pages(&pool.client(), request, |names| {
-        names.iter().for_each(|name| sums.add(name));
+    let branches = pages(&pool.client(), request, |page| {
+        page.names.iter().for_each(|name| sums.add(name));
         Ok(())
     })?;
     let usage = CatalogueUsage { directories: sums.directories(), branches };
