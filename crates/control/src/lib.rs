@@ -14,6 +14,7 @@ pub mod client;
 pub mod connections;
 mod copies;
 pub mod copying;
+pub mod dead_mounts;
 pub mod exports;
 pub mod ganesha;
 pub mod holders;

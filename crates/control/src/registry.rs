@@ -7,7 +7,7 @@
 //! removed. A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools
 //! that are mounted in the same moment may both miss the other's branches when they look: the second one sees them when it claims its name.
 
-use crate::Client;
+use crate::{Client, dead_mounts};
 use fsstack_sys::process::start_time;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -281,12 +281,14 @@ fn sweep_locked(registry: &Path) -> Vec<String> {
     };
     let dead = entries(registry).into_iter().filter(|(id, entry)| !is_live(id, entry));
     let swept = dead
-        .filter(|(id, _)| {
+        .filter(|(id, entry)| {
+            entry.iter().for_each(|entry| dead_mounts::note(registry, id, &entry.mount_point()));
             let _ = fs::remove_file(socket_of(registry, id));
             fs::remove_file(file_of(registry, id)).is_ok()
         })
         .map(|(id, _)| id)
         .collect();
+    dead_mounts::sweep(registry);
     // A name is claimed before its socket is made, and released after the socket is removed.
     for id in names(registry, ".sock").into_iter().filter(|id| !file_of(registry, id).exists()) {
         let _ = fs::remove_file(socket_of(registry, &id));

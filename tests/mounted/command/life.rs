@@ -51,6 +51,32 @@ fn a_killed_daemon_is_reported_and_cleaned_up() {
     assert_eq!(output_of(&["get", &at(&pool), "create"]), "ff\n");
 }
 
+/// The mount table has the type that the user chose.
+#[test]
+fn a_dead_pool_with_a_subtype_of_its_own_is_known_until_it_is_unmounted() {
+    needs!(mounting(), root());
+    let mut pool = lab::pool().tmp_branch("a").option("subtype=archive").mount();
+    let bound = tempfile::tempdir().unwrap();
+    {
+        let _bound = Entry::mount(bound.path()).unwrap();
+        crate::script::sh("/", &format!("mount --bind {} {}", at(&pool), bound.path().display()));
+        output_of(&["status", bound.path().to_str().unwrap()]);
+        crate::script::sh("/", &format!("umount {}", bound.path().display()));
+    }
+    pool.kill_daemon();
+    let is_dead = || {
+        let list = json("list", &["list"]);
+        list["dead"].as_array().unwrap().iter().any(|dead| dead["mount_point"] == at(&pool).as_str())
+    };
+    // The first one cleans up what the daemon has left.
+    assert_eq!([is_dead(), is_dead()], [true; 2]);
+    let (code, line) = refused(&["status", &at(&pool)]);
+    assert!(code == 4 && line.contains("daemon is dead"), "{code}: {line}");
+    pool.unmount();
+    let list = json("list", &["list"]);
+    assert!(!list["dead"].to_string().contains(&at(&pool)), "{list:#}");
+}
+
 #[test]
 fn a_second_daemon_for_one_mount_point_is_refused() {
     needs!(mounting());

@@ -1,6 +1,5 @@
 //! Pools by their bind mounts (`mount --bind`), from the mount table.
 
-use super::dead::OURS;
 use super::pool::Pool;
 use fsstack_sys::mounts::{self, MountInfo};
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ fn pool_of(table: &[MountInfo], full: &Path, live: &[Pool]) -> Option<(Pool, Pat
     // Of several mounts on one directory programs see the last.
     let above = table.iter().filter(|mount| full.starts_with(&mount.mount_point));
     let mount = above.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
-    if OURS.iter().all(|ours| mount.fs_type != *ours) {
+    if !mount.is_fuse() {
         return None;
     }
     let is_it = |other: &MountInfo| other.dev == mount.dev && other.root == Path::new("/");

@@ -1,18 +1,18 @@
-//! Mounts of fsstack whose daemons are gone, from the mount table.
+//! Mounts of fsstack whose daemons are gone, from the mount table and the registry's notes.
 //!
 //! The registry forgets a dead daemon as soon as a command sees it; its mount stays until it is unmounted.
 
 use super::pool::Pool;
 use super::time_limit::{HUNG_AFTER, unless_it_hangs};
-use fsstack_control::registry;
+use fsstack_control::{dead_mounts, registry};
 use fsstack_pool::Printable;
-use fsstack_sys::mounts;
+use fsstack_sys::mounts::{self, MountInfo};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// fsstack's types in the mount table; the second with `nfs-identity`.
-pub(super) const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
+const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 
 /// A mount that no daemon serves.
 #[derive(Clone, Debug)]
@@ -49,7 +49,13 @@ impl DeadMount {
 pub(crate) fn mounts(live: &[Pool], concerns: impl Fn(&Path) -> bool) -> Vec<DeadMount> {
     let table = mounts::list().unwrap_or_default();
     let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
-    let ours = table.iter().filter(|mount| OURS.iter().any(|ours| mount.fs_type == *ours));
+    let registries = std::iter::once(PathBuf::from(registry::REGISTRY)).chain(registry::own());
+    let noted: BTreeSet<_> = registries.flat_map(|registry| dead_mounts::mount_points(&registry)).collect();
+    let is_ours = |mount: &MountInfo| {
+        OURS.iter().any(|ours| mount.fs_type == *ours)
+            || mount.is_fuse() && noted.contains(&mount.mount_point)
+    };
+    let ours = table.iter().filter(|mount| is_ours(mount));
     let unserved: BTreeSet<_> =
         ours.map(|mount| &mount.mount_point).filter(|at| !served.contains(at) && concerns(at)).collect();
     unserved.into_iter().filter_map(|at| look(at)).collect()
