@@ -36,6 +36,29 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     assert!(refused.count() < 100, "a program that tries again does not fill the log: {said}");
 }
 
+/// Sixteen sets of reasons are remembered: as many others follow on the first.
+#[test]
+fn refused_creates_whose_reasons_give_way_to_others_are_counted() {
+    needs!(mounting());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let names = ["a", "b", "c", "d", "e"];
+    let pool = names.iter().fold(lab::pool(), |pool, name| pool.tmp_branch(name));
+    let pool = pool.option("create=mfs").option("minfreespace=1P");
+    let pool = pool.option(&format!("log={}", log.path().display())).mount();
+    let refuse = |set: u32, tries: usize| {
+        for (number, name) in names.iter().enumerate() {
+            let mode = if set >> number & 1 == 0 { "RW" } else { "RO" };
+            output_of(&["branch", "mode", &at(&pool), &branch(&pool, name), mode]);
+        }
+        (0..tries).for_each(|_| assert!(fs::write(pool.at("new"), "").is_err()));
+    };
+    refuse(0, 4);
+    (1..=16).for_each(|set| refuse(set, 1));
+    let said = log_with(log.path(), "unlogged=");
+    let counted: Vec<_> = said.lines().filter(|line| line.contains("unlogged=")).collect();
+    assert!(matches!(counted[..], [one] if one.contains("unlogged=2")), "{said}");
+}
+
 /// Consequences of the options are only in the log: a script that mounts prints nothing.
 #[test]
 fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {

@@ -28,6 +28,11 @@ impl LineAMinute {
         Some(std::mem::take(&mut self.since))
     }
 
+    /// How often it has happened since the last line.
+    pub(crate) fn since(&self) -> u64 {
+        self.since
+    }
+
     /// When it was logged last.
     pub(crate) fn logged(&self) -> Option<Instant> {
         self.logged
