@@ -124,8 +124,13 @@ pub(crate) fn attend(
     listen(signals, taker, end, exported).map_err(|error| system("thread", error))?;
     let _control = control(settings, listed, &served, listeners);
     let union = served.union.clone();
-    // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
-    let watch = MountWatch::start(&union);
+    // A branch that is unmounted under the pool is seen in the mount table; the pool does without. So is a remount of the pool.
+    let pool = Arc::downgrade(&served);
+    let watch = MountWatch::start(&union, move || {
+        if let Some(pool) = pool.upgrade() {
+            pool.begin_waiting_moves();
+        }
+    });
     if let Err(error) = &watch {
         tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
     }

@@ -147,10 +147,8 @@ fn a_drain_that_the_next_mount_refuses_to_resume_is_in_the_log() {
     assert!(said.contains("lack room"), "{said}");
 }
 
-/// It goes on once the pool may be written. Commands tell of it meanwhile.
-#[test]
-fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
-    needs!(mounting());
+/// A pool that is mounted read-only after its daemon was killed while it drained a branch: its path, and the branch's.
+fn drained_and_read_only() -> (Pool, String, String) {
     let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
     (0..20).for_each(|n| pool.write(format!("{n}"), &mib(n)));
     let (at, drained) = (at(&pool), branch(&pool, "a"));
@@ -163,6 +161,14 @@ fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
     drains.join().unwrap();
     pool.remount_with(&["create=ff", "ro"]);
     assert_eq!(job_of(&at), Value::Null);
+    (pool, at, drained)
+}
+
+/// It goes on once the pool may be written. Commands tell of it meanwhile.
+#[test]
+fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
+    needs!(mounting());
+    let (pool, at, drained) = drained_and_read_only();
     let told = output_of(&["status", &at]);
     assert!(told.contains("mounted read-only"), "{told}");
     let explained = json("explain", &["explain", pool.at("19").to_str().unwrap()]);
@@ -175,6 +181,15 @@ fn a_drain_does_not_go_on_in_a_pool_that_is_mounted_read_only() {
     let job = job_of(&at);
     assert_eq!(job["branch"], drained);
     output_of(&["job", "cancel", &at, &job["id"].to_string()]);
+}
+
+#[test]
+fn a_drain_goes_on_in_a_pool_that_is_remounted_past_the_helper() {
+    needs!(mounting(), root());
+    let (pool, at, drained) = drained_and_read_only();
+    sh(pool.path(), &format!("mount -i -o remount,rw {at}"));
+    until("it goes on", || job_of(&at)["branch"] == drained.as_str());
+    output_of(&["job", "cancel", &at, &job_of(&at)["id"].to_string()]);
 }
 
 /// Bytes that are being copied are reserved, and still left to move.

@@ -29,9 +29,8 @@ impl Served {
         self.union.watch_tiers();
     }
 
-    /// Begins what waited, after a remount. One that does not go through the helper (`mount -i`, mount(2)) is noticed when a tier is
-    /// changed.
-    pub(super) fn begin_waiting_moves(&self) {
+    /// Begins what waited, if the pool may be changed now. A remount past the helper (`mount -i`, mount(2)) shows in the mount table.
+    pub(crate) fn begin_waiting_moves(&self) {
         if self.moves_wait.load(Ordering::Relaxed)
             && !self.is_read_only()
             && self.moves_wait.swap(false, Ordering::Relaxed)

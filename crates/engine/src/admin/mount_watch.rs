@@ -21,11 +21,11 @@ pub struct MountWatch {
 
 impl MountWatch {
     /// Has the branches of `union` probed whose mount goes, and those that are down at every change; and what was
-    /// interrupted on one settled when it is back.
+    /// interrupted on one settled when it is back. Calls `also` at every change.
     ///
     /// # Errors
     /// The mount table cannot be watched, or there is no thread.
-    pub fn start(union: &Arc<Union>) -> io::Result<Self> {
+    pub fn start(union: &Arc<Union>, also: impl Fn() + Send + 'static) -> io::Result<Self> {
         union.host();
         let changes = Arc::new(Changes::new()?);
         let (seen, union) = (changes.clone(), Arc::downgrade(union));
@@ -35,6 +35,7 @@ impl MountWatch {
                 if !look(&union) {
                     return;
                 }
+                also();
             }
         })?;
         Ok(Self { changes, thread: Some(thread) })
