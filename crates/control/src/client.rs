@@ -15,8 +15,8 @@ use tokio::net::UnixStream;
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
-    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest, Upgrade,
-    UpgradeRequest, WritePathChanged, WritePathRequest,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, StaleRows, StaleRowsRequest, Status,
+    TierList, TierRequest, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -109,6 +109,14 @@ impl Client {
     /// See [`ClientError`].
     pub fn handles(&self, request: &HandlesRequest) -> Result<HandlesTried, ClientError> {
         self.post(&Route::Handles, request)
+    }
+
+    /// Rows of the index whose objects no longer exist; removes them if the request says so.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn stale_rows(&self, request: &StaleRowsRequest) -> Result<StaleRows, ClientError> {
+        self.post(&Route::IndexRows, request)
     }
 
     /// Begins, shows or calls off jobs.

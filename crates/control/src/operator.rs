@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Keys, PlacementExplained, ProfileRequest, RecentLines,
-    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest, Upgrade,
-    UpgradeRequest, WritePathChanged, WritePathRequest,
+    RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, StaleRows, StaleRowsRequest, Status,
+    TierList, TierRequest, Upgrade, UpgradeRequest, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -33,6 +33,8 @@ pub trait Operator: Send + Sync + 'static {
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal>;
     /// Resolves handles from their numbers alone, as for a kernel that has forgotten the objects.
     fn handles(&self, request: &HandlesRequest) -> HandlesTried;
+    /// Returns rows of the index whose objects no longer exist, or removes them.
+    fn stale_rows(&self, request: &StaleRowsRequest) -> StaleRows;
     /// Starts, lists or cancels jobs, and returns them.
     ///
     /// # Errors

@@ -376,6 +376,9 @@ fn run(operator: Arc<dyn Operator>, method: &Method, route: &Route, body: &[u8])
             answered(asked(body).and_then(|request| operator.branch(&request)))
         }
         (&Method::POST, Route::Handles) => answered(asked(body).map(|request| operator.handles(&request))),
+        (&Method::POST, Route::IndexRows) => {
+            answered(asked(body).map(|request| operator.stale_rows(&request)))
+        }
         (&Method::POST, Route::Jobs) => answered(asked(body).and_then(|request| operator.jobs(&request))),
         (&Method::POST, Route::Rules) => answered(asked(body).and_then(|request| operator.rules(&request))),
         (&Method::POST, Route::Catalogue) => {

@@ -90,6 +90,9 @@ impl Operator for Parrot {
             away: Vec::new(),
         }
     }
+    fn stale_rows(&self, request: &StaleRowsRequest) -> StaleRows {
+        StaleRows { rows: Vec::new(), next: Some(request.from) }
+    }
     fn upgrade(self: std::sync::Arc<Self>, _: &UpgradeRequest) -> Result<Upgrade, Refusal> {
         Ok(Upgrade::default())
     }

@@ -1,6 +1,6 @@
 //! Files and directories that have inode numbers of drained and removed files keep theirs, whatever branch leaves.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fsstack_lab::{self as lab, MiB, needs, until};
 
 use super::*;
-use crate::handles::forget_everywhere;
+use crate::handles::{forget, forget_everywhere};
 
 const OLD: usize = 50;
 const NEW: usize = 60;
@@ -94,11 +94,7 @@ fn files_that_have_numbers_of_files_removed_out_of_band_keep_them_when_the_branc
 fn files_that_were_removed_together_are_forgotten_together() {
     needs!(mounting(), loops());
     let (pool, again) = drained("write-path=auto");
-    let known = || {
-        let health = crate::handles_elsewhere::index(&pool);
-        let objects = health.split(' ').find_map(|word| word.parse::<usize>().ok());
-        objects.unwrap_or_else(|| panic!("{health}"))
-    };
+    let known = || indexed(&pool);
     assert_eq!(known(), OLD);
     let lives = with_number(pool.at("old30"));
     for n in (0..OLD).filter(|n| *n != 30) {
@@ -111,6 +107,74 @@ fn files_that_were_removed_together_are_forgotten_together() {
     assert!(again.contains(&own(&pool, &new.0)), "no number was used again");
     assert!(known() < OLD / 2, "{} are known", known());
     check(&[new, lives]);
+}
+
+/// Number of objects in the index.
+fn indexed(pool: &Pool) -> usize {
+    let health = crate::handles_elsewhere::index(pool);
+    let objects = health.split(' ').find_map(|word| word.parse::<usize>().ok());
+    objects.unwrap_or_else(|| panic!("{health}"))
+}
+
+/// Number of findings of each kind.
+fn findings(arguments: &[&str]) -> BTreeMap<String, usize> {
+    let Finished { stdout, .. } = run(&[&["check"], arguments, &["--json"]].concat());
+    let mut kinds = BTreeMap::new();
+    for finding in checked("check", &stdout)["findings"].as_array().unwrap() {
+        *kinds.entry(finding["kind"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    kinds
+}
+
+/// Files have numbers because of rows in the index, and some of the drained files are removed on their branch, where their inode
+/// numbers are used again. One of these is open.
+#[test]
+fn check_finds_rows_whose_objects_are_gone_and_fix_removes_those_only() {
+    needs!(mounting(), loops(), drop_caches());
+    const LEFT: usize = 10;
+    let (mut pool, again) = drained("write-path=stacked");
+    let b = pool.branch("b").path().to_owned();
+    let mut made = made(&pool, &again);
+    made.extend((0..LEFT).map(|n| with_number(pool.at(format!("old{n}")))));
+    let open = File::open(pool.at(format!("old{LEFT}"))).unwrap();
+    let number = open.metadata().unwrap().ino();
+    (LEFT..OLD).for_each(|n| fs::remove_file(b.join(format!("old{n}"))).unwrap());
+    (LEFT..OLD).for_each(|n| fs::write(b.join(format!("other{n}")), b"").unwrap());
+    let all = indexed(&pool);
+    assert!(all > OLD, "no file has a number because of a row");
+    let gone = OLD - LEFT - 1;
+    let expected = BTreeMap::from([("stale-row".to_owned(), gone)]);
+    // The kernel forgets all but the open one.
+    until("all rows without an object are found", || {
+        forget();
+        findings(&[&at(&pool)]) == expected
+    });
+    assert_eq!(indexed(&pool), all);
+    let Finished { code, stdout, .. } = run(&["check", &at(&pool)]);
+    let line = stdout.lines().next().unwrap_or_default();
+    let end = format!("that is no longer on {}; with --fix: the row is removed", b.display());
+    assert!(line.starts_with("/: the index has a row of object ") && line.ends_with(&end), "{line}");
+    assert_eq!((code, stdout.lines().count(), indexed(&pool)), (1, gone, all));
+    let Finished { code, stdout, .. } = run(&["check", &at(&pool), "--fix"]);
+    assert!(code == 0 && stdout.lines().all(|line| line.ends_with("fixed: the row is removed")), "{stdout}");
+    assert_eq!((findings(&[&at(&pool)]), indexed(&pool)), (BTreeMap::new(), all - gone));
+    check(&made);
+    assert_eq!(open.metadata().unwrap().ino(), number);
+    drop(open);
+    is_killed(&mut pool);
+    check(&made);
+}
+
+#[test]
+fn check_leaves_rows_of_a_branch_that_is_away() {
+    needs!(mounting(), loops());
+    let (mut pool, _) = drained("write-path=stacked");
+    fs::remove_file(pool.branch("b").path().join("old0")).unwrap();
+    let (id, b) = (at(&pool), branch(&pool, "b"));
+    forget_everywhere(&pool);
+    loses_the_drained_files_branch(&mut pool);
+    assert_eq!(findings(&[&id, "--fix"]), BTreeMap::from([("not-checked".to_owned(), 1)]), "{b}");
+    assert_eq!(indexed(&pool), OLD);
 }
 
 /// Files have the inode numbers of one drained file after the other, all of which live.

@@ -52,6 +52,38 @@ pub enum HandleEnd {
     NotTried,
 }
 
+/// Request for rows of the index whose objects no longer exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StaleRowsRequest {
+    /// The first number to look at.
+    pub from: u64,
+    /// Removes these rows.
+    #[serde(default)]
+    pub remove: bool,
+}
+
+/// Rows of the index whose objects no longer exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StaleRows {
+    /// These rows; with `remove` they are removed.
+    pub rows: Vec<StaleRow>,
+    /// Number at which the next request goes on; null: there are no more.
+    pub next: Option<u64>,
+}
+
+/// A row of the index whose object no longer exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StaleRow {
+    /// The object's handle.
+    pub handle: HandleOf,
+    /// Paths of the branches that it was on, as far as they are in the pool.
+    pub branches: Vec<String>,
+}
+
 /// A branch that is not in the pool now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

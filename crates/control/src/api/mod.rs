@@ -413,6 +413,8 @@ mod tests {
         check::<BranchRequest>("request-branch");
         check::<HandlesRequest>("request-handles");
         check::<HandlesTried>("handles");
+        check::<StaleRowsRequest>("request-index-rows");
+        check::<StaleRows>("index-rows");
         check::<Rules>("rules");
         check::<RuleRequest>("request-rule");
         check::<CatalogueRequest>("request-catalogue");

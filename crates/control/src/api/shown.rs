@@ -243,6 +243,8 @@ pub enum CheckKind {
     Mark,
     /// The pool does not find an object by the number in its mark: NFS handles of it are stale.
     Index,
+    /// A row of the index whose object no longer exists: it takes space only.
+    StaleRow,
     /// A file lies on a branch that its placement rule does not name.
     Misplaced,
     /// Could not be read.

@@ -3,8 +3,11 @@
 use super::branches::refused;
 use super::{Served, catalogue};
 use fsstack_control::Refusal;
-use fsstack_control::api::{AwayBranch, BranchChanged, HandleEnd, HandleOf, HandlesRequest, HandlesTried};
-use fsstack_engine::admin::handles::HandleEnd as Known;
+use fsstack_control::api::{
+    AwayBranch, BranchChanged, HandleEnd, HandleOf, HandlesRequest, HandlesTried, StaleRow, StaleRows,
+    StaleRowsRequest,
+};
+use fsstack_engine::admin::handles::{GoneObject, HandleEnd as Known, gone_entries};
 use fsstack_engine::admin::live::BadChange;
 use fsstack_engine::catalogue::CataloguedBranch;
 use fsstack_identity::number::Identity;
@@ -36,6 +39,15 @@ impl Served {
             indexed: indexed.map(|id| HandleOf { number: id.ino.0, generation: id.generation }).collect(),
             away: self.away(),
         }
+    }
+
+    pub(super) fn look_at_rows(&self, request: &StaleRowsRequest) -> StaleRows {
+        let (gone, next) = gone_entries(&self.union, request.from, request.remove);
+        let row = |GoneObject { id, branches }| StaleRow {
+            handle: HandleOf { number: id.ino.0, generation: id.generation },
+            branches: branches.iter().map(|path| Printable::path(path).to_string()).collect(),
+        };
+        StaleRows { rows: gone.into_iter().map(row).collect(), next }
     }
 
     fn away(&self) -> Vec<AwayBranch> {

@@ -28,8 +28,8 @@ pub(crate) use branches::Leaving;
 use fsstack_control::api::{
     BranchChanged, BranchRequest, CallsByCaller, CataloguePage, CatalogueRequest, Changed, Explained,
     HandlesRequest, HandlesTried, JobRequest, Jobs, Key, Keys, PlacementExplained, ProfileRequest,
-    RecentLines, RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, Status, TierList, TierRequest,
-    Upgrade, UpgradeRequest, When, WritePathChanged, WritePathRequest,
+    RecentLines, RuleRequest, Rules, SettingsRequest, SlowCalls, SlowRequest, StaleRows, StaleRowsRequest,
+    Status, TierList, TierRequest, Upgrade, UpgradeRequest, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -109,6 +109,11 @@ impl Operator for Served {
 
     fn handles(&self, request: &HandlesRequest) -> HandlesTried {
         self.try_handles(request)
+    }
+
+    fn stale_rows(&self, request: &StaleRowsRequest) -> StaleRows {
+        let _turn = self.handover.operators.read();
+        self.look_at_rows(request)
     }
 
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {

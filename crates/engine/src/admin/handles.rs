@@ -9,6 +9,8 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 
 use crate::handles::by_number::ResolvedNumber;
+pub use crate::handles::gone::GoneObject;
+use crate::handles::gone::gone_objects;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::tree::Tree;
@@ -55,6 +57,12 @@ impl Union {
         // From another one on at each call.
         self.tree.index.some(RandomState::new().hash_one(count), count)
     }
+}
+
+/// Entries of the index whose objects are gone, of those with numbers from `from` on, and the number that another call goes on at. They
+/// are removed if `forget`.
+pub fn gone_entries(union: &Union, from: u64, forget: bool) -> (Vec<GoneObject>, Option<u64>) {
+    gone_objects(&union.tree, &union.pool(), from, forget)
 }
 
 impl Tree {

@@ -205,7 +205,7 @@ impl Tree {
     }
 
     /// Whether the object `id` is where its number would be `natural`. If that cannot be known, true.
-    fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
+    pub(super) fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
         let (Some(at), Some(inode)) = (pool.branch_of(natural), number::inode_of(natural)) else {
             return !self.index.is_of_a_gone_branch(natural);
         };
@@ -422,7 +422,7 @@ pub(super) fn keep_further(tree: &Tree, pool: &Pool, id: Identity) {
 
 /// The object with the number `ino` is about to be gone: what the index has learned of a file in its place is on disk when this
 /// returns, and what it has forgotten of the number.
-fn settle(tree: &Tree, ino: Ino) {
+pub(super) fn settle(tree: &Tree, ino: Ino) {
     tree.index.settle(number::natural_of(ino));
     tree.index.settle(ino);
 }

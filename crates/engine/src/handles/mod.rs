@@ -2,6 +2,7 @@
 
 pub(crate) mod by_number;
 pub(crate) mod dir_number;
+pub(crate) mod gone;
 pub(crate) mod identify;
 pub(crate) mod removed;
 pub(crate) mod search;

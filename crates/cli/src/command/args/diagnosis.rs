@@ -9,12 +9,13 @@ use std::path::PathBuf;
 #[command(
     after_help = "A finding is a line: the path in the pool, what was found, and what --fix does or what to do by hand. Found are: copies of a \
 directory that differ in owner, mode, ACL or extended attributes; files hidden by another branch's file, and whether their content is the same; a file \
-and a directory of one name; marks of another object, and objects that the index does not find; leftovers of interrupted moves; files below the mount \
-points of the pool and its branches; and what could not be read. Without --fix it changes nothing. --fix makes copies of directories like the one that \
-the pool shows, sets hidden duplicates (the same content, owner, mode and attributes) aside, and removes marks of other objects and old leftovers that \
-no process has locked. It leaves hidden files that differ, and never removes the only copy of anything: what it replaces is kept in the branch, in \
-.fsstack.moving/kept. Directories that another file system is mounted on are entered only where the branch says cross-mounts. Run it as \
-the daemon's user, usually root. Exit status 1 says that something was found and not fixed, or that it was interrupted."
+and a directory of one name; marks of another object, objects that the index does not find, and its rows of objects that are gone; leftovers of \
+interrupted moves; files below the mount points of the pool and its branches; and what could not be read. Without --fix it changes nothing. --fix makes \
+copies of directories like the one that the pool shows, sets hidden duplicates (the same content, owner, mode and attributes) aside, and removes marks \
+of other objects, rows of objects that are gone, and old leftovers that no process has locked. It leaves hidden files that differ, and never removes \
+the only copy of anything: what it replaces is kept in the branch, in .fsstack.moving/kept. Directories that another file system is mounted on are \
+entered only where the branch says cross-mounts. Run it as the daemon's user, usually root. Exit status 1 says that something was found and not fixed, \
+or that it was interrupted."
 )]
 pub struct Check {
     /// The pool.

@@ -11,6 +11,7 @@ mod kept;
 mod marks;
 mod output;
 mod places;
+mod rows;
 mod rules;
 mod walk;
 mod watch;
@@ -126,6 +127,9 @@ fn compare_all(
     if scope.start.is_empty() && scope.from.is_empty() {
         let places = places::Places { pool, stale_after, fixes: scope.fixes_beside.is_some() };
         places.check(&mut branches, output)?;
+        if !rows::check(&pool.client(), scope.fixes_beside.is_some(), output, stop)? {
+            return Ok((Some(cursor(b"/")), kept::count(&branches)));
+        }
     }
     scope.complete = branches.len() == status.branches.len();
     let next = watch::walk(branches.clone(), scope, &pool.client(), output, stop)?;
