@@ -8,6 +8,7 @@ mod calls;
 mod changes;
 mod check;
 mod check_fix;
+mod check_parts;
 mod copied_roots;
 mod copy;
 mod copy_durable;
