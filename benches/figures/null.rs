@@ -73,14 +73,9 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let backing_id = DeviceBackings::new(mounted.device())?.open(content.as_fd())?;
     let opened = Opened { backing_id: i32::try_from(backing_id)?, ..OPENED };
     let null = Arc::new(Null { abi, away: Duration::from_micros(away), opened });
-    let transport = OpenTransport::open(
-        granted.ring,
-        null,
-        device,
-        granted.payload,
-        (None, Scheduling::Auto),
-        Vec::new(),
-    )?;
+    let transport =
+        OpenTransport::open(granted.ring, null, device, granted.payload, (None, Scheduling::Auto))?;
+    transport.begin(Vec::new());
     std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
     drop(tell);
     transport.wait(Duration::from_secs(10));

@@ -311,14 +311,16 @@ pub(crate) fn upgrade(pool: &Pool) -> Finished {
     command(command_path()).arg("upgrade").arg(pool.path()).output().unwrap()
 }
 
-/// A state that is damaged or another version's leads nowhere: nothing is served by guesses.
+/// A state that is damaged or another version's leads nowhere: nothing is served by guesses. The log of the mount has the reason.
 #[test]
 fn a_keeper_that_cannot_read_the_state_ends_the_pool() {
     needs!(mounting());
     for damage in ["short", "changed", "newer"] {
         for is_upgrade in [false, true] {
+            let log = tempfile::NamedTempFile::new().unwrap();
             let pool = lab::pool().tmp_branch("a").option("restart=keep");
             let mut pool = pool
+                .option(&format!("log={}", log.path().display()))
                 .helper(env!("CARGO_BIN_EXE_mount-fsstack-faulty"))
                 .env("FSSTACK_TEST_STATE", damage)
                 .mount();
@@ -334,6 +336,8 @@ fn a_keeper_that_cannot_read_the_state_ends_the_pool() {
             }
             until("the keeper ends", || !keeper.lives());
             assert!(lab::mounts::at(pool.path()).unwrap().is_none(), "{damage}: still mounted");
+            let told = fs::read_to_string(log.path()).unwrap();
+            assert!(told.contains("not started again") && told.contains("state"), "{damage}: {told}");
             pool.remount();
             assert_eq!(pool.read("file"), b"x");
         }

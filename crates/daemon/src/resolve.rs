@@ -5,6 +5,7 @@ use crate::cli::Invocation;
 use crate::gather::{gather, gather_config};
 use crate::log::LogTarget;
 use crate::options;
+use crate::optlist::split;
 use crate::outside::NEVER_CHANGED;
 use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
@@ -15,7 +16,7 @@ use crate::values;
 use crate::world::World;
 use fsstack_pool::settings::{ControlFile, Degraded, OutOfBand, PageCache, WritePath, Xattrs};
 use fsstack_pool::{Chain, Class, Floor, Printable, Target, parse_source};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -354,6 +355,14 @@ fn log(raw: &mut RawOptions, problems: &mut Problems) {
         }
         LogTarget::Stderr | LogTarget::Syslog => {}
     }
+}
+
+/// The log that the `lists` of a command line name: for a program that has nothing else of the settings.
+pub(crate) fn log_of(lists: &[OsString]) -> LogTarget {
+    let words = lists.iter().flat_map(|list| split(list).unwrap_or_default());
+    let named =
+        words.filter(|word| word.name == "log").filter_map(|word| word.value).next_back().map(PathBuf::from);
+    named.filter(|path| path.is_absolute()).map_or(LogTarget::Syslog, LogTarget::File)
 }
 
 /// Refuses files of the daemon's own below the mount point: it would wait for itself.

@@ -82,8 +82,9 @@ pub(crate) fn serve(
         handover: &handover,
     };
     let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed, beginning);
-    let ended = opened.and_then(|attended| {
+    let ended = opened.and_then(|mut attended| {
         let served = attended.served.clone();
+        attended.begin();
         attend(settings, signals, listed, &mounted, (attended, Listeners::default()), || {
             served.begin_moves(JobsLeft::All);
             answers(settings)?;
@@ -113,7 +114,7 @@ pub(crate) fn attend(
     signals: SignalFd,
     listed: Option<&Registration>,
     mounted: &Mounted,
-    (Attended { transport, served }, listeners): (Attended, Listeners),
+    (Attended { transport, served, .. }, listeners): (Attended, Listeners),
     begin: impl FnOnce() -> Result<(), LaunchError>,
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
@@ -316,7 +317,16 @@ fn control(
 #[derive(Debug)]
 pub(crate) struct Attended {
     transport: OpenTransport,
+    /// Requests that wait for locks, until it begins.
+    waits: Vec<LockWait>,
     pub(crate) served: Arc<Served>,
+}
+
+impl Attended {
+    /// Serves requests from now on.
+    pub(crate) fn begin(&mut self) {
+        self.transport.begin(std::mem::take(&mut self.waits));
+    }
 }
 
 /// Beginning of a pool: empty, or with what another program has handed over.
@@ -333,7 +343,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) handover: &'a dyn Fn(Option<Pauser>) -> Handover,
 }
 
-/// Opens the transport of a pool: requests are served when this returns.
+/// Opens the transport of a pool. Requests are not served before [`Attended::begin`].
 pub(crate) fn open_transport(
     settings: &Settings,
     pool: Pool,
@@ -366,14 +376,8 @@ pub(crate) fn open_transport(
     let granted = mounted.granted;
     let control_file = control_file::put(settings, &adapter, &union)
         .map_err(|error| LaunchError::system(format!("thread: {error}")))?;
-    let transport = OpenTransport::open(
-        granted.ring,
-        adapter.clone(),
-        device,
-        granted.payload,
-        (threads, scheduling),
-        beginning.waits,
-    );
+    let transport =
+        OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, (threads, scheduling));
     let transport = transport.map_err(|error| match granted.ring {
         true => {
             LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
@@ -399,7 +403,7 @@ pub(crate) fn open_transport(
     if let Some(keys) = control_file {
         keys.answer_for(&served);
     }
-    Ok(Attended { transport, served })
+    Ok(Attended { transport, waits: beginning.waits, served })
 }
 
 /// Refuses what was asked for by name where the kernel has not granted it.

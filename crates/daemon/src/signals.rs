@@ -11,6 +11,7 @@ use fsstack_fuse::Closer;
 use fsstack_fuse::unmount::{Unmount, Unmounter};
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
 
+use crate::keeper;
 use crate::operate::Served;
 use crate::serve::timeout;
 
@@ -69,6 +70,7 @@ pub(crate) fn listen(
                     Signal::Hup => handover.log.reopen(),
                     Signal::Term | Signal::Int => {
                         handover.is_ending.store(true, SeqCst);
+                        keeper::set_ending(taker.served.union.kept(), true);
                         // Looked for while it has a path.
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
                         let done = taker.unmount();
@@ -83,6 +85,7 @@ pub(crate) fn listen(
                             }
                             Err(error) => {
                                 handover.is_ending.store(false, SeqCst);
+                                keeper::set_ending(taker.served.union.kept(), false);
                                 tracing::error!(%error, "pool cannot be unmounted");
                             }
                         }

@@ -64,16 +64,16 @@ pub(crate) struct PoolChanges {
     membership: Mutex<()>,
     /// Held while a snapshot is published, and during the wait for requests that use the last one.
     changes: Ranked<MembershipChanges, CHANGES>,
-    /// Called after a change of a branch's mode.
-    mode_changed: OnceLock<ModeHook>,
+    /// Called after a change of a branch's mode, and when a job ends.
+    changed: OnceLock<ChangeHook>,
 }
 
 /// Call that is to follow a change.
-struct ModeHook(Box<dyn Fn() + Send + Sync>);
+struct ChangeHook(Box<dyn Fn() + Send + Sync>);
 
-impl Debug for ModeHook {
+impl Debug for ChangeHook {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("ModeHook")
+        f.write_str("ChangeHook")
     }
 }
 
@@ -85,13 +85,20 @@ impl PoolChanges {
             moves,
             membership: Mutex::default(),
             changes: Ranked::default(),
-            mode_changed: OnceLock::new(),
+            changed: OnceLock::new(),
         }
     }
 
-    /// `call` follows each change of a branch's mode, by whomever; the first one stays.
-    pub(crate) fn after_mode_change(&self, call: Box<dyn Fn() + Send + Sync>) {
-        self.mode_changed.get_or_init(|| ModeHook(call));
+    /// `call` follows each change of a branch's mode, by whomever, and each job's end; the first one stays.
+    pub(crate) fn after_change(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.changed.get_or_init(|| ChangeHook(call));
+    }
+
+    /// Calls what is to follow a change.
+    pub(crate) fn tell_change(&self) {
+        if let Some(ChangeHook(call)) = self.changed.get() {
+            call();
+        }
     }
 
     /// Keeps others from publishing a snapshot until the guard drops.
@@ -173,9 +180,7 @@ impl PoolChanges {
         branch.set_mode(mode);
         tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
         drop(pool);
-        if let Some(ModeHook(call)) = self.mode_changed.get() {
-            call();
-        }
+        self.tell_change();
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Slot of a branch while it is in its pool. It is not the branch's position in the pool's order, and does not change
 /// when other branches come and go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct BranchIx(pub u16);
 
 impl BranchIx {

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 const HOUR: u16 = 60;
 const DAY: u16 = 24 * HOUR;
 
 /// A minute of the local day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DayMinute(u16);
 
 impl DayMinute {
@@ -29,7 +31,7 @@ impl fmt::Display for DayMinute {
 }
 
 /// The part of each day from one minute up to another, which is outside of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     from: DayMinute,
     to: DayMinute,

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::{crash, crash_and_serve, daemon, pool};
 use crate::command::{at, json, output_of};
+use crate::hung_branches::FrozenDaemon;
 use crate::script::sh;
 
 #[test]
@@ -72,6 +73,31 @@ fn the_end_of_the_pool_is_the_end_of_both() {
         pool.unmount();
         assert!(!keeper.lives() && !serves.lives() && !next.lives());
     }
+}
+
+/// It was asked to end, so no other one is started. Its branch hangs, which makes the end long.
+#[test]
+fn a_daemon_that_dies_while_it_ends_is_not_started_again() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let pool = lab::pool().tmp_branch("b").served_branch("a").option("transport=dev,restart=keep");
+    let mut pool = pool.option(&format!("branch-timeout=20,log={}", log.display())).mount();
+    pool.write("file", b"x");
+    let held = File::open(pool.at("file")).unwrap();
+    let (keeper, dies) = (pool.daemon(), daemon(&pool));
+    let frozen = FrozenDaemon::new(lab::daemon::server_of(pool.branch("a").path()).unwrap());
+    keeper.signal(Signal::TERM).unwrap();
+    until("it ends", || fs::read_to_string(&log).unwrap().contains("pool in use"));
+    dies.kill().unwrap();
+    drop(frozen);
+    until("the keeper ends", || !keeper.lives());
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.contains("not started again: it was ending the pool"), "{told}");
+    assert!(lab::mounts::at(pool.path()).unwrap().is_none(), "still mounted");
+    drop(held);
+    pool.remount();
+    assert_eq!(pool.read("file"), b"x");
 }
 
 /// Where sessions are scheduling groups (autogroup), threads of a daemon in another one's session have another priority.

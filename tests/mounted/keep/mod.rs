@@ -3,6 +3,7 @@
 mod away;
 mod beside_jobs;
 mod going_on;
+mod jobs;
 mod keeper;
 mod upgraded;
 

@@ -1,11 +1,14 @@
 //! A drain goes on beneath an upgrade, under its number.
 
-use fsstack_lab::{Pool, needs, until};
+use std::fs;
+use std::thread::{self, JoinHandle};
+
+use fsstack_lab::shell::Finished;
+use fsstack_lab::{self as lab, Pool, needs, until};
 
 use super::refused::{ANSWERS, refuses, script, stand_in};
 use super::{jobs, two_disks, upgrade};
-use crate::command::{at, branch, output_of, remount, run};
-use fsstack_lab::shell::Finished;
+use crate::command::{at, branch, output_of, refused, remount, run};
 
 /// A pool whose branch `a` has twenty files of a MiB.
 fn filled(options: &[&str]) -> Pool {
@@ -14,14 +17,12 @@ fn filled(options: &[&str]) -> Pool {
     pool
 }
 
-/// The only job is the drain with this number, and it goes on.
+/// The last job is the drain with this number, and it goes on.
 #[track_caller]
 fn goes_on(pool: &Pool, number: u64) {
-    let jobs = jobs(pool);
+    let job = jobs(pool).pop().unwrap();
     let at_work = ["counting", "moving", "waiting", "done"];
-    let is_it =
-        jobs.len() == 1 && jobs[0]["id"] == number && at_work.contains(&jobs[0]["state"].as_str().unwrap());
-    assert!(is_it, "{jobs:?}");
+    assert!(job["id"] == number && at_work.contains(&job["state"].as_str().unwrap()), "{job}");
 }
 
 /// Drains `a` while `meanwhile` runs, once it moves files. Returns how the command has ended that follows the drain.
@@ -84,7 +85,7 @@ fn pauses_over_upgrades(pool: &Pool) {
         for _ in 0..3 {
             output_of(&["upgrade", &at(pool)]);
             let jobs = jobs(pool);
-            assert!(jobs.len() == 1 && jobs[0]["id"] == 2 && jobs[0]["state"] == "paused", "{jobs:?}");
+            assert!(jobs[0]["state"] == "planned" && jobs[1]["state"] == "paused", "{jobs:?}");
         }
         output_of(&["job", "resume", &at(pool), "2"]);
         goes_on(pool, 2);
@@ -103,20 +104,85 @@ fn it_pauses_still_with_a_keeper() {
     pauses_over_upgrades(&filled(&["restart=keep"]));
 }
 
-/// While the pool may not be written the drain waits, and comes back as it was. The command that follows it may find no job meanwhile.
+/// While the pool may not be written the drain is parked, and can be paused and called off; the command follows it over that.
 #[test]
 fn it_waits_for_a_pool_that_was_made_read_only() {
     needs!(mounting(), loop_devices());
     let pool = filled(&[]);
     output_of(&["balance", &at(&pool), "--dry-run"]);
-    let _may_have_ended = drain_beside(&pool, || {
+    followed_beside(&pool, || {
+        let is = |state: &str| {
+            let job = jobs(&pool).pop().unwrap();
+            assert!(job["id"] == 2 && job["kind"] == "drain" && job["state"] == state, "{job}");
+        };
         output_of(&["job", "pause", &at(&pool), "2"]);
         remount(&pool, "ro");
         (0..2).for_each(|_| drop(upgrade(&pool)));
-        assert_eq!(jobs(&pool).len(), 0);
+        is("paused");
+        output_of(&["job", "resume", &at(&pool), "2"]);
+        is("parked");
+        drop(upgrade(&pool));
+        is("parked");
+        let (code, line) = refused(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RW"]);
+        assert!(code == 1 && line.contains("job 2"), "{line}");
+        output_of(&["job", "pause", &at(&pool), "2"]);
         remount(&pool, "rw");
-        let jobs = jobs(&pool);
-        assert!(jobs.len() == 1 && jobs[0]["id"] == 2 && jobs[0]["state"] == "paused", "{jobs:?}");
+        is("paused");
         output_of(&["job", "resume", &at(&pool), "2"]);
     });
+}
+
+#[test]
+fn one_that_was_called_off_while_it_waited_does_not_come_back() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("transport=dev").mount();
+    let follower = counting(&pool, &[]);
+    remount(&pool, "ro");
+    drop(upgrade(&pool));
+    output_of(&["job", "cancel", &at(&pool), "1"]);
+    let Finished { code, stderr, .. } = follower.join().unwrap();
+    assert!(code == 1 && stderr.contains("job 1 was cancelled"), "{stderr}");
+    remount(&pool, "rw");
+    assert_eq!(jobs(&pool)[0]["state"], "cancelled");
+    pool.remount();
+    assert_eq!(jobs(&pool).len(), 0);
+}
+
+/// Directories that a drain counts for a while.
+const DIRS: usize = 6000;
+
+/// Has a command follow the drain of `a` with these options, which pauses while it counts.
+fn counting(pool: &Pool, options: &[&str]) -> JoinHandle<Finished> {
+    let top = pool.branch("a").path().to_owned();
+    (0..DIRS).for_each(|n| fs::create_dir(top.join(n.to_string())).unwrap());
+    let words = ["branch", "drain", &at(pool), &branch(pool, "a")];
+    let words: Vec<String> = words.iter().chain(options).map(|word| (*word).to_owned()).collect();
+    let follower = thread::spawn(move || run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    until("it has begun", || jobs(pool).len() == 1);
+    assert!(output_of(&["job", "pause", &at(pool), "1"]).contains("paused"));
+    follower
+}
+
+/// The count begins anew, under its number.
+#[test]
+fn a_dry_run_and_a_drain_that_counts_go_on() {
+    needs!(mounting());
+    for (restart, options, end) in [
+        ("restart=off", &["--dry-run"][..], "planned"),
+        ("restart=keep", &["--dry-run"], "planned"),
+        ("restart=off", &[], "done"),
+        ("restart=keep", &[], "done"),
+    ] {
+        let pool =
+            lab::pool().tmp_branch("a").tmp_branch("b").option("transport=dev").option(restart).mount();
+        let follower = counting(&pool, options);
+        for _ in 0..2 {
+            output_of(&["upgrade", &at(&pool)]);
+            let jobs = jobs(&pool);
+            assert!(jobs.len() == 1 && jobs[0]["id"] == 1 && jobs[0]["state"] == "paused", "{jobs:?}");
+        }
+        output_of(&["job", "resume", &at(&pool), "1"]);
+        let Finished { code, stdout, stderr, .. } = follower.join().unwrap();
+        assert!(code == 0 && stdout.contains(end), "{stdout}{stderr}");
+    }
 }

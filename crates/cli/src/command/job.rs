@@ -4,16 +4,18 @@ use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
 use super::{Failed, branch_word, pool, typed_dir};
-use fsstack_control::Client;
 use fsstack_control::api::{BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, Jobs};
+use fsstack_control::{Client, ClientError};
 use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a job is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long the daemon may be silent while it is replaced.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Objects that are named at the end of a job.
 const NAMED: usize = 10;
 
@@ -183,8 +185,17 @@ fn only(mut jobs: Jobs) -> Result<JobStatus, Failed> {
     jobs.jobs.pop().ok_or(Failed::Dead("the daemon reported no job".to_owned()))
 }
 
+/// Asks again where the connection has ended: the job goes on in the next daemon (`fsstack upgrade`, `restart=keep`).
 fn look(client: &Client, job: u64) -> Result<JobStatus, Failed> {
-    only(client.jobs(&JobRequest::Show { job: Some(job) })?)
+    let asked = Instant::now();
+    loop {
+        match client.jobs(&JobRequest::Show { job: Some(job) }) {
+            Err(ClientError::NoAnswer(..)) if asked.elapsed() < SILENCE_TIMEOUT => {
+                std::thread::sleep(LOOK_EVERY)
+            }
+            answer => return only(answer?),
+        }
+    }
 }
 
 fn list(jobs: &Jobs) -> String {

@@ -118,7 +118,7 @@ impl Worker {
                     files.iter_mut().for_each(|file| self.begin_again(file, links));
                     self.bring(&mut files, links)
                 }
-                Err(error @ ClientError::Dead(_)) => {
+                Err(error @ (ClientError::Dead(_) | ClientError::NoAnswer(..))) => {
                     std::thread::sleep(RECONNECT_PAUSE);
                     Err(BatchEnd::Connection(error.into()))
                 }

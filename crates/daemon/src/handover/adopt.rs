@@ -104,20 +104,31 @@ pub(crate) fn check(path: &OsStr) -> Result<String, String> {
 }
 
 /// The descriptors by which this program goes on, or goes back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct WayBack {
     state: i32,
     back: Option<i32>,
+    /// True once requests are about to be served: the program before would not know of them. Held while this one goes back.
+    is_over: Arc<Mutex<bool>>,
 }
 
 impl WayBack {
     /// Length of the state; 0 if that is not known, as when it cannot be read.
-    fn bytes(self) -> u64 {
+    fn bytes(&self) -> u64 {
         fsstack_sys::keeper::stat_of(self.state).map_or(0, |stat| stat.size)
     }
 
-    /// Becomes the program before; returns only if there is none, or it cannot be run.
-    fn go_back(self, why: &str) {
+    /// Nothing goes back any more.
+    fn end(&self) {
+        *self.is_over.lock() = true;
+    }
+
+    /// Becomes the program before; returns only if there is none, it cannot be run, or it is too late.
+    fn go_back(&self, why: &str) {
+        let is_over = self.is_over.lock();
+        if *is_over {
+            return;
+        }
         let Some(back) = self.back.and_then(|back| handover::copy_of(back).ok()) else { return };
         let mut all = plain_arguments();
         let first = if all.is_empty() { OsString::from("mount.fsstack") } else { all.remove(0) };
@@ -139,27 +150,29 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     let state = word().and_then(|fd| fd.parse().ok()).ok_or_else(usage)?;
     let back = word().and_then(|fd| fd.parse().ok());
     let because = word().filter(|because| because != NONE);
-    let way = WayBack { state, back };
+    let way = WayBack { state, back, is_over: Arc::default() };
     let panicked = std::panic::take_hook();
+    let on_panic = way.clone();
     std::panic::set_hook(Box::new(move |info| {
-        way.go_back(&format!("version {VERSION} panicked while it took the pool over: {info}"));
+        on_panic.go_back(&format!("version {VERSION} panicked while it took the pool over: {info}"));
         panicked(info);
     }));
     let (started, watch) = mpsc::channel::<()>();
     let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
-    let limit = timeout_of_state(way.bytes());
+    let (limit, late) = (timeout_of_state(way.bytes()), way.clone());
     let watchdog = std::thread::Builder::new().name("upgrade-limit".into()).spawn(move || {
         if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             let limit = limit.as_secs();
-            way.go_back(&format!("version {VERSION} did not take the pool over within {limit} s"));
+            late.go_back(&format!("version {VERSION} did not take the pool over within {limit} s"));
         }
     });
-    let taken = watchdog.map_err(|error| error.to_string()).and_then(|_| TakenOver::take(way, because));
-    let taken = taken
+    let taken = watchdog.map_err(|error| error.to_string()).and_then(|_| TakenOver::take(&way, because));
+    let mut taken = taken
         .inspect_err(|why| way.go_back(&format!("version {VERSION} could not take the pool over: {why}")))?;
-    // From here on requests are served: there is no way back.
+    way.end();
     drop(started);
     let _default = std::panic::take_hook();
+    taken.begin();
     if taken.settings.options.out_of_band == OutOfBand::Watch {
         // Nobody watched the branches meanwhile. Later than that: the kernel writes dirty pages first, which may take long.
         taken.attended.served.union.invalidate_all();
@@ -182,12 +195,11 @@ pub(crate) struct TakenOver {
     mounted: Mounted,
     attended: Attended,
     listeners: Listeners,
-    before: Option<Before>,
     revived: Revived,
 }
 
 impl TakenOver {
-    fn take(way: WayBack, because: Option<String>) -> Result<Self, String> {
+    fn take(way: &WayBack, because: Option<String>) -> Result<Self, String> {
         let state = read(way)?;
         let both = [Some(way.state), way.back].into_iter().flatten();
         let inherited = Inherited::new(state.descriptors().into_iter().chain(both));
@@ -224,6 +236,11 @@ impl TakenOver {
         let paused = handover::since_boot().saturating_sub(state.paused_at);
         taken.attended.served.is_taken_over(paused);
         Ok(taken)
+    }
+
+    /// Serves requests from now on.
+    pub(crate) fn begin(&mut self) {
+        self.attended.begin();
     }
 
     /// Has names looked up again: so their objects are known by them. The kernel may write dirty pages first, which may take long.
@@ -303,7 +320,7 @@ impl TakenOver {
             tracing::warn!(%error, "upgrade: descriptors of the pool stay open in a program that takes it over later");
         }
         inherited.close_rest();
-        Ok(Self { settings, listed, log, mounted, attended, listeners, before, revived })
+        Ok(Self { settings, listed, log, mounted, attended, listeners, revived })
     }
 
     /// The pool's name in the registry.
@@ -338,14 +355,11 @@ impl TakenOver {
     /// # Errors
     /// One line: how it ended.
     pub(crate) fn attend(self, signals: process::SignalFd) -> Result<(), String> {
-        let Self { settings, listed, log, mounted, attended, listeners, before, revived: _ } = self;
+        let Self { settings, listed, log, mounted, attended, listeners, revived: _ } = self;
         let served = attended.served.clone();
         let mount_point = Printable::path(&settings.mount_point).to_string();
         // Before an operator asks for a job: those that were interrupted are there then.
-        let has_died = before == Some(Before::Died);
-        served.begin_moves(if has_died { JobsLeft::All } else { JobsLeft::Interrupted });
-        // Without the jobs that were interrupted: drains are known from their branches now.
-        served.note_state();
+        served.begin_moves(JobsLeft::Interrupted);
         let ended = attend(&settings, signals, listed.as_ref(), &mounted, (attended, listeners), || {
             served.start_keeping();
             // A second filter would cost every call, and allow nothing more.
@@ -367,7 +381,7 @@ impl TakenOver {
 }
 
 /// The state, which this program can go on with.
-fn read(way: WayBack) -> Result<PassedState, String> {
+fn read(way: &WayBack) -> Result<PassedState, String> {
     let file = handover::copy_of(way.state).map_err(|error| format!("state: {error}"))?;
     let bytes = handover::read_sealed(file.as_fd()).map_err(|error| format!("state: {error}"))?;
     let state = PassedState::read(&bytes).map_err(|error| error.to_string())?;
@@ -453,5 +467,19 @@ fn fail_as_told(is_back: bool) -> Result<(), String> {
             std::thread::sleep(Duration::from_secs(3600));
         },
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In place of the program before is one that ends with an error, and this test with it.
+    #[test]
+    fn nothing_goes_back_once_requests_are_served() {
+        let back = std::fs::File::open("/bin/false").unwrap();
+        let way = WayBack { state: 0, back: Some(back.as_raw_fd()), is_over: Arc::default() };
+        way.end();
+        way.go_back("too late");
     }
 }

@@ -14,7 +14,7 @@
 use fsstack_identity::number::mix;
 
 /// The version that this program writes and reads.
-pub(crate) const FORMAT: u32 = 6;
+pub(crate) const FORMAT: u32 = 7;
 const MAGIC: &[u8; 8] = b"fsstkpas";
 const HEADER: usize = 48;
 const TEXT: usize = 16;

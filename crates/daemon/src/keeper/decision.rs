@@ -13,10 +13,13 @@ pub(super) const ENDED: u64 = 2;
 /// The daemon has ended for an upgrade, or the next one does not serve yet.
 pub(super) const HANDS_OVER: u64 = 3;
 
+/// The daemon ends the pool.
+pub(super) const ENDS: u64 = 4;
+
 /// Action of the keeper at the end of its daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterEnd {
-    /// Starts the same program again.
+    /// Starts the same program again, or ends the pool in place of a daemon that was about to.
     Revive,
     /// Becomes the program that was passed.
     Upgrade,
@@ -29,7 +32,7 @@ pub(super) enum AfterEnd {
 /// Decides by the daemon's `stage`; `is_passed`: a program to become was set, and not taken yet.
 pub(super) fn after_end(stage: u64, is_passed: bool) -> AfterEnd {
     match stage {
-        SERVES => AfterEnd::Revive,
+        SERVES | ENDS => AfterEnd::Revive,
         HANDS_OVER if is_passed => AfterEnd::Upgrade,
         HANDS_OVER => AfterEnd::GoBack,
         _ => AfterEnd::End,
@@ -149,6 +152,12 @@ mod tests {
     #[test]
     fn a_daemon_that_never_served_is_not_restarted() {
         assert_eq!(after_end(0, false), AfterEnd::End);
+    }
+
+    /// The program that it becomes unmounts it.
+    #[test]
+    fn the_keeper_of_a_daemon_that_was_ending_ends_the_pool() {
+        assert_eq!(after_end(ENDS, false), AfterEnd::Revive);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::launch::LaunchError;
 use crate::operate::Served;
 use crate::settings::Settings;
 
-use decision::{AfterEnd, DEATHS, ENDED, HANDS_OVER, SERVES, add_death, after_end};
+use decision::{AfterEnd, DEATHS, ENDED, ENDS, HANDS_OVER, SERVES, add_death, after_end};
 pub(crate) use revive::run;
 
 /// The option before the number of the memory's descriptor.
@@ -259,6 +259,15 @@ pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     }
 }
 
+/// Notes whether a daemon that serves is about to end the pool: if it dies then, no other one is started.
+pub(crate) fn set_ending(kept: Option<&Arc<Kept>>, is_ending: bool) {
+    let (from, to) = if is_ending { (SERVES, ENDS) } else { (ENDS, SERVES) };
+    if let Some(kept) = kept {
+        // One that does not serve yet is not started again anyway.
+        let _before = word(kept, SharedWord::Stage).compare_exchange(from, to, SeqCst, SeqCst);
+    }
+}
+
 /// The daemon serves: if it dies, another one is started from its program.
 pub(crate) fn serves(kept: &Kept) {
     word(kept, SharedWord::Before).store(0, SeqCst);
@@ -277,7 +286,7 @@ impl Served {
         let Some(kept) = self.union.kept().cloned() else { return };
         self.note_state();
         let served = Arc::downgrade(self);
-        self.union.after_mode_change(Box::new(move || {
+        self.union.after_change(Box::new(move || {
             if let Some(served) = served.upgrade() {
                 served.note_state();
             }

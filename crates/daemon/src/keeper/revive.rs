@@ -19,14 +19,15 @@ use fsstack_sys::mounts::{self, UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper};
 
 use super::{
-    DEATHS, FAILED, HANDS_OVER, SharedWord, add_death, become_program, failure, note_pending, now,
+    DEATHS, ENDS, FAILED, HANDS_OVER, SharedWord, add_death, become_program, failure, note_pending, now,
     program_before, serves, set_failure, stay_behind, tell_stderr, told, word,
 };
 use crate::cli::{Request, parse};
 use crate::confine::give_up_rights;
 use crate::handover::adopt::{TakenOver, timeout_of_kept};
 use crate::handover::{PassedState, plain_arguments};
-use crate::log::{self, LogSettings, LogTarget};
+use crate::log::{self, LogSettings};
+use crate::resolve::log_of;
 use crate::signals::hold_signals;
 
 /// Goes on with the memory that `arguments`, those behind `--revive`, lead to; in the daemon, serves the pool to its end.
@@ -49,6 +50,9 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
         Ok(state) => state,
         Err(why) => return give_up_blindly(&died, &why),
     };
+    if word(&kept, SharedWord::Stage).load(SeqCst) == ENDS {
+        return give_up(&state, &died, "it was ending the pool");
+    }
     if died.are_too_many {
         // A daemon that served has left no word.
         let last = failure(&kept).map(|why| format!("; the last one: {why}")).unwrap_or_default();
@@ -175,10 +179,11 @@ fn serve(kept: Arc<Kept>, state: &PassedState, inherited: Inherited, cause: &Cau
         Cause::Death(_) => TakenOver::revive(state, inherited, kept.clone()),
         Cause::Upgrade(because) => TakenOver::upgraded(state, inherited, kept.clone(), because.clone()),
     };
-    let taken = taken.unwrap_or_else(|why| fail(&kept, &why));
+    let mut taken = taken.unwrap_or_else(|why| fail(&kept, &why));
     // It serves: from here on it has all the time, and another failure is a death.
     drop(limit);
     let _ours = std::panic::take_hook();
+    taken.begin();
     taken.look_again();
     taken.tell_what_is_lost();
     if let Cause::Death(died) = cause {
@@ -217,7 +222,7 @@ impl Limit {
 fn give_up_blindly(died: &Death, why: &str) -> Result<(), String> {
     let arguments = plain_arguments().into_iter().skip(1);
     let Ok(Request::Mount(typed)) = parse(arguments) else { return Err(why.to_owned()) };
-    let log = LogSettings { target: LogTarget::Syslog, level: tracing::Level::INFO };
+    let log = LogSettings { target: log_of(&typed.lists), level: tracing::Level::INFO };
     end(&died.how, why, Path::new(&typed.target), None, &log)
 }
 

@@ -118,7 +118,12 @@ impl Operator for Served {
 
     fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
         let _turn = self.handover.operators.read();
-        self.obey_job(request)
+        let is_change = !matches!(request, JobRequest::Show { .. });
+        self.obey_job(request).inspect(|_| {
+            if is_change {
+                self.note_state();
+            }
+        })
     }
 
     fn rules(&self, request: &RuleRequest) -> Result<Rules, Refusal> {

@@ -36,7 +36,7 @@ impl Served {
             && self.moves_wait.swap(false, Ordering::Relaxed)
         {
             self.begin_moves(JobsLeft::All);
-            // Without the jobs that waited.
+            // With the drains that only their branches knew of.
             self.note_state();
         }
     }

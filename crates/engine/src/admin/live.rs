@@ -214,6 +214,7 @@ impl Union {
         }
         let mut settled = self.changes.settle(&mut self.changes.lock());
         // In whatever pool it is next it is a branch like others. One without a mark may hang: not asked. Nor is one that is shut.
+        self.jobs.list.end_waiting(ix);
         if self.jobs.list.take_drain_mark(ix) {
             let _reported = remembered::forget(branch);
         }
@@ -383,8 +384,8 @@ impl Union {
     }
 
     /// `call` follows each change of a branch's mode, also by a job; the first one stays.
-    pub fn after_mode_change(&self, call: Box<dyn Fn() + Send + Sync>) {
-        self.changes.after_mode_change(call);
+    pub fn after_change(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.changes.after_change(call);
     }
 
     /// The branch keeps `floor` free, and `min_inodes` inodes; None: as much as the pool's settings say.

@@ -18,7 +18,6 @@ use crate::files::handed::OpenFileRow;
 use crate::files::handed::{FdRow, NameRow};
 use crate::inode::Inode;
 use crate::inode::handed::InodeRow;
-use crate::jobs::JobList;
 use crate::opened::handed::{DirHandleRow, FileHandleRow};
 use crate::pool::Pool;
 use crate::union::Union;
@@ -72,7 +71,7 @@ impl Union {
     pub fn gather(&self) -> io::Result<Gathered> {
         let pool = self.tree.pool.load_full();
         let mut descriptors = Descriptors::default();
-        let branches = branch_rows(&pool, &self.jobs.list, &mut descriptors)?;
+        let branches = branch_rows(&pool, &mut descriptors)?;
         let inodes = self.inode_list();
         let rows = inode_rows(&pool, &inodes, &mut descriptors)?;
         let (files, handles) = self.file_rows(&inodes, &mut descriptors)?;
@@ -96,7 +95,7 @@ impl Union {
     pub fn outline(&self) -> io::Result<PoolState> {
         let pool = self.tree.pool.load_full();
         Ok(PoolState {
-            branches: branch_rows(&pool, &self.jobs.list, &mut Descriptors::default())?,
+            branches: branch_rows(&pool, &mut Descriptors::default())?,
             line: pool.line().iter().map(|id| id.get()).collect(),
             next_handle: self.files.next_handle.load(Relaxed),
             inodes: Vec::new(),
@@ -169,7 +168,7 @@ impl Union {
     }
 }
 
-fn branch_rows(pool: &Pool, jobs: &JobList, descriptors: &mut Descriptors) -> io::Result<Vec<BranchRow>> {
+fn branch_rows(pool: &Pool, descriptors: &mut Descriptors) -> io::Result<Vec<BranchRow>> {
     let row = |branch: &Arc<crate::member::Member>| {
         Ok(BranchRow {
             slot: branch.ix.0,
@@ -184,7 +183,6 @@ fn branch_rows(pool: &Pool, jobs: &JobList, descriptors: &mut Descriptors) -> io
             object: (branch.dev(), branch.root_ino),
             known: known_root_row(branch),
             unsynced: branch.unsynced.row(branch.mount_generation()),
-            drain: jobs.interrupted(branch.ix).map(|drain| (drain.job, drain.paused)),
         })
     };
     pool.branches.iter().map(row).collect()

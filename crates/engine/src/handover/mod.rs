@@ -66,8 +66,6 @@ struct BranchRow {
     /// Further marks by which its root is recognised.
     known: KnownRootRow,
     unsynced: UnsyncedRow,
-    /// The drain that was interrupted: its number, and whether it pauses.
-    drain: Option<(u64, bool)>,
 }
 
 /// [`KnownRoot`](fsstack_branch::known_root::KnownRoot) of a branch, without device and inode number.
@@ -138,18 +136,7 @@ impl Union {
                 shown(path)
             )));
         }
-        // Those of tiers make way, and the next program begins drains again.
-        self.check_jobs(|job| !job.yields && !job.outlives_upgrade)
-    }
-
-    fn check_jobs(&self, counts: impl Fn(&JobView) -> bool) -> Result<(), NotNow> {
-        match self.jobs().into_iter().find(|job| !job.state.is_over() && counts(job)) {
-            Some(job) => Err(NotNow(format!(
-                "job {} ({} of {}) is at work: wait for its end, or call it off: fsstack job cancel",
-                job.id, job.kind, job.subject
-            ))),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Waits until nothing works on the pool by itself. Requests must be at rest.
@@ -158,7 +145,10 @@ impl Union {
     /// What still works at `deadline`, or stands against a handover.
     pub fn rest(&self, deadline: Instant) -> Result<(), NotNow> {
         self.check_handover()?;
-        self.check_jobs(|_| true)?;
+        if let Some(job) = self.jobs.list.at_work() {
+            let JobView { id, kind, subject, .. } = job;
+            return Err(NotNow(format!("job {id} ({kind} of {subject}) is inside a branch: try again")));
+        }
         // Their connections have ended.
         if !self.copies.lock().is_empty() {
             return Err(NotNow("a bulk copy is inside a branch: try again".to_owned()));

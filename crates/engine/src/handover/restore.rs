@@ -17,7 +17,6 @@ use super::{BranchRow, PoolState};
 use crate::files::OpenFile;
 use crate::files::handed::Unusable;
 use crate::inode::{Inode, InodeName};
-use crate::jobs::interrupted::InterruptedDrain;
 use crate::opened::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::settings::Settings;
@@ -87,11 +86,8 @@ impl Union {
         self.changes.lock().leave_vacant(pool.vacant());
         for (row, branch) in state.branches.iter().zip(&pool.branches) {
             branch.unsynced.take_row(&row.unsynced);
-            if let Some((job, paused)) = row.drain {
-                self.jobs.list.note_interrupted(InterruptedDrain { branch: branch.ix, job, paused });
-            }
         }
-        self.jobs.list.take_row(&state.jobs)?;
+        self.jobs.list.take_row(&state.jobs);
         // A branch that takes nothing new may have a drain mark, which the next change of its mode removes.
         let drained = pool.branches.iter().filter(|branch| branch.given_mode() == BranchMode::NoCreate);
         drained.for_each(|branch| self.jobs.list.note_drain_mark(branch.ix));

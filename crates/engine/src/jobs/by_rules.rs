@@ -24,13 +24,6 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_rules(self: &Arc<Self>, order: RulesOrder) -> Result<JobView, BadJob> {
-        self.subject(&order.dir)?;
-        self.list.forget_interrupted_list();
-        self.begin_rules(order)
-    }
-
-    /// Like [`Self::start_rules`], also of one that was interrupted.
-    pub(super) fn begin_rules(self: &Arc<Self>, order: RulesOrder) -> Result<JobView, BadJob> {
         if self.pool().rules.is_empty() {
             return Err(BadJob::NoRules);
         }

@@ -62,7 +62,7 @@ impl Jobs {
             return JobState::Planned;
         }
         if let Work::Drain(order) = &job.work
-            && let Err(error) = self.remember_drain(order).inspect(|()| job.progress.lock().remembered = true)
+            && let Err(error) = self.remember_drain(order)
         {
             tracing::warn!(%error, branch = %job.subject, "job: the branch cannot store that it is being drained; the drain ends with the mount");
         }

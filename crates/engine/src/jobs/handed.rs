@@ -1,103 +1,107 @@
-//! Jobs, as the next program of an upgrade is handed them.
+//! Jobs, as the next daemon knows them: after an upgrade, or a death with `restart=keep`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fsstack_pool::{BranchIx, Ino};
+use fsstack_pool::Ino;
 use serde::{Deserialize, Serialize};
 
-use super::interrupted::InterruptedList;
+use super::clock::SystemDay;
 use super::order::Work;
-use super::planning::level::By;
 use super::rearrange::SETTLED_FOR;
-use super::{BalanceOrder, ConsolidateOrder, JobList, Manner, RulesOrder};
+use super::{Amount, Job, JobList, JobState};
 
-/// State of jobs that outlives an upgrade, besides drains. Its form is part of the handover's format.
+/// State of jobs that outlives a daemon. Its form is part of the handover's format.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobsRow {
-    list: Option<ListRow>,
+    /// How many have begun.
+    begun: u64,
+    jobs: Vec<JobRow>,
     /// Files that a balance moved, and how many seconds ago.
     settled: Vec<(u64, u32)>,
 }
 
-/// An interrupted job that moves the files of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct ListRow {
+struct JobRow {
     job: u64,
+    work: Work,
+    subject: String,
     paused: bool,
-    kind: ListKindRow,
-    dir: Vec<u8>,
-    manner: Manner,
-    window: Option<String>,
+    /// None: it is to be begun again.
+    ended: Option<EndedJobRow>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-enum ListKindRow {
-    Balance { by: By, tolerance: u32 },
-    Consolidate { to: Option<u16> },
-    Rules,
+/// End of a job, for who asks about it later. The objects that stay are not named any more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct EndedJobRow {
+    state: JobState,
+    refusal: Option<String>,
+    found: Amount,
+    moved: Amount,
+    dirs: u64,
+    staying: u64,
+    untried: u64,
+    took: Duration,
 }
 
-impl ListRow {
-    /// None: drains and tiers are handed over otherwise.
-    fn of(list: &InterruptedList) -> Option<Self> {
-        let InterruptedList { work, job, paused } = list;
-        let (kind, dir) = match work {
-            Work::Balance(BalanceOrder { dir, by, tolerance, .. }) => {
-                (ListKindRow::Balance { by: *by, tolerance: *tolerance }, dir)
-            }
-            Work::Consolidate(ConsolidateOrder { dir, to, .. }) => {
-                (ListKindRow::Consolidate { to: to.map(|to| to.0) }, dir)
-            }
-            Work::Rules(RulesOrder { dir, .. }) => (ListKindRow::Rules, dir),
-            Work::Drain(_) | Work::Tier(_) => return None,
+impl JobRow {
+    fn of(job: &Job) -> Self {
+        let progress = job.progress.lock();
+        let ended = EndedJobRow {
+            state: progress.end.unwrap_or(JobState::Cancelled),
+            refusal: progress.refusal.clone(),
+            found: progress.found,
+            moved: progress.moved,
+            dirs: progress.dirs,
+            staying: progress.staying,
+            untried: progress.untried,
+            took: progress.took.unwrap_or_else(|| job.began.elapsed()),
         };
-        let window = work.window().map(|window| window.to_string());
-        Some(Self { job: *job, paused: *paused, kind, dir: dir.clone(), manner: work.manner(), window })
+        Self {
+            job: job.id,
+            work: job.work.clone(),
+            subject: job.subject.clone(),
+            paused: progress.paused,
+            ended: (!progress.is_to_go_on()).then_some(ended),
+        }
     }
 
-    /// None: its window cannot be read.
-    fn interrupted(&self) -> Option<InterruptedList> {
-        let (dir, manner) = (self.dir.clone(), self.manner);
-        let window = match &self.window {
-            Some(window) => Some(window.parse().ok()?),
-            None => None,
-        };
-        let work = match self.kind {
-            ListKindRow::Balance { by, tolerance } => {
-                Work::Balance(BalanceOrder { dir, by, tolerance, manner, window })
-            }
-            ListKindRow::Consolidate { to } => {
-                Work::Consolidate(ConsolidateOrder { dir, to: to.map(BranchIx), manner, window })
-            }
-            ListKindRow::Rules => Work::Rules(RulesOrder { dir, manner, window }),
-        };
-        Some(InterruptedList { work, job: self.job, paused: self.paused })
+    /// A job without a thread.
+    fn job(&self) -> Job {
+        let job = Job::new(self.job, self.work.clone(), self.subject.clone(), Arc::new(SystemDay));
+        let mut progress = job.progress.lock();
+        (progress.gone, progress.paused, progress.is_interrupted) = (true, self.paused, self.ended.is_none());
+        if let Some(ended) = &self.ended {
+            (progress.end, progress.state) = (Some(ended.state), ended.state);
+            progress.refusal.clone_from(&ended.refusal);
+            (progress.found, progress.moved, progress.dirs) = (ended.found, ended.moved, ended.dirs);
+            (progress.staying, progress.untried) = (ended.staying, ended.untried);
+            progress.took = Some(ended.took);
+        }
+        drop(progress);
+        job
     }
 }
 
 impl JobList {
-    /// State that the next program needs.
+    /// State that the next daemon needs.
     pub(crate) fn row(&self) -> JobsRow {
         let state = self.state.lock();
         let fresh = state.settled.iter().filter(|(_, moved)| moved.elapsed() < SETTLED_FOR);
         let seconds = |moved: &Instant| u32::try_from(moved.elapsed().as_secs()).unwrap_or(u32::MAX);
         let settled = fresh.map(|(ino, moved)| (ino.0, seconds(moved))).collect();
-        JobsRow { list: state.interrupted_list.as_ref().and_then(ListRow::of), settled }
+        // Tiers begin jobs of their own.
+        let jobs = state.jobs.iter().filter(|job| !job.work.yields()).map(|job| JobRow::of(job));
+        JobsRow { begun: state.begun, jobs: jobs.collect(), settled }
     }
 
-    /// Takes over the state of an earlier program.
-    ///
-    /// # Errors
-    /// It is damaged.
-    pub(crate) fn take_row(&self, row: &JobsRow) -> Result<(), String> {
-        let list = row.list.as_ref().map(|row| row.interrupted().ok_or("the window of a job cannot be read"));
-        let list = list.transpose()?;
+    /// Takes over the state of an earlier daemon.
+    pub(crate) fn take_row(&self, row: &JobsRow) {
         let mut state = self.state.lock();
-        state.begun = state.begun.max(list.as_ref().map_or(0, |list| list.job));
-        state.interrupted_list = list;
+        state.begun = row.begun;
+        state.jobs.extend(row.jobs.iter().map(|row| Arc::new(row.job())));
         let moved = |ago: u32| Instant::now().checked_sub(Duration::from_secs(ago.into()));
         state.settled.extend(row.settled.iter().filter_map(|(ino, ago)| Some((Ino(*ino), moved(*ago)?))));
-        Ok(())
     }
 }
 
@@ -105,33 +109,51 @@ impl JobList {
 mod tests {
     use std::num::NonZeroU64;
 
-    use super::*;
+    use fsstack_pool::BranchIx;
 
-    #[test]
-    fn a_job_is_taken_over_as_it_was() {
+    use super::*;
+    use crate::jobs::planning::level::By;
+    use crate::jobs::{
+        BalanceOrder, ConsolidateOrder, DrainOrder, HiddenCopies, Manner, RulesOrder, TierRun,
+    };
+
+    fn works() -> Vec<Work> {
         let manner = Manner { rate: NonZeroU64::new(7), verify: true, make_way: true, dry_run: true };
         let (dir, window) = (b"a/b".to_vec(), "22:00-06:30".parse().ok());
-        let works = [
+        let (from, to, hidden) = (BranchIx(1), vec![BranchIx(4), BranchIx(2)], HiddenCopies::Delete);
+        vec![
+            Work::Drain(DrainOrder { from, to, hidden, manner, window: None }),
             Work::Balance(BalanceOrder { dir: dir.clone(), by: By::Percent, tolerance: 200, manner, window }),
             Work::Consolidate(ConsolidateOrder { dir: dir.clone(), to: Some(BranchIx(3)), manner, window }),
-            Work::Consolidate(ConsolidateOrder { dir: dir.clone(), to: None, manner, window: None }),
             Work::Rules(RulesOrder { dir, manner, window }),
-        ];
-        for work in works {
+            Work::Tier(TierRun { tier: Arc::new("fast>slow;min-age=2d".parse().unwrap()), dry_run: true }),
+        ]
+    }
+
+    #[test]
+    fn jobs_are_taken_over_as_they_were() {
+        for work in works() {
             let before = JobList::default();
+            let add = |work: &Work| {
+                let clock = Arc::new(SystemDay);
+                before.state.lock().add(work.clone(), "subject".to_owned(), clock).unwrap()
+            };
+            let ended = add(&work);
+            ended.progress.lock().moved = Amount { files: 3, bytes: 9 };
+            ended.ends(JobState::Incomplete);
+            let at_work = add(&work);
+            at_work.progress.lock().paused = true;
             before.state.lock().settled.insert(Ino(7), Instant::now());
-            before.state.lock().interrupted_list = Some(InterruptedList { work, job: 9, paused: true });
             let after = JobList::default();
-            after.take_row(&before.row()).unwrap();
-            let shown = |list: &JobList| format!("{:?}", list.state.lock().interrupted_list);
-            assert_eq!(shown(&after), shown(&before));
-            let state = after.state.lock();
-            assert!(state.begun == 9 && state.settled.contains_key(&Ino(7)));
+            after.take_row(&before.row());
+            assert_eq!(after.row(), before.row());
+            let mut state = after.state.lock();
+            assert!(state.settled.contains_key(&Ino(7)) && state.jobs[1].is_interrupted());
+            // One like it that is begun now is that job, and one after it has a further number.
+            let again = state.add(work.clone(), String::new(), Arc::new(SystemDay)).unwrap();
+            assert!(again.id == 2 && again.view().state == JobState::Paused, "{again:?}");
+            again.ends(JobState::Done);
+            assert_eq!(state.add(work, String::new(), Arc::new(SystemDay)).unwrap().id, 3);
         }
-        let work = Work::Rules(RulesOrder { dir: Vec::new(), manner, window });
-        let mut list = ListRow::of(&InterruptedList { work, job: 1, paused: false }).unwrap();
-        list.window = Some("never".to_owned());
-        let damaged = JobsRow { list: Some(list), settled: Vec::new() };
-        assert!(JobList::default().take_row(&damaged).is_err());
     }
 }

@@ -1,43 +1,23 @@
-//! Jobs that an upgrade interrupts: the next program begins them again under their numbers, or this one if the upgrade fails.
+//! Jobs that are interrupted: the next program of an upgrade begins them again under their numbers, or this one if the upgrade fails; so
+//! does the next daemon after a death with `restart=keep`. What a job lists or counts is listed anew.
 //!
-//! A drain goes on if its branch knows of it (`remembered.rs`): of others nothing would be left if the next program ended at once. Of
-//! a job that moves the files of a list the order is handed over; the list is made anew.
-//!
-//! A job that is inside a slow branch may end later than the upgrade has failed: it is begun again at its end.
+//! A job that is inside a slow branch may end later than the upgrade has failed: it is begun again at its end. In a pool that may not be
+//! written interrupted jobs wait, and show as parked.
 
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
 
 use super::order::Work;
-use super::{BadJob, JobList, JobView, Jobs, JobsState, call_off_all};
+use super::{BadJob, Job, JobList, JobState, JobView, Jobs, call_off_all};
 
 /// Jobs of an earlier daemon that are begun again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobsLeft {
-    /// Those that an upgrade has interrupted, and the drains that their branches know of.
+    /// Those that were interrupted, and the drains that their branches know of.
     All,
-    /// Those that an upgrade has interrupted.
+    /// Those that were interrupted.
     Interrupted,
-}
-
-/// A drain that was interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InterruptedDrain {
-    /// The branch that is emptied.
-    pub(crate) branch: BranchIx,
-    /// Number of the job.
-    pub(crate) job: u64,
-    /// The operator had it pause.
-    pub(crate) paused: bool,
-}
-
-/// A job that moves the files of a list, and was interrupted. No other job is at work beside one.
-#[derive(Clone, Debug)]
-pub(super) struct InterruptedList {
-    pub(super) work: Work,
-    pub(super) job: u64,
-    pub(super) paused: bool,
 }
 
 /// Jobs that are interrupted until this drops.
@@ -51,76 +31,45 @@ impl Drop for JobsHeld {
     }
 }
 
-impl JobsState {
-    /// Number of the interrupted job that `work` goes on with, and whether it pauses.
-    pub(super) fn take_interrupted(&mut self, work: &Work) -> Option<(u64, bool)> {
-        if let Some(branch) = work.drained() {
-            let at = self.interrupted.iter().position(|drain| drain.branch == branch);
-            let drain = self.interrupted.swap_remove(at.filter(|_| !work.manner().dry_run)?);
-            return Some((drain.job, drain.paused));
+impl JobList {
+    /// The branch leaves the pool: interrupted jobs that were to put files there do not begin again.
+    pub(crate) fn end_waiting(&self, ix: BranchIx) {
+        let jobs = self.state.lock().jobs.clone();
+        for job in jobs.iter().filter(|job| job.is_interrupted() && job.work.is_to(ix)) {
+            job.is_not_resumed(&BadJob::NoTarget);
         }
-        let list = self.interrupted_list.take_if(|list| list.work.kind() == work.kind())?;
-        Some((list.job, list.paused))
     }
 
-    fn is_interrupted(&self, job: u64) -> bool {
-        self.interrupted.iter().any(|drain| drain.job == job)
-            || self.interrupted_list.as_ref().is_some_and(|list| list.job == job)
-    }
-
-    /// The operator calls the job off.
-    pub(super) fn forget_interrupted_job(&mut self, job: u64) {
-        self.interrupted.retain(|drain| drain.job != job);
-        _ = self.interrupted_list.take_if(|list| list.job == job);
+    /// Whether a drain of the branch has not ended, or waits.
+    pub(super) fn drains(&self, ix: BranchIx) -> bool {
+        let is_at_work = |job: &Arc<Job>| !job.has_ended() || job.is_interrupted();
+        self.state.lock().jobs.iter().any(|job| job.work.drained() == Some(ix) && is_at_work(job))
     }
 }
 
-impl JobList {
-    /// The interrupted drain of the branch.
-    pub(crate) fn interrupted(&self, branch: BranchIx) -> Option<InterruptedDrain> {
-        self.state.lock().interrupted.iter().find(|drain| drain.branch == branch).copied()
-    }
-
-    /// A program before this one has interrupted `drain`.
-    pub(crate) fn note_interrupted(&self, drain: InterruptedDrain) {
-        let mut state = self.state.lock();
-        state.begun = state.begun.max(drain.job);
-        state.interrupted.push(drain);
-    }
-
-    /// The operator wants something else of the branch than the drain that was interrupted.
-    pub(super) fn forget_interrupted(&self, branch: BranchIx) {
-        self.state.lock().interrupted.retain(|drain| drain.branch != branch);
-    }
-
-    /// The operator begins a job like the one that was interrupted.
-    pub(super) fn forget_interrupted_list(&self) {
-        self.state.lock().interrupted_list = None;
+impl Job {
+    fn is_not_resumed(&self, error: &BadJob) {
+        tracing::warn!(%error, job = self.id, kind = self.work.kind(), "job not resumed; start it again");
+        {
+            let mut progress = self.progress.lock();
+            (progress.is_interrupted, progress.refusal) = (false, Some(error.to_string()));
+        }
+        self.ends(JobState::Refused);
     }
 }
 
 impl Jobs {
     /// Interrupts the jobs that the next daemon begins again, until the guard drops.
     pub(crate) fn hold_operators_jobs(self: &Arc<Self>) -> JobsHeld {
-        let mut state = self.list.state.lock();
-        state.are_held = true;
-        let jobs: Vec<_> = state.jobs.iter().filter(|job| job.outlives_upgrade()).cloned().collect();
-        for job in &jobs {
-            let (job, paused, work) = (job.id, job.progress.lock().paused, &job.work);
-            match work.drained() {
-                Some(branch) => state.interrupted.push(InterruptedDrain { branch, job, paused }),
-                None => state.interrupted_list = Some(InterruptedList { work: work.clone(), job, paused }),
-            }
-        }
-        drop(state);
+        let (all, held) = {
+            let mut state = self.list.state.lock();
+            state.are_held = true;
+            let held = state.jobs.iter().filter(|job| job.interrupt()).map(|job| job.id).collect();
+            (state.jobs.clone(), held)
+        };
         // Whether they ended is asked for again when the pool is at rest.
-        let _ended = call_off_all(&jobs);
-        // Some may have come to their end before.
-        let is_over = |id: u64| jobs.iter().any(|job| job.id == id && job.has_come_to_its_end());
-        let mut state = self.list.state.lock();
-        state.interrupted.retain(|drain| !is_over(drain.job));
-        _ = state.interrupted_list.take_if(|list| is_over(list.job));
-        JobsHeld(self.clone(), jobs.iter().map(|job| job.id).collect())
+        let _ended = call_off_all(&all);
+        JobsHeld(self.clone(), held)
     }
 
     /// Begins all interrupted jobs again.
@@ -132,7 +81,7 @@ impl Jobs {
     pub(super) fn resume_late(self: &Arc<Self>, id: u64) {
         let is_to_go_on = {
             let state = self.list.state.lock();
-            !state.are_held && state.is_interrupted(id)
+            !state.are_held && state.jobs.iter().any(|job| job.id == id && job.is_interrupted())
         };
         if is_to_go_on {
             self.resume(|job| job == id);
@@ -140,43 +89,28 @@ impl Jobs {
     }
 
     /// Begins interrupted jobs again that are `meant` by their numbers, but for those whose threads have not ended yet.
-    pub(super) fn resume(self: &Arc<Self>, meant: impl Fn(u64) -> bool) {
+    fn resume(self: &Arc<Self>, meant: impl Fn(u64) -> bool) {
         let _turn = self.list.resuming.lock();
-        let (drains, list) = {
-            let state = self.list.state.lock();
-            let has_ended = |id: u64| state.jobs.iter().all(|job| job.id != id || job.has_ended());
-            let drains = state.interrupted.iter().filter(|drain| meant(drain.job) && has_ended(drain.job));
-            let list = state.interrupted_list.as_ref().filter(|list| meant(list.job) && has_ended(list.job));
-            (drains.copied().collect::<Vec<_>>(), list.cloned())
-        };
-        let pool = self.pool();
-        for drain in drains {
-            match pool.live(drain.branch) {
-                Some(branch) if self.resume_drain(&pool, branch) => {}
-                Some(branch) => {
-                    let (branch, error) = (branch.path.display(), "its branch does not show the drain mark");
-                    tracing::warn!(%error, %branch, "drain not resumed; start it with fsstack branch drain");
-                }
-                None => {}
+        let is_meant = |job: &&Arc<Job>| meant(job.id) && job.is_interrupted() && job.has_ended();
+        let jobs: Vec<Arc<Job>> = self.list.state.lock().jobs.iter().filter(is_meant).cloned().collect();
+        for job in jobs {
+            if let Err(error) = self.begin_again(job.work.clone()) {
+                job.is_not_resumed(&error);
             }
-            // One that could not begin was logged; the next mount tries again.
-            self.list.forget_interrupted(drain.branch);
-        }
-        if let Some(InterruptedList { work, job, .. }) = list {
-            let kind = work.kind();
-            if let Err(error) = self.begin_list(work) {
-                tracing::warn!(%error, job, kind, "job not resumed after the upgrade; start it again");
-            }
-            self.list.forget_interrupted_list();
         }
     }
 
-    fn begin_list(self: &Arc<Self>, work: Work) -> Result<Option<JobView>, BadJob> {
+    fn begin_again(self: &Arc<Self>, work: Work) -> Result<JobView, BadJob> {
         match work {
-            Work::Balance(order) => self.begin_balance(order).map(Some),
-            Work::Consolidate(order) => self.begin_consolidate(order).map(Some),
-            Work::Rules(order) => self.begin_rules(order).map(Some),
-            Work::Drain(_) | Work::Tier(_) => Ok(None),
+            Work::Drain(order) => {
+                // Its branch may know of it.
+                self.list.note_drain_mark(order.from);
+                self.begin_drain(order, Self::drain_again)
+            }
+            Work::Balance(order) => self.start_balance(order),
+            Work::Consolidate(order) => self.start_consolidate(order),
+            Work::Rules(order) => self.start_rules(order),
+            Work::Tier(run) => self.start_tier(run),
         }
     }
 }

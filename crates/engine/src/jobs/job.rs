@@ -42,9 +42,11 @@ pub(super) struct Progress {
     pub(super) is_parked: bool,
     /// Its window has closed, and it is called off for that.
     pub(super) is_closed: bool,
-    /// The next mount is to begin it again.
-    pub(super) remembered: bool,
-    /// The next mount is not to begin it again, though it was remembered.
+    /// It is to be begun again (`interrupted.rs`).
+    pub(super) is_interrupted: bool,
+    /// How it ends, which shows once the next daemon would know.
+    pub(super) end: Option<JobState>,
+    /// The next mount is not to begin it again, though its branch may know of it.
     pub(super) forgotten: bool,
     /// The thread has ended.
     pub(super) gone: bool,
@@ -64,6 +66,13 @@ pub(super) struct Progress {
     pub(super) took: Option<Duration>,
 }
 
+impl Progress {
+    /// It is at work and not called off, or is to be begun again.
+    pub(super) fn is_to_go_on(&self) -> bool {
+        self.is_interrupted || !self.called_off && self.end.is_none()
+    }
+}
+
 impl Job {
     pub(super) fn new(id: u64, work: Work, subject: String, clock: Arc<dyn DayClock>) -> Self {
         let progress = Progress {
@@ -73,7 +82,8 @@ impl Job {
             paused: false,
             is_parked: false,
             is_closed: false,
-            remembered: false,
+            is_interrupted: false,
+            end: None,
             forgotten: false,
             gone: false,
             refusal: None,
@@ -112,24 +122,16 @@ impl Job {
         self.changed.notify_all();
     }
 
-    /// It has ended, and not as it was called off.
-    pub(super) fn has_come_to_its_end(&self) -> bool {
-        let state = self.progress.lock().state;
-        state.is_over() && state != JobState::Cancelled
+    /// Has it be begun again later, if it is at work and not called off. False: it is not.
+    pub(super) fn interrupt(&self) -> bool {
+        let mut progress = self.progress.lock();
+        let is_at_work = progress.is_to_go_on() && !progress.is_interrupted && !self.work.yields();
+        progress.is_interrupted |= is_at_work;
+        is_at_work
     }
 
-    /// Whether it is at work, and the daemon that an upgrade starts begins it again.
-    pub(super) fn outlives_upgrade(&self) -> bool {
-        self.is_begun_again(&self.progress.lock())
-    }
-
-    fn is_begun_again(&self, progress: &Progress) -> bool {
-        let is_known = match self.work {
-            Work::Drain(_) => progress.remembered && !progress.forgotten,
-            Work::Balance(_) | Work::Consolidate(_) | Work::Rules(_) => true,
-            Work::Tier(_) => false,
-        };
-        is_known && !progress.called_off && !progress.state.is_over()
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.progress.lock().is_interrupted
     }
 
     pub(super) fn is_called_off(&self) -> bool {
@@ -236,7 +238,15 @@ impl Job {
         self.progress.lock().state = state;
     }
 
+    /// It ends so, which does not show yet. One that has come to its end is not begun again.
+    pub(super) fn is_about_to_end(&self, state: JobState) {
+        let mut progress = self.progress.lock();
+        progress.end = Some(state);
+        progress.is_interrupted &= state == JobState::Cancelled;
+    }
+
     pub(super) fn ends(&self, state: JobState) {
+        self.is_about_to_end(state);
         let mut progress = self.progress.lock();
         progress.state = state;
         progress.took = Some(self.began.elapsed());
@@ -257,15 +267,13 @@ impl Job {
             drained: self.work.drained(),
             subject: self.subject.clone(),
             state: match progress.state {
-                over if over.is_over() => over,
+                over if over.is_over() && !progress.is_interrupted => over,
                 _ if progress.paused => JobState::Paused,
-                _ if progress.is_parked => JobState::Parked,
+                _ if progress.is_parked || progress.is_interrupted => JobState::Parked,
                 now => now,
             },
             dry_run: self.work.manner().dry_run,
             at_work: self.pacing.lock().percent(),
-            yields: self.work.yields(),
-            outlives_upgrade: self.is_begun_again(&progress),
             window: self.work.window(),
             refusal: progress.refusal.clone(),
             found: progress.found,

@@ -3,7 +3,7 @@
 //! against the placement rules, and `tier` moves files off a class of branches that is full.
 //!
 //! Files that a job has moved stay where they are. A drain that the daemon's end interrupts is begun again by the next mount
-//! (`remembered.rs`), each job that an upgrade interrupts by the next program (`interrupted.rs`).
+//! (`remembered.rs`), each job that an upgrade, or a death with `restart=keep`, interrupts by the next daemon (`interrupted.rs`).
 
 mod awaited;
 mod by_rules;
@@ -37,6 +37,7 @@ use fsstack_branch::thread;
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::{BranchIx, Ino, Window};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::moves::Moves;
 use crate::pool::Pool;
@@ -44,7 +45,6 @@ use crate::pool_changes::PoolChanges;
 use crate::tree::Tree;
 use awaited::AnyAwaited;
 pub use clock::DayClock;
-use interrupted::{InterruptedDrain, InterruptedList};
 pub use interrupted::{JobsHeld, JobsLeft};
 use job::{Gone, Job};
 use linked::LinkedNames;
@@ -70,7 +70,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 type DrainRun = fn(&Jobs, &Job, BranchIx, &Arc<[BranchIx]>) -> JobState;
 
 /// Stage of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
     /// It looks what there is to move.
     Counting,
@@ -144,10 +144,6 @@ pub struct JobView {
     pub state: JobState,
     /// It was only to tell.
     pub dry_run: bool,
-    /// The daemon began it, and it makes way for others.
-    pub yields: bool,
-    /// The daemon that an upgrade starts begins it again.
-    pub outlives_upgrade: bool,
     /// Share of the time that it is at work, in percent: less where programs wait longer for its branches.
     pub at_work: u32,
     /// The part of the day in which it is at work.
@@ -205,11 +201,7 @@ struct JobsState {
     settled: HashMap<Ino, Instant>,
     /// Branches whose roots have a drain mark, or may have one.
     marked: HashSet<BranchIx>,
-    /// Drains that an upgrade has interrupted, and that did not begin again yet.
-    interrupted: Vec<InterruptedDrain>,
-    /// Likewise a job that moves the files of a list.
-    interrupted_list: Option<InterruptedList>,
-    /// They begin again later: an upgrade is under way.
+    /// Interrupted jobs begin again later: an upgrade is under way.
     are_held: bool,
     /// Times of calls when the last job ended: those since then show what is usual.
     calm: HashMap<BranchIx, CallTimes>,
@@ -220,22 +212,25 @@ impl JobsState {
         if self.ended {
             return Err(BadJob::Ending);
         }
-        let at_work = |job: &&Arc<Job>| job.work.excludes(&work) && !job.has_ended();
-        if let Some(other) = self.jobs.iter().find(at_work) {
+        let is_again = |job: &&Arc<Job>| job.is_interrupted() && job.has_ended() && job.work == work;
+        let again = self.jobs.iter().find(is_again).cloned();
+        let is_other = |job: &Job| again.as_ref().is_none_or(|again| again.id != job.id);
+        let is_at_work = |job: &Job| !job.has_ended() || job.is_interrupted();
+        let excludes = |job: &&Arc<Job>| is_other(job) && job.work.excludes(&work) && is_at_work(job);
+        if let Some(other) = self.jobs.iter().find(excludes) {
             return Err(BadJob::Busy(other.id));
         }
-        let again = self.take_interrupted(&work);
-        let id = again.map_or(self.begun + 1, |(job, _)| job);
+        let id = again.as_ref().map_or(self.begun + 1, |again| again.id);
         self.begun = self.begun.max(id);
         if work.yields() {
             // Of the jobs of one tier only the last is shown.
             self.jobs.retain(|job| job.subject != subject || !job.work.yields());
         }
-        self.jobs.retain(|job| job.id != id || !job.has_ended());
+        self.jobs.retain(|job| job.id != id);
         let job = Arc::new(Job::new(id, work, subject, clock));
-        job.progress.lock().paused = again.is_some_and(|(_, paused)| paused);
-        let ended: Vec<u64> =
-            self.jobs.iter().filter(|job| job.progress.lock().gone).map(|job| job.id).collect();
+        job.progress.lock().paused = again.is_some_and(|again| again.progress.lock().paused);
+        let is_gone = |job: &&Arc<Job>| job.progress.lock().gone && !job.is_interrupted();
+        let ended: Vec<u64> = self.jobs.iter().filter(is_gone).map(|job| job.id).collect();
         let oldest = ended.len().saturating_sub(ENDED_SHOWN - 1);
         self.jobs.retain(|job| !ended[..oldest].contains(&job.id));
         self.jobs.push(job.clone());
@@ -255,11 +250,9 @@ impl JobList {
         call_off_all(&jobs);
     }
 
-    /// The branch of the job `id`, a drain, knows of it.
-    fn note_remembered(&self, id: u64) {
-        if let Some(job) = self.state.lock().jobs.iter().find(|job| job.id == id) {
-            job.progress.lock().remembered = true;
-        }
+    /// A job that has not ended.
+    pub(crate) fn at_work(&self) -> Option<JobView> {
+        self.state.lock().jobs.iter().find(|job| !job.has_ended()).map(|job| job.view())
     }
 
     /// Ends the jobs that make way for others. False: one is still at work.
@@ -303,7 +296,6 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_drain(self: &Arc<Self>, order: DrainOrder) -> Result<JobView, BadJob> {
-        self.list.forget_interrupted(order.from);
         self.begin_drain(order, Self::drain)
     }
 
@@ -371,11 +363,15 @@ impl Jobs {
         let state = run(self, job);
         self.end_pacing(job);
         if let Some(drained) = job.work.drained().filter(|_| job.progress.lock().forgotten) {
+            // It may have been noted while it was being cancelled.
+            self.list.note_drain_mark(drained);
             self.forget_drain(drained);
         }
         drop(stay);
         self.list.awaits_none(job);
         self.moves.files.making_way.ends(job.id);
+        job.is_about_to_end(state);
+        self.changes.tell_change();
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();
         tracing::info!(job = job.id, kind, %subject, state = state.name(), files = moved.files, bytes = moved.bytes, staying, "job ended");
@@ -387,28 +383,34 @@ impl Jobs {
         jobs.iter().map(|job| job.view()).collect()
     }
 
+    fn job(&self, id: u64) -> Result<Arc<Job>, BadJob> {
+        let job = self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned();
+        job.ok_or(BadJob::NoJob(id))
+    }
+
     /// Calls the job `id` off, for good: the next mount does not begin it again. What it has moved stays moved.
     ///
     /// # Errors
     /// There is no such job.
     pub(crate) fn cancel_job(&self, id: u64) -> Result<JobView, BadJob> {
-        let job = {
-            let mut state = self.list.state.lock();
-            state.forget_interrupted_job(id);
-            state.jobs.iter().find(|job| job.id == id).cloned()
-        };
-        let job = job.ok_or(BadJob::NoJob(id))?;
-        // The job may just be about to be remembered, and forgets that at its end.
+        let turn = self.list.resuming.lock();
+        let job = self.job(id)?;
+        // The job may just be about to be remembered, and forgets that at its end, too.
         let drained = job.work.drained().filter(|_| !job.work.manner().dry_run);
-        let is_over = {
+        let waits = {
             let mut progress = job.progress.lock();
             (progress.forgotten, progress.is_cancelled) = (drained.is_some(), true);
-            progress.gone
+            std::mem::take(&mut progress.is_interrupted) && progress.gone
         };
+        drop(turn);
+        if waits {
+            job.ends(JobState::Cancelled);
+        }
         job.call_off();
         if let Some(drained) = drained {
-            let is_other = |other: &JobView| other.drained == Some(drained) && !other.state.is_over();
-            if is_over && !self.views().iter().any(is_other) {
+            let is_other =
+                |other: &JobView| other.id != id && other.drained == Some(drained) && !other.state.is_over();
+            if !self.views().iter().any(is_other) {
                 self.forget_drain(drained);
             }
         }
@@ -420,11 +422,11 @@ impl Jobs {
     /// # Errors
     /// There is no such job, or it has ended.
     pub(crate) fn pause_job(&self, id: u64, paused: bool) -> Result<JobView, BadJob> {
-        let job = self.list.state.lock().jobs.iter().find(|job| job.id == id).cloned();
-        let job = job.ok_or(BadJob::NoJob(id))?;
+        let _turn = self.list.resuming.lock();
+        let job = self.job(id)?;
         {
             let mut progress = job.progress.lock();
-            if progress.state.is_over() {
+            if progress.state.is_over() && !progress.is_interrupted {
                 return Err(BadJob::Over(id));
             }
             progress.paused = paused;

@@ -4,14 +4,15 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Tier, Window};
+use serde::{Deserialize, Serialize};
 
 use super::planning::level::By;
 
 pub use crate::moves::hidden::HiddenCopies;
 pub use crate::moves::job_move::Manner;
 
-/// Work of a job.
-#[derive(Clone, Debug)]
+/// Work of a job. Its form is part of the handover's format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Work {
     Drain(DrainOrder),
     Balance(BalanceOrder),
@@ -21,11 +22,29 @@ pub(super) enum Work {
 }
 
 /// Files that are to go down a tier.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TierRun {
+    #[serde(with = "tier_text")]
     pub(super) tier: Arc<Tier>,
     /// An operator asks what would move.
     pub(super) dry_run: bool,
+}
+
+/// A tier as it is written.
+mod tier_text {
+    use std::sync::Arc;
+
+    use fsstack_pool::Tier;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(tier: &Arc<Tier>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&tier.to_string())
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Arc<Tier>, D::Error> {
+        String::deserialize(from)?.parse().map(Arc::new).map_err(D::Error::custom)
+    }
 }
 
 impl Work {
@@ -86,6 +105,15 @@ impl Work {
         }
     }
 
+    /// Whether it puts files on `branch` by name.
+    pub(super) fn is_to(&self, branch: BranchIx) -> bool {
+        match self {
+            Self::Drain(order) => order.to.contains(&branch),
+            Self::Consolidate(order) => order.to == Some(branch),
+            Self::Balance(_) | Self::Rules(_) | Self::Tier(_) => false,
+        }
+    }
+
     /// True if both cannot be at work: only drains of two branches know nothing of each other.
     pub(super) fn excludes(&self, other: &Self) -> bool {
         match (self.drained(), other.drained()) {
@@ -96,7 +124,7 @@ impl Work {
 }
 
 /// A wish that branches are about as full as each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BalanceOrder {
     /// Only files below this directory move; the path from the root.
     pub dir: Vec<u8>,
@@ -111,7 +139,7 @@ pub struct BalanceOrder {
 }
 
 /// A wish that all files below a directory are on one branch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConsolidateOrder {
     /// The directory's path from the root.
     pub dir: Vec<u8>,
@@ -124,7 +152,7 @@ pub struct ConsolidateOrder {
 }
 
 /// A wish that files are on the branches that the placement rules name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RulesOrder {
     /// Only files below this directory move; the path from the root.
     pub dir: Vec<u8>,
@@ -135,7 +163,7 @@ pub struct RulesOrder {
 }
 
 /// A wish to empty a branch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrainOrder {
     /// The branch.
     pub from: BranchIx,

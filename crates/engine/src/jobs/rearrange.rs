@@ -45,13 +45,6 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
-        self.subject(&order.dir)?;
-        self.list.forget_interrupted_list();
-        self.begin_balance(order)
-    }
-
-    /// Like [`Self::start_balance`], also of one that was interrupted.
-    pub(super) fn begin_balance(self: &Arc<Self>, order: BalanceOrder) -> Result<JobView, BadJob> {
         let (subject, stay) = (self.subject(&order.dir)?, self.all_stay());
         let mine = order.clone();
         self.begin_job(Work::Balance(order), subject, stay, move |jobs, job| {
@@ -65,13 +58,6 @@ impl Jobs {
     /// # Errors
     /// It cannot begin.
     pub(crate) fn start_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
-        self.subject(&order.dir)?;
-        self.list.forget_interrupted_list();
-        self.begin_consolidate(order)
-    }
-
-    /// Like [`Self::start_consolidate`], also of one that was interrupted.
-    pub(super) fn begin_consolidate(self: &Arc<Self>, order: ConsolidateOrder) -> Result<JobView, BadJob> {
         if order.to.is_some_and(|to| !self.takes_moved(to)) {
             return Err(BadJob::NoTarget);
         }

@@ -147,54 +147,48 @@ fn of(branch: &Member) -> Option<Remembered> {
 }
 
 impl Jobs {
-    /// Begins the drains again that an earlier daemon did not end, whose branches take nothing new, and what else an upgrade has
-    /// interrupted.
+    /// Begins jobs again that were interrupted, and the drains that an earlier daemon did not end, whose branches take nothing new.
     pub(crate) fn resume_all(self: &Arc<Self>) {
         // First: a drain that was done long ago keeps its mark, and would exclude them.
-        let list = self.list.state.lock().interrupted_list.as_ref().map(|list| list.job);
-        self.resume(|job| list == Some(job));
+        self.resume_interrupted();
         let pool = self.pool();
-        let writable = pool.branches.iter().filter(|branch| branch.is_writable());
-        for branch in writable {
-            let _is_known = self.resume_drain(&pool, branch);
+        for branch in
+            pool.branches.iter().filter(|branch| branch.is_writable() && !self.list.drains(branch.ix))
+        {
+            self.resume_drain(&pool, branch);
         }
     }
 
-    /// Begins the drain of `branch` again, if the branch knows of one. False: it does not. What else keeps it from beginning is logged.
-    pub(super) fn resume_drain(self: &Arc<Self>, pool: &Pool, branch: &Member) -> bool {
-        let Some(known) = of(branch) else { return false };
+    /// Begins the drain of `branch` again, if the branch knows of one. What keeps it from beginning is logged.
+    fn resume_drain(self: &Arc<Self>, pool: &Pool, branch: &Member) {
+        let Some(known) = of(branch) else { return };
         let Remembered { of, rate, verify, make_way, hidden, window, targets } = known;
         self.list.note_drain_mark(branch.ix);
         let path = branch.path.display();
         let subject = (self.id.map_or(NO_POOL, |id| id.0), branch.id.get());
         if self.id.is_none() && of.is_some_and(|(pool, _)| pool != NO_POOL) {
             tracing::warn!(branch = %path, "drain not resumed: no branch tells the pool's id now; the next mount tries again");
-            return true;
+            return;
         }
         if of.is_some_and(|of| of != subject) {
             tracing::warn!(branch = %path, "drain not resumed: the drain mark is that of another branch or pool; start it with fsstack branch drain if it is meant");
             let _reported = forget(branch);
-            return true;
+            return;
         }
         if self.changes.set_branch_mode(branch.ix, BranchMode::NoCreate).is_err() {
-            return true;
+            return;
         }
         let found = |id: &u16| pool.branches.iter().find(|other| other.id.get() == *id);
         let to: Option<Vec<BranchIx>> = targets.iter().map(|id| found(id).map(|other| other.ix)).collect();
         let Some(to) = to else {
             tracing::warn!(branch = %path, "drain not resumed: a branch that takes its files is not in the pool; start it with fsstack branch drain");
-            return true;
+            return;
         };
         let manner = Manner { rate, verify, make_way, dry_run: false };
         let order = DrainOrder { from: branch.ix, to, hidden, manner, window };
-        match self.begin_drain(order, Self::drain_again) {
-            // Before it has counted, too.
-            Ok(job) => self.list.note_remembered(job.id),
-            Err(error) => {
-                tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
-            }
+        if let Err(error) = self.begin_drain(order, Self::drain_again) {
+            tracing::warn!(%error, branch = %path, "drain not resumed; start it with fsstack branch drain");
         }
-        true
     }
 
     /// The drain of `order` outlives the daemon from now on.

@@ -35,7 +35,7 @@ use crate::tree::resolve::Found;
 use crate::tree::unsynced_dirs::{NameEvent, changed_unseen};
 
 /// Fate of hidden objects in a drain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HiddenCopies {
     /// It does not begin, or leaves them.
     #[default]

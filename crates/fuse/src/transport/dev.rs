@@ -76,8 +76,7 @@ pub(super) struct DevShared {
 }
 
 impl DevTransport {
-    /// Opens the transport: requests of the connection behind `device` are served from now on, and `waits`, which another program
-    /// has left.
+    /// Opens the transport of the connection behind `device`. Requests are not served before [`Self::begin`].
     ///
     /// # Errors
     /// No thread or descriptor is to be had.
@@ -87,7 +86,6 @@ impl DevTransport {
         payload: u32,
         max_threads: Option<usize>,
         scheduling: Scheduling,
-        waits: Vec<LockWait>,
     ) -> io::Result<Self> {
         fsstack_sys::handover::prepare_to_wake()?;
         let cpus = thread::allowed_cpus();
@@ -126,10 +124,14 @@ impl DevTransport {
         let watched = shared.clone();
         let watcher = std::thread::Builder::new().name("fuse-watch".into());
         threads.push(watcher.spawn(move || watched.watch())?);
-        // Before anybody reads that one of them is given up.
-        shared.wait_again(waits);
-        shared.gate.open();
         Ok(Self { shared, threads })
+    }
+
+    /// Serves requests from now on, and `waits`, which another program has left.
+    pub fn begin(&self, waits: Vec<LockWait>) {
+        // Before anybody reads that one of them is given up.
+        self.shared.wait_again(waits);
+        self.shared.gate.open();
     }
 
     /// Returns the handle that closes it before its mount is removed.

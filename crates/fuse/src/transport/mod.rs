@@ -92,8 +92,7 @@ pub enum OpenTransport {
 }
 
 impl OpenTransport {
-    /// Opens the transport that was negotiated: requests are served from now on, and `waits` for locks that another program has left at
-    /// /dev/fuse.
+    /// Opens the transport that was negotiated. By /dev/fuse requests are not served before [`Self::begin`].
     ///
     /// # Errors
     /// No thread, ring or descriptor is to be had.
@@ -103,12 +102,20 @@ impl OpenTransport {
         device: OwnedFd,
         payload: u32,
         (max_threads, scheduling): (Option<usize>, Scheduling),
-        waits: Vec<LockWait>,
     ) -> io::Result<Self> {
         if ring {
             return UringTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Ring);
         }
-        DevTransport::open(adapter, device, payload, max_threads, scheduling, waits).map(Self::Dev)
+        DevTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
+    }
+
+    /// Serves requests from now on, and `waits` for locks that another program has left at /dev/fuse.
+    pub fn begin(&self, waits: Vec<LockWait>) {
+        match self {
+            Self::Dev(transport) => transport.begin(waits),
+            // Nobody goes back from it to another program.
+            Self::Ring(_) => {}
+        }
     }
 
     /// Returns what brings it to rest between two requests; None over io_uring, where the kernel does not give back what it has put

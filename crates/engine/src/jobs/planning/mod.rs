@@ -11,7 +11,7 @@ pub mod room;
 pub mod tier;
 
 /// Files, and their bytes on the branch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Amount {
     /// Objects that are no directories.
     pub files: u64,
