@@ -6,6 +6,7 @@
 mod bad_file;
 mod beside;
 mod birthless;
+mod catalogue;
 mod check;
 mod check_fixed;
 mod drained;

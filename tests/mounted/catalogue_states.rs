@@ -124,6 +124,44 @@ fn fill(at: &Path) -> File {
     ballast
 }
 
+/// The catalogue leaves some space to others, says so once, and is complete again when there is more.
+#[test]
+fn a_state_directory_with_little_space_stops_the_catalogue_until_there_is_more() {
+    needs!(mounting());
+    let room = lab::pool().tmpfs_branch("room", MiB(32)).unmounted();
+    let state_dir = room.branch("room").path().to_owned();
+    let log = state_dir.with_extension("log");
+    let options = [format!("state-dir={}", state_dir.display()), format!("log={}", log.display())];
+    let mut pool = pool_of_three(&["out-of-band=never", &options[0], &options[1]]);
+    pool.remount();
+    until_complete(&pool);
+    let mut ballast = fill(&state_dir.join("ballast"));
+    // Less than a twentieth is free.
+    ballast.set_len(ballast.metadata().unwrap().len() - (1 << 20)).unwrap();
+    ballast.flush().unwrap();
+    let known = || {
+        let page = json("catalogue", &["find", &at(&pool), "--name", "no such name"]);
+        ["a", "b", "c"].map(|name| state(&page, &branch(&pool, name))["complete"] == true)
+    };
+    let stored = || {
+        let of = fs::read_dir(&state_dir).unwrap().map(|entry| entry.unwrap().path().join("catalogue.redb"));
+        of.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum::<u64>()
+    };
+    let before = stored();
+    for n in 0..20_000 {
+        File::create_new(pool.at(format!("a-name-that-takes-some-room-in-the-catalogue-{n}"))).unwrap();
+    }
+    until("a catalogue that is said to be incomplete", || known() == [false; 3]);
+    assert!(stored() <= before, "{before}, {}", stored());
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("catalogue: little space is free in state-dir").count(), 1, "{said}");
+    ballast.set_len(0).unwrap();
+    until("a complete catalogue", || known() == [true; 3]);
+    until_equal(&pool, &["a", "b", "c"]);
+    pool.unmount();
+    fs::remove_file(log).unwrap();
+}
+
 /// The pool goes on without the catalogue, says so, and the next mount makes it anew.
 #[test]
 fn a_full_state_directory_costs_the_catalogue_only() {

@@ -23,7 +23,7 @@ const BRANCH: u16 = 7;
 const ROOT: u64 = 1;
 const PAGE: u64 = 4096;
 
-/// What the catalogue says of its only branch.
+/// State and names of the only branch.
 type Content = (Option<BranchRow>, BTreeMap<Vec<u8>, Row>);
 
 /// A change of the catalogue's file.

@@ -40,6 +40,14 @@ pub struct Upkeep {
     flushed: Mutex<Instant>,
     /// The database has failed: it is written no more.
     failed: AtomicBool,
+    /// It was said that the catalogue is full.
+    said_full: AtomicBool,
+    writers: Arc<Writers>,
+}
+
+/// The threads that write the catalogue. Apart from it: one that has ended does not hold it.
+#[derive(Debug, Default)]
+struct Writers {
     threads: Mutex<Threads>,
     ended: Condvar,
 }
@@ -55,7 +63,7 @@ struct Threads {
 /// A thread that writes the catalogue is at work until this drops.
 #[derive(Debug)]
 pub struct AtWork {
-    upkeep: Arc<Upkeep>,
+    writers: Arc<Writers>,
     thread: Option<ThreadId>,
 }
 
@@ -64,17 +72,17 @@ impl AtWork {
     pub fn begun(&mut self) {
         let own = ThreadId::own();
         self.thread = Some(own);
-        self.upkeep.threads.lock().begun.push(own);
+        self.writers.threads.lock().begun.push(own);
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        let mut threads = self.upkeep.threads.lock();
+        let mut threads = self.writers.threads.lock();
         threads.begun.retain(|thread| Some(*thread) != self.thread);
         threads.count -= 1;
         drop(threads);
-        self.upkeep.ended.notify_all();
+        self.writers.ended.notify_all();
     }
 }
 
@@ -88,8 +96,8 @@ impl Upkeep {
             dirty: AtomicBool::new(false),
             flushed: Mutex::new(Instant::now()),
             failed: AtomicBool::new(false),
-            threads: Mutex::default(),
-            ended: Condvar::new(),
+            said_full: AtomicBool::new(false),
+            writers: Arc::default(),
         }
     }
 
@@ -120,22 +128,22 @@ impl Upkeep {
     }
 
     /// A thread begins to write the catalogue.
-    pub fn begin(self: &Arc<Self>) -> AtWork {
-        self.threads.lock().count += 1;
-        AtWork { upkeep: self.clone(), thread: None }
+    pub fn begin(&self) -> AtWork {
+        self.writers.threads.lock().count += 1;
+        AtWork { writers: self.writers.clone(), thread: None }
     }
 
     /// Does `act` to each thread that has begun and has not ended.
     pub fn each_thread(&self, act: impl FnMut(ThreadId)) {
         // Locked: the number of a thread that has ended may be that of another one.
-        self.threads.lock().begun.iter().copied().for_each(act);
+        self.writers.threads.lock().begun.iter().copied().for_each(act);
     }
 
     /// Waits until no thread writes the catalogue. False: one still does after `timeout`.
     pub fn wait_ended(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
-        let mut threads = self.threads.lock();
-        while threads.count > 0 && !self.ended.wait_until(&mut threads, until).timed_out() {}
+        let mut threads = self.writers.threads.lock();
+        while threads.count > 0 && !self.writers.ended.wait_until(&mut threads, until).timed_out() {}
         threads.count == 0
     }
 
@@ -162,6 +170,11 @@ impl Upkeep {
         let done = self.catalogue.flush();
         *flushed = Instant::now();
         done
+    }
+
+    /// The catalogue is full. True the first time.
+    pub fn say_full(&self) -> bool {
+        !self.said_full.swap(true, Relaxed)
     }
 
     /// The database has failed. True the first time.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::error::OpError;
-use fsstack_catalogue::{BranchRow, CatalogueError, FLUSH_AFTER, Knowledge, Pending, Upkeep, now};
+use fsstack_catalogue::{BranchRow, CatalogueError, CatalogueFull, FLUSH_AFTER, Knowledge, Pending, Upkeep, now};
 use fsstack_pool::BranchIx;
 use fsstack_sys::thread::Policy;
 
@@ -44,8 +44,6 @@ const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(30);
 /// Time for the last directories when the pool ends.
 const LAST_FOR: Duration = Duration::from_secs(2);
-/// Names in the catalogue, of all branches; with more, it is incomplete.
-const MOST_NAMES: u64 = 100_000_000;
 
 /// Changed names of a branch.
 type Uncatalogued = Pending<Arc<Inode>>;
@@ -89,11 +87,10 @@ pub(super) struct Keeper {
     gone: HashSet<u64>,
     /// Something could not be asked or written: it is walked again.
     again: bool,
-    /// Too many names.
+    /// The catalogue takes no more: nothing is written, and the branch walked when it does again.
     full: bool,
     /// A directory or a name could not be read, though the branch answers.
     unreadable: bool,
-    logged: bool,
     /// Directories that are to be listed again.
     relisted: HashSet<u64>,
     /// Before changes are looked at again.
@@ -148,7 +145,6 @@ impl Keeper {
             again: false,
             full: false,
             unreadable: false,
-            logged: false,
             relisted: HashSet::new(),
             rest: Duration::ZERO,
             searched: HashSet::new(),
@@ -219,7 +215,7 @@ impl Keeper {
 
     /// Writes changes, and lists directories for a while. An error: the catalogue has failed, or the pool ends.
     fn step(&mut self, union: &Union, branch: &Member) -> std::result::Result<(), ()> {
-        let done = self.write_changes(union, branch);
+        let done = self.is_full().and_then(|_| self.write_changes(union, branch));
         let done =
             done.and_then(|()| self.list_some(union, branch)).and_then(|()| self.look_at_files(branch));
         let done = done.and_then(|()| {
@@ -239,8 +235,8 @@ impl Keeper {
         let before = self.upkeep.known(self.id).unwrap_or_default();
         let sees = branch.is_open() && complete;
         let as_of = if sees { now() } else { before.as_of };
-        let known = Knowledge { complete, walking: self.walking, looking: false, as_of };
-        self.upkeep.set_known(self.id, known);
+        let walking = self.walking && !self.full;
+        self.upkeep.set_known(self.id, Knowledge { complete, walking, looking: false, as_of });
         if sees && before.as_of != as_of && self.upkeep.is_dirty() {
             let (root, walk, path) = (self.root, self.walk, self.path.clone());
             let row = BranchRow { root, walk, complete: false, trusted: false, as_of, path };
@@ -254,11 +250,14 @@ impl Keeper {
         let known = self.upkeep.known(self.id).unwrap_or_default();
         self.upkeep.set_known(self.id, Knowledge { looking: !self.pending.is_empty(), ..known });
         let mut changes = self.pending.take();
+        if self.full {
+            return Ok(());
+        }
         let seeks = self.seeks_in() == Some(Duration::ZERO);
         if changes.walk || (self.again || seeks) && branch.check_open().is_ok() {
             self.begin_walk()?;
         }
-        if changes.is_empty() || self.full {
+        if changes.is_empty() {
             return Ok(());
         }
         let files = std::mem::take(&mut changes.files);
@@ -348,7 +347,7 @@ impl Keeper {
             }
         }
         self.searched.clear();
-        if self.walking && self.pending.is_empty() && !self.again && !self.full {
+        if self.walking && self.pending.is_empty() && !self.again {
             self.end_walk(branch)?;
         }
         Ok(())
@@ -400,11 +399,30 @@ impl Keeper {
         Ok(())
     }
 
+    /// Whether the catalogue takes no more. Then the branch is walked when it does again.
     fn is_full(&mut self) -> std::result::Result<bool, CatalogueError> {
-        self.full = self.upkeep.catalogue.names()? > MOST_NAMES;
-        if self.full && !std::mem::replace(&mut self.logged, true) {
-            tracing::warn!(most = MOST_NAMES, "catalogue: the pool has more names; it stays incomplete");
+        let full = self.upkeep.catalogue.is_full(most_names())?;
+        self.full = full.is_some();
+        if self.full {
+            self.put_off(None);
+        }
+        match full.filter(|_| self.upkeep.say_full()) {
+            Some(CatalogueFull::Names(most)) => {
+                tracing::warn!(most, "catalogue: the pool has more names; it stays incomplete");
+            }
+            Some(CatalogueFull::Space(least)) => {
+                tracing::warn!(least, "catalogue: little space is free in state-dir; it stays incomplete until there is more");
+            }
+            None => {}
         }
         Ok(self.full)
     }
+}
+
+/// Another limit of names, for tests.
+fn most_names() -> Option<u64> {
+    #[cfg(feature = "fault")]
+    return std::env::var("FSSTACK_TEST_CATALOGUE_NAMES").ok()?.parse().ok();
+    #[cfg(not(feature = "fault"))]
+    None
 }

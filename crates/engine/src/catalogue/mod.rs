@@ -153,13 +153,22 @@ impl Union {
 
     /// Ends the catalogue: all is on disk, and the next mount may rely on it.
     pub(crate) fn end_catalogue(&self) {
-        // Without a clean close the next mount walks the branches.
-        let _has_ended = self.end_catalogue_within(END_TIMEOUT);
+        let Some(upkeep) = self.catalogue.swap(None) else { return };
+        // Without a clean close the next mount walks the branches. One that is still read keeps its size.
+        if self.close_catalogue(&upkeep, END_TIMEOUT)
+            && let Some(upkeep) = Arc::into_inner(upkeep)
+            && let Err(error) = upkeep.catalogue.shrink()
+        {
+            tracing::debug!(%error, "catalogue: its file was not made smaller");
+        }
     }
 
-    /// Like [`Self::end_catalogue`]. False: a thread of it is still inside a branch.
+    /// Like [`Self::end_catalogue`], within `timeout`; the file keeps its size. False: a thread of it is still inside a branch.
     pub(crate) fn end_catalogue_within(&self, timeout: Duration) -> bool {
-        let Some(upkeep) = self.catalogue.swap(None) else { return true };
+        self.catalogue.swap(None).is_none_or(|upkeep| self.close_catalogue(&upkeep, timeout))
+    }
+
+    fn close_catalogue(&self, upkeep: &Upkeep, timeout: Duration) -> bool {
         let pool = self.pool();
         pool.branches.iter().for_each(|branch| branch.uncatalogued.stop());
         // A busy machine must not hold up the end of the pool, whatever the threads are at.

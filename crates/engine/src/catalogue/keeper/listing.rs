@@ -105,6 +105,9 @@ impl Keeper {
             if rows.len() >= CHUNK || is_end {
                 self.write_rows(dir, &rows)?;
                 rows.clear();
+                if !is_end && self.is_full()? {
+                    return Err(Unlisted::Stopped);
+                }
             }
             if is_end {
                 return Ok(names);

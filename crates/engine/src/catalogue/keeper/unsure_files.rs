@@ -35,7 +35,7 @@ impl Keeper {
     pub(super) fn look_at_files(&mut self, branch: &Member) -> std::result::Result<(), CatalogueError> {
         if self.again || self.full || self.upkeep.catalogue.unsure(self.id) > MOST {
             self.upkeep.catalogue.forget_unsure(self.id);
-            self.again |= !self.full;
+            self.again = true;
             return Ok(());
         }
         let mut files = self.upkeep.catalogue.take_unsure(self.id, AT_ONCE).into_iter();
