@@ -80,3 +80,30 @@ fn a_pool_and_a_branch_whose_paths_are_no_text_are_named() {
     assert_eq!((status.code, removed.code), (0, 0), "{} {}", status.stderr, removed.stderr);
     assert!(status.stdout.contains("p\\377"), "{}", status.stdout);
 }
+
+#[test]
+fn explanations_and_jobs_have_the_bytes_of_paths_that_are_shown_otherwise() {
+    needs!(mounting(), root());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    for name in [&b"f\xff"[..], b"plain"] {
+        fs::write(pool.at(OsStr::from_bytes(name)), b"x").unwrap();
+    }
+    let json = |schema, words: &[&OsStr]| checked(schema, &told(&[words, &[OsStr::new("--json")]].concat()));
+    let (odd, new) = (OsStr::from_bytes(b"f\xff"), OsStr::from_bytes(b"/n\xff"));
+    let at = pool.path().as_os_str();
+    let explain = OsStr::new("explain");
+    assert_eq!(json("explain", &[explain, pool.at(odd).as_os_str()])["path_base64"], "Zv8=");
+    assert_eq!(json("explain", &[explain, pool.at("plain").as_os_str()])["path_base64"], Value::Null);
+    assert_eq!(json("explain-create", &[explain, at, OsStr::new("create"), new])["path_base64"], "bv8=");
+    let words = ["consolidate", "--to", "--dry-run"].map(OsStr::new);
+    let to = pool.branch("b").path().as_os_str();
+    let planned = json("job", &[words[0], at, OsStr::new("/"), words[1], to, words[2]]);
+    let of = |list: &str| {
+        let moves = planned[list].as_array().unwrap();
+        let mut all: Vec<_> =
+            moves.iter().map(|one| one["path_base64"].as_str().map(str::to_owned)).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(of("plan"), [None, Some("Zv8=".to_owned())], "{planned:#}");
+}

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Explained {
     /// The path from the pool's root.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// `file`, `directory` or another kind.
     pub kind: String,
     /// The branch that serves it.
@@ -45,6 +48,9 @@ pub struct WritePathExplained {
 pub struct PlacementExplained {
     /// The path from the pool's root.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// Expected size in bytes.
     pub size: u64,
     /// The policy that ranks the branches.

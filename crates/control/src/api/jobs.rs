@@ -220,6 +220,9 @@ pub struct JobStatus {
 pub struct JobMove {
     /// The file, from the pool's root.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// Its bytes on the branch.
     pub bytes: u64,
     /// Its branch.
@@ -246,6 +249,9 @@ pub struct JobTarget {
 pub struct JobStaying {
     /// Its path from the pool's root.
     pub path: String,
+    /// The bytes of the path in base64, where `path` shows other bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// The reason.
     pub why: String,
 }

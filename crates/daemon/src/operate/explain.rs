@@ -3,7 +3,7 @@
 use super::Served;
 use crate::values;
 use fsstack_control::Refusal;
-use fsstack_control::api::{Explained, PlacementExplained, RankedBranch, WritePathExplained};
+use fsstack_control::api::{Explained, PlacementExplained, RankedBranch, WritePathExplained, exact};
 use fsstack_engine::OpError;
 use fsstack_engine::admin::explain::{Placement, RankedCandidate, WritePathReasons};
 use fsstack_engine::files::decision::PathDecision;
@@ -43,6 +43,7 @@ impl Served {
         }
         Ok(Explained {
             path: Printable(path).to_string(),
+            path_base64: exact(path),
             kind: kind(told.at.kind).to_owned(),
             branch: first,
             rule: told.rule.as_ref().map(|rule| rule.rule.clone()),
@@ -62,6 +63,7 @@ impl Served {
         let verdict = verdict(&told, chosen, size);
         Ok(PlacementExplained {
             path: Printable(path).to_string(),
+            path_base64: exact(path),
             size,
             create: told.policy.clone(),
             rule: told.rule.clone(),

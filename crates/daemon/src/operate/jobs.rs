@@ -4,7 +4,7 @@ use super::Served;
 use super::rules::dir_of;
 use fsstack_control::Refusal;
 use fsstack_control::api::{
-    BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs,
+    BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, JobStaying, JobTarget, Jobs, exact,
 };
 use fsstack_engine::jobs::planning::level::By;
 use fsstack_engine::jobs::{
@@ -112,7 +112,11 @@ impl Served {
             stays: view
                 .named
                 .iter()
-                .map(|one| JobStaying { path: Printable(&one.path).to_string(), why: one.why.to_owned() })
+                .map(|one| JobStaying {
+                    path: Printable(&one.path).to_string(),
+                    path_base64: exact(&one.path),
+                    why: one.why.to_owned(),
+                })
                 .collect(),
             seconds: view.took.as_secs(),
             plan: Vec::new(),
@@ -123,11 +127,15 @@ impl Served {
         let pool = self.union.pool();
         let branch = |at| Printable::path(&pool.branch(at).path).to_string();
         let tell = |list: &MovingList| {
-            let one = |planned: &PlannedMove| JobMove {
-                path: Printable(&list.path(planned)).to_string(),
-                bytes: planned.bytes,
-                from: branch(planned.from),
-                to: branch(planned.to),
+            let one = |planned: &PlannedMove| {
+                let path = list.path(planned);
+                JobMove {
+                    path: Printable(&path).to_string(),
+                    path_base64: exact(&path),
+                    bytes: planned.bytes,
+                    from: branch(planned.from),
+                    to: branch(planned.to),
+                }
             };
             list.moves().iter().map(one).collect()
         };
