@@ -19,10 +19,11 @@ use crate::recovery::decisions;
 use crate::recovery::group;
 use crate::recovery::hidden_folder::{COPY, LOCK, check_own, folder_name, leave};
 use crate::recovery::intent;
-use crate::recovery::journal;
+use crate::recovery::journal::{self, NameChange};
 use crate::recovery::record::{self, FoundRecord};
 use crate::recovery::record_kind::{NAMES, RecordKind, is_of_several};
-use crate::recovery::settle::{self, Occasion, SettledRename};
+use crate::recovery::second_record;
+use crate::recovery::settle::{Occasion, SettledRename};
 use crate::recovery::told;
 
 /// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
@@ -98,8 +99,8 @@ pub(crate) fn settling<T>(branch: &Branch, calls: impl FnOnce() -> Result<T, Sys
     if branch.is_open() { branch.ask_long(calls) } else { calls().map_err(Into::into) }
 }
 
-/// Whether the record of a change of names is about a branch.
-pub(crate) type About = fn(&[u8], BranchId) -> bool;
+/// Whether a change of names is about a branch.
+pub(crate) type About = fn(&NameChange, BranchId) -> bool;
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
 fn clear_others((pool, index): (&Pool, &Index), branch: &Member, others: &[BranchIx], about: About) -> bool {
@@ -151,8 +152,8 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
     let mut failed = None;
     names.retain(|name| match record::peek(branch, folder.as_fd(), name) {
         Ok(Some((sort, body))) => {
-            if *sort == NAMES {
-                about(&body, away)
+            if sort.suffix == NAMES.suffix {
+                NameChange::decode(sort, &body).is_some_and(|names| about(&names, away))
             } else if is_of_several(sort) {
                 told::is_batch_about(&body, away)
             } else {
@@ -339,7 +340,7 @@ fn clear_record(
     (name, sort, body): (&CStr, &RecordKind, &[u8]),
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
-    if *sort != NAMES {
+    if sort.suffix != NAMES.suffix {
         let settle = if is_of_several(sort) { group::settle_batch } else { intent::settle };
         match settle(pool, branch, name, body, occasion)? {
             intent::SettledMove::Whole => {
@@ -355,7 +356,8 @@ fn clear_record(
             }
         }
     }
-    match settle::settle(pool, body)? {
+    let Some(names) = NameChange::decode(sort, body) else { return Ok(true) };
+    match second_record::settle(pool, branch, name, names)? {
         SettledRename::Whole => Ok(true),
         SettledRename::Left(left) => {
             let left = left.encode();
