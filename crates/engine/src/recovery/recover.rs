@@ -26,8 +26,14 @@ use crate::recovery::second_record;
 use crate::recovery::settle::{Occasion, SettledRename};
 use crate::recovery::told;
 
-/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
-pub(crate) fn clear_added(pool: &Pool, index: &Index, added: &Member) {
+/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work, and of changes of
+/// names that it takes part in. `tree_lock` takes the tree lock exclusively, so that no record of one is in use.
+pub(crate) fn clear_added<G>(
+    pool: &Pool,
+    index: &Index,
+    added: &Member,
+    tree_lock: impl FnOnce() -> Option<G>,
+) {
     if added.check_subvolumes().is_err() {
         return;
     }
@@ -37,9 +43,12 @@ pub(crate) fn clear_added(pool: &Pool, index: &Index, added: &Member) {
         report(added, clear_on(&pool, added, occasion));
     }
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
-    // not, nor those of moves from it.
+    // not, nor those of moves from it, nor those of changes of names while there are none.
     let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
-    clear_others((&pool, index), added, &others, journal::is_settled_without);
+    let tree_lock = tree_lock();
+    let about = if tree_lock.is_some() { journal::is_about } else { journal::is_settled_without };
+    clear_others((&pool, index), added.id, &others, about);
+    drop(tree_lock);
     intent::settle_in_roots(&pool, occasion);
 }
 
@@ -87,7 +96,7 @@ impl Interrupted {
         let occasion = Occasion { index, joining: Some(back.id), lacking };
         let clear_here = || report(back, settling(back, || clear_on(pool, back, occasion)));
         let here = self.here && back.is_writable() && clear_here();
-        let changed = clear_others((pool, index), back, &self.others, journal::is_about) || here;
+        let changed = clear_others((pool, index), back.id, &self.others, journal::is_about) || here;
         intent::settle_in_roots(pool, occasion);
         changed
     }
@@ -102,12 +111,19 @@ pub(crate) fn settling<T>(branch: &Branch, calls: impl FnOnce() -> Result<T, Sys
 /// Whether a change of names is about a branch.
 pub(crate) type About = fn(&NameChange, BranchId) -> bool;
 
+/// Settles the records of the branches of `pool` about `away`, which is not in it: whether anything was changed. The caller holds the
+/// tree lock exclusively.
+pub(crate) fn settle_about((pool, index): (&Pool, &Index), away: BranchId) -> bool {
+    let all: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
+    clear_others((pool, index), away, &all, journal::is_about)
+}
+
 /// Clears the records of `others` about `branch`: whether anything was changed.
-fn clear_others((pool, index): (&Pool, &Index), branch: &Member, others: &[BranchIx], about: About) -> bool {
+fn clear_others((pool, index): (&Pool, &Index), branch: BranchId, others: &[BranchIx], about: About) -> bool {
     let mut changed = false;
-    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
+    for other in pool.branches.iter().filter(|other| other.id != branch && others.contains(&other.ix)) {
         if other.is_writable() {
-            let cleared = other.ask_long(|| finish_about((pool, index), other, branch.id, about));
+            let cleared = other.ask_long(|| finish_about((pool, index), other, branch, about));
             changed |= report(other, cleared);
         }
     }
@@ -234,10 +250,10 @@ fn clear_on(pool: &Pool, branch: &Member, occasion: Occasion<'_>) -> Result<bool
     }
 }
 
-/// An error with one leftover does not stop the others, unless it is the branch's.
-fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
+/// An error with one leftover does not stop the others, unless it is the branch's: another part of the change may be on another one.
+fn one_of_many(branch: &Member, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
     match cleared {
-        Err(error) if !is_branch_fault(error.errno) => {
+        Err(error) if !is_branch_fault(error.errno) || names_in_folder(branch).is_ok() => {
             tracing::warn!(%error, ?name, branch = %branch.path.display(), "hidden folder: cannot settle this entry; the next mount tries again");
             Ok(false)
         }
