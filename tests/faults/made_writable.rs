@@ -41,7 +41,7 @@ fn is_settled(scenario: &Scenario, names: &[&str]) {
         let spec =
             |(path, mode): (&&Path, BranchMode)| BranchSpec { mode, ..BranchSpec::new(path.to_path_buf()) };
         let engine = Engine::of(paths.iter().zip(modes).map(spec).collect(), settings("ff"));
-        let _at_work = MountWatch::start(&engine.union).unwrap();
+        let _at_work = MountWatch::start(&engine.union, || {}).unwrap();
         left += u32::from(!left_in(&paths).is_empty());
         for slot in [1, 2] {
             engine.union.set_branch_mode(BranchIx(slot), BranchMode::ReadWrite).unwrap();

@@ -50,7 +50,7 @@ fn beside_a_new_mount(
         let spec = BranchSpec { cross_mounts, ..BranchSpec::new(old.clone()) };
         let engine = Engine::of(vec![spec], settings("ff"));
         copy_attributes(&old, &new);
-        let watch = MountWatch::start(&engine.union).unwrap();
+        let watch = MountWatch::start(&engine.union, || {}).unwrap();
         let union = engine.union.clone();
         let again = move || {
             command("umount").arg("-l").arg(&old).run().unwrap();

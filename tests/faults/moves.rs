@@ -213,7 +213,7 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
     for (nth, later) in (1..=calls).flat_map(|nth| (1..=3).map(move |later| (nth, later))) {
         branches.reset();
         let engine = branches.mount();
-        let _hosted = MountWatch::start(&engine.union).unwrap();
+        let _hosted = MountWatch::start(&engine.union, || {}).unwrap();
         let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
         let write = |at: usize, text: &str| {
             engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
@@ -482,7 +482,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         File::options().write(true).open(&b).unwrap().set_modified(modified).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&a, mode).unwrap();
-        let hosted = MountWatch::start(&engine.union).unwrap();
+        let hosted = MountWatch::start(&engine.union, || {}).unwrap();
         // Gives cause to probe the old branch once more.
         let stat = || engine.find(Path::new("ballast")).map(drop);
         let (_, asked) = fault::fail(1, Errno::NOTCONN, stat);
