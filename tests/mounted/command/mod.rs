@@ -11,6 +11,7 @@ mod check_fix;
 mod check_parts;
 mod copied_roots;
 mod copy;
+mod copy_deep;
 mod copy_durable;
 mod copy_room;
 mod drain;

@@ -37,18 +37,16 @@ pub(super) struct Pair {
     pub(super) target: OwnedFd,
     /// The target's number in the pool.
     pub(super) ino: u64,
-    /// The source's path in printable form.
-    path: Vec<u8>,
-    /// The target's path below the target directory of the copy.
-    below: Vec<u8>,
+    /// The source's path as it was typed; empty below the first directory.
+    typed: Vec<u8>,
+    /// The parent, whose attributes are set after this one's, and the name in it. Whole paths would take the square of the levels.
+    above: Option<(Arc<Self>, CString)>,
     /// Names that were in the target before.
     there: Arc<HashSet<CString>>,
     /// Final attributes of the target.
     final_stat: Option<Stat>,
     /// Something was not copied: the mark stays for the next copy.
     lacks: AtomicBool,
-    /// The parent, whose attributes are set after this one's.
-    _above: Option<Arc<Self>>,
     report: Arc<CopyReport>,
 }
 
@@ -66,11 +64,10 @@ impl Pair {
             there: into.names.clone(),
             target,
             ino: into.stat.ino,
-            path: path.to_vec(),
-            below: Vec::new(),
+            typed: path.to_vec(),
+            above: None,
             final_stat: None,
             lacks: AtomicBool::new(false),
-            _above: None,
             report: report.clone(),
         })
     }
@@ -121,24 +118,39 @@ impl Pair {
             source,
             target,
             ino: own.ino,
-            path: above.path_of(name),
-            below: join(&above.below, name),
+            typed: Vec::new(),
+            above: Some((above.clone(), name.to_owned())),
             there: Arc::new(there),
             final_stat: ours.then_some(stat),
             lacks: AtomicBool::new(false),
-            _above: Some(above.clone()),
             report: above.report.clone(),
         })
     }
 
-    /// The source's path of an entry, in printable form.
+    /// The source's path of an entry.
     pub(super) fn path_of(&self, name: &CStr) -> Vec<u8> {
-        join(&self.path, name)
+        join(self.path(), name)
     }
 
     /// The target's path of an entry, below the target directory of the copy.
     pub(super) fn below_of(&self, name: &CStr) -> Vec<u8> {
-        join(&self.below, name)
+        join(self.way().1.into_iter().fold(Vec::new(), join), name)
+    }
+
+    fn path(&self) -> Vec<u8> {
+        let (top, names) = self.way();
+        names.into_iter().fold(top.typed.clone(), join)
+    }
+
+    /// The directory that the walk began in, and the names from there to this one.
+    fn way(&self) -> (&Self, Vec<&CStr>) {
+        let (mut top, mut names) = (self, Vec::new());
+        while let Some((above, name)) = &top.above {
+            names.push(name.as_c_str());
+            top = above;
+        }
+        names.reverse();
+        (top, names)
     }
 
     /// Records that the entry `name` is not copied.
@@ -150,7 +162,7 @@ impl Pair {
     /// Records that something in it is not copied.
     pub(super) fn fail_itself(&self, why: impl Display) {
         self.lacks.store(true, Relaxed);
-        self.report.fail(&self.path, why);
+        self.report.fail(&self.path(), why);
     }
 
     /// Returns the object that had `name` when the directory was entered, if it still exists.
@@ -165,10 +177,9 @@ impl Pair {
             stat => stat.map(Some),
         }
     }
-}
 
-impl Drop for Pair {
-    fn drop(&mut self) {
+    /// Gives the target its final attributes, once.
+    fn finish(&mut self) {
         let Some(stat) = self.final_stat.take().filter(|_| !self.report.is_stopped()) else { return };
         // The mark is removed last, so that a killed copy leaves it. Flags that forbid changes come last too.
         let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
@@ -179,13 +190,24 @@ impl Drop for Pair {
         });
         match set {
             Ok(()) => self.report.count(Count::Directories),
-            Err(error) => self.report.fail(&self.path, format_args!("its attributes: {}", error.errno)),
+            Err(error) => self.report.fail(&self.path(), format_args!("its attributes: {}", error.errno)),
         }
     }
 }
 
-fn join(dir: &[u8], name: &CStr) -> Vec<u8> {
-    let mut path = dir.to_vec();
+impl Drop for Pair {
+    /// Finishes the directories above, too, whose last entry this was: in a loop, as a thread's stack ends at some thousand levels.
+    fn drop(&mut self) {
+        self.finish();
+        let mut above = self.above.take();
+        while let Some(mut dir) = above.and_then(|(dir, _)| Arc::into_inner(dir)) {
+            dir.finish();
+            above = dir.above.take();
+        }
+    }
+}
+
+fn join(mut path: Vec<u8>, name: &CStr) -> Vec<u8> {
     if !path.is_empty() && path.last() != Some(&b'/') {
         path.push(b'/');
     }
@@ -231,5 +253,50 @@ fn unmark(dir: &OwnedFd) -> Result<(), SysError> {
     match xattr::remove(On::Fd(dir.as_fd()), mark_name()) {
         Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM | Errno::NODATA) => Ok(()),
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::Plan;
+    use std::path::PathBuf;
+
+    #[test]
+    fn thousands_of_levels_are_finished_with_little_stack() {
+        sys::thread::raise_nofile_limit();
+        let home = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let path = home.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            sys::at::reopen(sys::at::open_root(&path).unwrap().as_fd(), LISTED).unwrap()
+        };
+        let (source, fd) = (open("source"), open("into"));
+        let stat = sys::at::stat_fd(fd.as_fd()).unwrap();
+        let into = Destination { fd, stat, names: Arc::default(), branches: Vec::new() };
+        let plan = Plan {
+            sources: Vec::new(),
+            into: PathBuf::new(),
+            mount_point: PathBuf::new(),
+            branches: Vec::new(),
+            jobs: 1,
+            verify: false,
+            show: false,
+        };
+        let report = Arc::new(CopyReport::new(&plan));
+        let mut pair = Arc::new(Pair::top(source, b"source", &into, &report).unwrap());
+        for _ in 0..2000 {
+            sys::at::mkdir(pair.source.as_fd(), c"d", 0o755).unwrap();
+            pair = Arc::new(Pair::enter(&pair, c"d", &into).unwrap());
+        }
+        assert_eq!(
+            pair.path_of(c"file"),
+            [b"source".to_vec(), b"/d".repeat(2000), b"/file".to_vec()].concat()
+        );
+        assert_eq!(pair.below_of(c"file").len(), "d/".len() * 2000 + "file".len());
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        small.spawn(move || drop(pair)).unwrap().join().unwrap();
+        let top = std::fs::metadata(home.path().join("into/d")).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&top.permissions()) & 0o777, 0o755);
     }
 }
