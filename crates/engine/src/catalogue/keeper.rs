@@ -14,7 +14,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_branch::error::OpError;
-use fsstack_catalogue::{BranchRow, CatalogueError, CatalogueFull, FLUSH_AFTER, Knowledge, Pending, Upkeep, now};
+use fsstack_catalogue::{
+    BranchRow, CatalogueError, CatalogueFull, FLUSH_AFTER, Knowledge, Pending, Upkeep, now,
+};
 use fsstack_pool::BranchIx;
 use fsstack_sys::thread::Policy;
 
@@ -342,7 +344,9 @@ impl Keeper {
                     return Ok(());
                 }
             }
-            if self.last_until.is_none() && began.elapsed() > WALK_FOR {
+            // After the last directory the walk ends now: nothing may wake this thread for that later.
+            let more = self.last_until.is_none() && !self.waiting.is_empty();
+            if more && began.elapsed() > WALK_FOR {
                 return Ok(());
             }
         }
@@ -411,7 +415,10 @@ impl Keeper {
                 tracing::warn!(most, "catalogue: the pool has more names; it stays incomplete");
             }
             Some(CatalogueFull::Space(least)) => {
-                tracing::warn!(least, "catalogue: little space is free in state-dir; it stays incomplete until there is more");
+                tracing::warn!(
+                    least,
+                    "catalogue: little space is free in state-dir; it stays incomplete until there is more"
+                );
             }
             None => {}
         }
