@@ -13,6 +13,7 @@ use fsstack_lab::daemon;
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB};
 
+use crate::least_calls;
 use crate::relocate::lay_out;
 use crate::report::{Sense, Table};
 
@@ -51,29 +52,47 @@ pub(crate) fn run(amount: JobsAmount, tables: &mut Vec<Table>) -> Result<()> {
     let title = format!("Drain of {} files of 4 KiB, every {LINKED}th with two names, files/s", amount.small);
     let mut small = Table::new(&title, Sense::MoreIsBetter);
     small.compare("drain", &["rsync -aHAX"], "drain to rsync");
+    small.compare("least calls", &["rsync -aHAX"], "least calls to rsync");
+    let large_ways = [BringingOver::Drain, BringingOver::Copy(&["cp", "-a"])];
+    let small_ways = [BringingOver::Drain, BringingOver::Copy(&["rsync", "-aHAX"]), BringingOver::LeastCalls];
+    let data = a.path().join("data");
     for round in 0..amount.rounds {
-        for turn in 0..2 {
-            let by_drain = (round + turn).is_multiple_of(2);
-            let data = a.path().join("data");
+        for turn in 0..large_ways.len() {
+            let way = large_ways[(round + turn) % large_ways.len()];
             fs::create_dir(&data)?;
             (0..amount.large).try_for_each(|n| lay_out(&data.join(n.to_string()), LARGE))?;
-            let took = moved(&a, &b, &target, by_drain, &["cp", "-a"])?;
             let mib = (amount.large * LARGE) as f64;
-            large.put("large files", if by_drain { "drain" } else { "cp -a" }, mib / took.as_secs_f64());
-
+            large.put("large files", &way.name(), mib / moved(&a, &b, &target, way)?.as_secs_f64());
+        }
+        for turn in 0..small_ways.len() {
+            let way = small_ways[(round + turn) % small_ways.len()];
             fs::create_dir(&data)?;
             small_files(&data, amount.small)?;
-            let took = moved(&a, &b, &target, by_drain, &["rsync", "-aHAX"])?;
             let files = amount.small as f64;
-            small.put(
-                "small files",
-                if by_drain { "drain" } else { "rsync -aHAX" },
-                files / took.as_secs_f64(),
-            );
+            small.put("small files", &way.name(), files / moved(&a, &b, &target, way)?.as_secs_f64());
         }
     }
     tables.extend([large, small]);
     Ok(())
+}
+
+/// Way of bringing files to another branch.
+#[derive(Clone, Copy, Debug)]
+enum BringingOver {
+    Drain,
+    /// A program and its options.
+    Copy(&'static [&'static str]),
+    LeastCalls,
+}
+
+impl BringingOver {
+    fn name(self) -> String {
+        match self {
+            Self::Drain => "drain".into(),
+            Self::Copy(command) => command.join(" "),
+            Self::LeastCalls => "least calls".into(),
+        }
+    }
 }
 
 pub(crate) fn small_files(data: &Path, count: usize) -> Result<()> {
@@ -92,30 +111,40 @@ pub(crate) fn small_files(data: &Path, count: usize) -> Result<()> {
 }
 
 /// Brings what is on `a` to `b`, where nothing is; returns how long that took. Both are empty afterwards.
-fn moved(a: &Branch, b: &Branch, target: &Path, by_drain: bool, copy: &[&str]) -> Result<Duration> {
+fn moved(a: &Branch, b: &Branch, target: &Path, way: BringingOver) -> Result<Duration> {
     [a, b].iter().try_for_each(|branch| command("sync").arg("-f").arg(branch.path()).run().map(drop))?;
     let data = a.path().join("data");
-    let took = if by_drain {
-        let mount = Entry::mount(target)?;
-        let source = format!("{}:{}", a.path().display(), b.path().display());
-        command(daemon::helper()?).arg(source).arg(target).args(["-o", "minfreespace=64M"]).run()?;
-        let fsstack = daemon::helper()?.with_file_name("fsstack");
-        let began = Instant::now();
-        command(&fsstack).args(["branch", "drain"]).arg(target).arg(a.path()).limit(LIMIT).run()?;
-        let took = began.elapsed();
-        command(&fsstack).args(["branch", "mode"]).arg(target).arg(a.path()).arg("RW").run()?;
-        mount.undo()?;
-        took
-    } else {
-        let (program, options) = copy.split_first().context("no program")?;
-        let began = Instant::now();
-        command(program).args(options).arg(&data).arg(b.path()).limit(LIMIT).run()?;
-        command("sync").arg("-f").arg(b.path()).run()?;
-        began.elapsed()
+    let took = match way {
+        BringingOver::Drain => by_drain(a, b, target)?,
+        BringingOver::Copy(copy) => {
+            let (program, options) = copy.split_first().context("no program")?;
+            let began = Instant::now();
+            command(program).args(options).arg(&data).arg(b.path()).limit(LIMIT).run()?;
+            command("sync").arg("-f").arg(b.path()).run()?;
+            began.elapsed()
+        }
+        BringingOver::LeastCalls => {
+            let began = Instant::now();
+            least_calls::move_files(&data, &b.path().join("data"))?;
+            began.elapsed()
+        }
     };
     ensure!(b.path().join("data").exists(), "nothing was brought over");
     for left in [data, b.path().join("data")].iter().filter(|left| left.exists()) {
         fs::remove_dir_all(left)?;
     }
+    Ok(took)
+}
+
+fn by_drain(a: &Branch, b: &Branch, target: &Path) -> Result<Duration> {
+    let mount = Entry::mount(target)?;
+    let source = format!("{}:{}", a.path().display(), b.path().display());
+    command(daemon::helper()?).arg(source).arg(target).args(["-o", "minfreespace=64M"]).run()?;
+    let fsstack = daemon::helper()?.with_file_name("fsstack");
+    let began = Instant::now();
+    command(&fsstack).args(["branch", "drain"]).arg(target).arg(a.path()).limit(LIMIT).run()?;
+    let took = began.elapsed();
+    command(&fsstack).args(["branch", "mode"]).arg(target).arg(a.path()).arg("RW").run()?;
+    mount.undo()?;
     Ok(took)
 }

@@ -21,6 +21,7 @@ mod hogs;
 mod index;
 mod job_costs;
 mod jobs;
+mod least_calls;
 mod listings;
 mod many;
 mod memory;
