@@ -9,6 +9,8 @@ use crate::call::{Call, Result, call};
 
 /// `FS_IOC_FIEMAP`.
 const FS_IOC_FIEMAP: Opcode = 0xc020_660b;
+/// `FIEMAP_EXTENT_LAST`.
+const LAST: u32 = 0x0001;
 /// `FIEMAP_EXTENT_UNWRITTEN`.
 const UNWRITTEN: u32 = 0x0800;
 /// Extents per request.
@@ -23,6 +25,8 @@ pub struct Extent {
     pub len: u64,
     /// Allocated but not written: it reads as zeros.
     pub unwritten: bool,
+    /// The file has no extent after it. Not every file system says so.
+    pub is_last: bool,
 }
 
 /// `struct fiemap_extent`.
@@ -77,6 +81,7 @@ pub fn extents(fd: BorrowedFd<'_>, start: u64) -> Result<Vec<Extent>> {
         start: raw.logical,
         len: raw.length,
         unwritten: raw.flags & UNWRITTEN != 0,
+        is_last: raw.flags & LAST != 0,
     };
     Ok(extents.map(extent).collect())
 }

@@ -41,24 +41,29 @@ pub(crate) fn allocate_as(
 /// Where `old` has space that it has not written to. A file system that does not tell where may tell that it has space for all of
 /// the file.
 fn unwritten(old: BorrowedFd<'_>, stat: &Stat) -> Result<Vec<Extent>, SysError> {
-    let end = if keeps_space_behind_the_end(old)? { u64::MAX } else { stat.size };
     let (mut all, mut from) = (Vec::<Extent>::new(), 0);
     loop {
         let reported = match extents(old, from) {
             Err(error) if is_unknown(error) => {
                 let is_whole = stat.size > 0 && stat.blocks.saturating_mul(512) >= stat.size;
-                let whole = is_whole.then_some(Extent { start: 0, len: stat.size, unwritten: true });
-                return Ok(whole.into_iter().collect());
+                let whole = Extent { start: 0, len: stat.size, unwritten: true, is_last: true };
+                return Ok(is_whole.then_some(whole).into_iter().collect());
             }
             reported => reported?,
         };
-        let Some(last) = reported.last() else { return Ok(all) };
+        let Some(last) = reported.last().copied() else { return Ok(all) };
         from = last.start.saturating_add(last.len);
-        for extent in reported.into_iter().filter(|extent| extent.unwritten && extent.start < end) {
+        for extent in reported.into_iter().filter(|extent| extent.unwritten) {
+            if extent.start >= stat.size && !keeps_space_behind_the_end(old)? {
+                continue;
+            }
             match all.last_mut() {
                 Some(last) if last.start + last.len == extent.start => last.len += extent.len,
                 _ => all.push(extent),
             }
+        }
+        if last.is_last {
+            return Ok(all);
         }
     }
 }

@@ -24,6 +24,7 @@ use fsstack_identity::index::birth;
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::file::MountRestrictions;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
@@ -33,9 +34,9 @@ use crate::inode::Inode;
 use crate::member::Member;
 use crate::moves::Moves;
 use crate::moves::batch_exchange::{BatchEnd, Copied, Exchange, Source};
-use crate::moves::clone_metadata::{Durable, copy_file, verify};
+use crate::moves::clone_metadata::{CopiesTogether, copy_file, verify};
 use crate::moves::movers::OrderedMove;
-use crate::moves::moving::Move;
+use crate::moves::moving::{Move, lifted_restrictions};
 use crate::moves::room::ReservedRoom;
 use crate::moves::transfer::split_source_error;
 use crate::pool::Pool;
@@ -169,6 +170,8 @@ impl Moves {
     ) -> Result<Vec<Copied<'a>>> {
         // Older than the copies: their write-back errors are reported to it.
         let all = to.ask(|| sys::at::reopen(to.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
+        let Some((_, first)) = begun.first() else { return Err(Errno::AGAIN.into()) };
+        let (lifted, together) = (lifted_restrictions(&first.from, to)?, CopiesTogether::new());
         let need = begun.iter().map(|(_, moving)| moving.taken()).sum();
         let _room = ReservedRoom::new(&self.files, to, need, 0);
         let mut copies: Vec<Copied<'_>> = Vec::with_capacity(begun.len());
@@ -179,7 +182,7 @@ impl Moves {
             if batch.departure.is_short() {
                 break;
             }
-            match self.copy_for_batch(pool, (batch, to), source, moving) {
+            match self.copy_for_batch(pool, (batch, to), (lifted, &together), source, moving) {
                 Ok(copied) => copies.push(copied),
                 Err(error) => tracing::debug!(%error, "a file is left out of a batch"),
             }
@@ -214,11 +217,12 @@ impl Moves {
         &self,
         pool: &Pool,
         (batch, to): (&OrderedBatch, &Member),
+        (lifted, together): (MountRestrictions, &CopiesTogether),
         source: &'a Source<'a>,
         moving: Move<'a>,
     ) -> Result<Copied<'a>> {
         let order = source.order;
-        if !moving.stays_restricted_on(to)? {
+        if !moving.stays_restricted(lifted) {
             return Err(Errno::PERM.into());
         }
         let dirs = moving.names.iter().map(|name| self.tree.skeleton(pool, &name.parent, to.ix));
@@ -235,14 +239,8 @@ impl Moves {
         let shared = {
             let _inside = moving.from.come_in(CallKind::Long)?;
             to.ask_long(|| {
-                let how = (&how, Durable::WithOthers);
-                let shared = match split_source_error(copy_file(
-                    fd.as_fd(),
-                    moving.source,
-                    &moving.stat,
-                    how,
-                    &goes_on,
-                ))? {
+                let (new, old) = ((fd.as_fd(), &made), (moving.source, &moving.stat));
+                let shared = match split_source_error(copy_file(new, old, &how, Some(together), &goes_on))? {
                     Err(unread) => return Ok(Err(unread)),
                     Ok(shared) => shared,
                 };

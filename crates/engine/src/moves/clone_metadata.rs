@@ -3,6 +3,7 @@
 //! All that the branch may refuse comes before the content, which may be large: owner, attributes, flags. The content is written
 //! by a thread that acts as the file's owner: the owner's quota decides, and space that is kept back for root is left alone.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_branch::caller::as_owner;
@@ -19,12 +20,18 @@ use crate::tree::skeleton::{Unfit, copy_xattrs};
 /// Removed by the kernel when the content is written to.
 const CAPABILITY: &std::ffi::CStr = c"security.capability";
 
-/// Whether a copy is made durable by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Durable {
-    Now,
-    /// The caller syncs the whole file system, by a descriptor that is older than the copy.
-    WithOthers,
+/// Copies from one local branch to another that the caller makes durable together: it syncs the whole file system, by a descriptor
+/// that is older than the copies.
+#[derive(Debug)]
+pub(crate) struct CopiesTogether {
+    /// The two may be one file system, which shares content or copies it inside the kernel.
+    in_kernel: Cell<bool>,
+}
+
+impl CopiesTogether {
+    pub(crate) fn new() -> Self {
+        Self { in_kernel: Cell::new(true) }
+    }
 }
 
 /// Gives the empty file `new` flags, owner, attributes, content, allocated space, mode and times of `old`, in an order in which none undoes
@@ -40,7 +47,8 @@ pub(crate) fn clone_metadata(
     how: &Relocation,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), CopyError> {
-    let shared = copy_file(new, old, stat, (how, Durable::Now), goes_on)?;
+    let made = sys::at::stat_fd(new)?;
+    let shared = copy_file((new, &made), (old, stat), how, None, goes_on)?;
     sys::file::fsync(new)?;
     if !shared { Ok(verify(new, old, how)?) } else { Ok(()) }
 }
@@ -58,68 +66,79 @@ pub(crate) fn verify(new: BorrowedFd<'_>, old: BorrowedFd<'_>, how: &Relocation)
     if same { Ok(()) } else { Err(SysError { call: sys::Call::Read, errno: Errno::IO }) }
 }
 
-/// Like [`clone_metadata`], not on disk yet. Returns whether the two share their content.
+/// Like [`clone_metadata`], not on disk yet. Returns whether the two share their content. Both files with their attributes; `together`:
+/// a batch that the copy is one of.
 ///
 /// # Errors
 /// The same.
 pub(crate) fn copy_file(
-    new: BorrowedFd<'_>,
-    old: BorrowedFd<'_>,
-    stat: &Stat,
-    (how, durable): (&Relocation, Durable),
+    (new, made): (BorrowedFd<'_>, &Stat),
+    (old, stat): (BorrowedFd<'_>, &Stat),
+    how: &Relocation,
+    together: Option<&CopiesTogether>,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<bool, CopyError> {
     let inode_flags = InodeFlags::of(old)?;
     inode_flags.begin(new)?;
     inode_flags.try_promises(new)?;
-    let made = sys::at::stat_fd(new)?;
-    // It is a transaction of the file system also where nothing changes.
+    // A change of owner or mode is a transaction of the file system also where nothing changes.
     if (made.uid, made.gid) != (stat.uid, stat.gid) {
         sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     }
     copy_xattrs(new, old, Unfit::Refused)?;
-    let filled = as_owner(stat, || split_source_error(fill(new, old, stat, (how, durable), goes_on)))?;
+    let filled = as_owner(stat, || split_source_error(fill(new, (old, stat), how, together, goes_on)))?;
     let shared = filled.map_err(CopyError::Source)?;
     copy_capability(new, old)?;
-    // After the owner: a change of owner clears set-uid.
-    sys::at::chmod_fd(new, stat.mode & 0o7777)?;
+    let written = sys::at::stat_fd(new)?;
+    if written.size != stat.size {
+        return Err(SysError { call: sys::Call::Write, errno: Errno::IO }.into());
+    }
+    // After the owner and the content, which clear set-uid.
+    if written.mode != stat.mode {
+        sys::at::chmod_fd(new, stat.mode & 0o7777)?;
+    }
     inode_flags.finish(new)?;
     inode_flags.check_promises(new)?;
     let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
     sys::at::utimens_fd(new, times)?;
-    let written = sys::at::stat_fd(new)?;
-    if written.size == stat.size {
-        Ok(shared)
-    } else {
-        Err(SysError { call: sys::Call::Write, errno: Errno::IO }.into())
-    }
+    Ok(shared)
 }
 
 /// Gives `new` the content of `old`, and the space that is allocated for it: whether the two share it. The calling thread acts as
 /// the owner.
 fn fill(
     new: BorrowedFd<'_>,
-    old: BorrowedFd<'_>,
-    stat: &Stat,
-    (how, durable): (&Relocation, Durable),
+    (old, stat): (BorrowedFd<'_>, &Stat),
+    how: &Relocation,
+    together: Option<&CopiesTogether>,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<bool, CopyError> {
     // A server takes a write for one of the user that opened the file. One that does not let the owner in counts for the daemon.
-    let own = match sys::at::reopen(new, OFlags::RDWR) {
-        Err(error) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => None,
-        opened => Some(opened?),
+    let own = match together.is_none().then(|| sys::at::reopen(new, OFlags::RDWR)) {
+        Some(Err(error)) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => None,
+        opened => opened.transpose()?,
     };
     let new = own.as_ref().map_or(new, AsFd::as_fd);
-    let shared = sys::file::reflink(old, new).is_ok();
+    let in_kernel = || together.is_none_or(|together| together.in_kernel.get());
+    let shared = in_kernel() && share(new, old, together);
     if !shared {
-        transfer::copy_all(old, new, how.speed, goes_on)?;
+        transfer::copy_all(old, new, (stat.size, how.speed, in_kernel()), goes_on)?;
     }
     allocate_as(new, old, stat, goes_on)?;
     // Only the descriptor of the write may get its write-back error.
-    if durable == Durable::Now {
+    if together.is_none() {
         sys::file::fsync(new)?;
     }
     Ok(shared)
+}
+
+/// Has `new` share the content of `old`: whether it does.
+fn share(new: BorrowedFd<'_>, old: BorrowedFd<'_>, together: Option<&CopiesTogether>) -> bool {
+    let shared = sys::file::reflink(old, new);
+    if let (Some(together), Err(error)) = (together, &shared) {
+        together.in_kernel.set(error.errno != Errno::XDEV);
+    }
+    shared.is_ok()
 }
 
 /// Gives `new` the file capability of `old`, if it has one.

@@ -12,6 +12,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
+use fsstack_sys::file::MountRestrictions;
 use fsstack_sys::{self as sys, Kind, Stat, Time};
 use smallvec::SmallVec;
 
@@ -23,6 +24,24 @@ use crate::moves::transfer;
 
 /// Names of a file, one or more.
 pub(crate) type Names = SmallVec<[InodeName; 1]>;
+
+/// Returns the restrictions of the mount of the branch `from` that `to` has not. A branch that is mounted with `nosuid` or `nodev` is not
+/// trusted: what these flags keep from acting does not go where it would act.
+///
+/// # Errors
+/// A branch cannot be asked for its flags.
+pub(crate) fn lifted_restrictions(from: &Branch, to: &Branch) -> Result<MountRestrictions> {
+    let restrictions = |branch: &Branch| branch.ask(|| sys::file::mount_restrictions(branch.root().as_fd()));
+    let here = restrictions(from)?;
+    if !here.no_suid && !here.no_devices {
+        return Ok(here);
+    }
+    let there = restrictions(to)?;
+    Ok(MountRestrictions {
+        no_suid: here.no_suid && !there.no_suid,
+        no_devices: here.no_devices && !there.no_devices,
+    })
+}
 
 /// A file that is being moved.
 pub(crate) struct Move<'a> {
@@ -105,24 +124,13 @@ impl<'a> Move<'a> {
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
     }
 
-    /// Whether what its mount keeps from acting does not act on the branch `to` either. A branch that is mounted with `nosuid` or `nodev` is not trusted: what these flags keep
-    /// from acting does not go to one without them, where it would.
-    ///
-    /// # Errors
-    /// A branch cannot be asked for its flags.
-    pub(crate) fn stays_restricted_on(&self, to: &Branch) -> Result<bool> {
-        let restrictions =
-            |branch: &Branch| branch.ask(|| sys::file::mount_restrictions(branch.root().as_fd()));
-        let here = restrictions(&self.from)?;
-        if !here.no_suid && !here.no_devices {
-            return Ok(true);
-        }
-        let there = restrictions(to)?;
+    /// Whether what its mount keeps from acting does not act where it goes, either.
+    pub(crate) fn stays_restricted(&self, lifted: MountRestrictions) -> bool {
         let has_privileges = || self.stat.mode & SET_ID != 0 || has_capability(self.source);
-        let program_acts = here.no_suid && !there.no_suid && self.is_content() && has_privileges();
+        let program_acts = lifted.no_suid && self.is_content() && has_privileges();
         let is_device = matches!(self.stat.kind(), Kind::Char | Kind::Block);
-        let device_acts = here.no_devices && !there.no_devices && is_device;
-        Ok(!program_acts && !device_acts)
+        let device_acts = lifted.no_devices && is_device;
+        !program_acts && !device_acts
     }
 
     /// It is as it was when `copy` was begun. The caller has a place inside of both branches.

@@ -40,7 +40,7 @@ use crate::moves::Moves;
 use crate::moves::clone_metadata::clone_metadata;
 use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
-use crate::moves::moving::{Move, Names};
+use crate::moves::moving::{Move, Names, lifted_restrictions};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
 use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, UNREADABLE, why_failed, why_not};
 use crate::moves::room::{ReservedBytes, ReservedRoom, floor_of};
@@ -136,13 +136,10 @@ impl Moves {
                 }
                 continue;
             }
-            match moving.stays_restricted_on(pool.branch(at)) {
-                Ok(true) => {}
-                Ok(false) => {
-                    why = RESTRICTED;
-                    continue;
-                }
-                Err(_) => continue,
+            let Ok(lifted) = lifted_restrictions(&moving.from, pool.branch(at)) else { continue };
+            if !moving.stays_restricted(lifted) {
+                why = RESTRICTED;
+                continue;
             }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };

@@ -62,14 +62,16 @@ pub(crate) fn copy(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<u64, SysError> {
     let mut done = 0;
+    let size = sys::at::stat_fd(from.0)?.size;
+    let len = len.min(size.saturating_sub(from.1));
     match copy_counting(from, to, len, &mut done, &mut Transfer::by_hand(most, goes_on)) {
         Err(error) if done == 0 => Err(error.into()),
         Ok(()) | Err(_) => Ok(done),
     }
 }
 
-/// Like [`copy`], but all of it or an error, and `speed` bytes a second at most. Inside the kernel, or by the server that
-/// has both, where they can.
+/// Copies the first `size` bytes of `from` to the empty file `to`, all of them or an error, and `speed` bytes a second at most.
+/// `in_kernel`: inside the kernel, or by the server that has both, where they can.
 ///
 /// # Errors
 /// What failed; `to` is then half written. EBUSY if `from` was truncated meanwhile; EINTR if it no longer
@@ -77,26 +79,18 @@ pub(crate) fn copy(
 pub(crate) fn copy_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
-    speed: Option<NonZeroU64>,
+    (size, speed, in_kernel): (u64, Option<NonZeroU64>, bool),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), CopyError> {
-    let size = sys::at::stat_fd(from)?.size;
     let mut way = Transfer {
-        in_kernel: true,
+        in_kernel,
         most: u64::MAX,
         goes_on,
         rate_limit: speed.map(|speed| RateLimit { speed, began: Instant::now(), done: 0 }),
     };
     let mut done = 0;
     copy_counting((from, 0), (to, 0), size, &mut done, &mut way)?;
-    if done < size {
-        return Err(SysError { call: sys::Call::Read, errno: Errno::BUSY }.into());
-    }
-    // It is a transaction of the file system also where nothing changes.
-    if sys::at::stat_fd(to)?.size == size {
-        return Ok(());
-    }
-    Ok(sys::file::truncate(to, size)?)
+    if done == size { Ok(()) } else { Err(SysError { call: sys::Call::Read, errno: Errno::BUSY }.into()) }
 }
 
 /// How bytes are carried.
@@ -260,6 +254,7 @@ fn read_whole(fd: BorrowedFd<'_>, mut into: &mut [u8], mut at: u64) -> Result<bo
     Ok(true)
 }
 
+/// Copies `len` bytes, or as many as there still are, counting them in `done`.
 fn copy_counting(
     from: (BorrowedFd<'_>, u64),
     to: (BorrowedFd<'_>, u64),
@@ -267,8 +262,7 @@ fn copy_counting(
     done: &mut u64,
     way: &mut Transfer<'_>,
 ) -> Result<(), CopyError> {
-    let size = sys::at::stat_fd(from.0)?.size;
-    let end = size.min(from.1.saturating_add(len));
+    let end = from.1.saturating_add(len);
     let mut buffer = Vec::new();
     let mut carried_in_all = 0;
     while from.1 + *done < end && carried_in_all < way.most {
@@ -360,7 +354,7 @@ mod tests {
         let (one, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         one.write_all_at(b"begin", 0).unwrap();
         one.write_all_at(b"end", 9 << 20).unwrap();
-        copy_all(one.as_fd(), other.as_fd(), None, &|| true).unwrap();
+        copy_all(one.as_fd(), other.as_fd(), ((9 << 20) + 3, None, true), &|| true).unwrap();
         assert!(is_same(one.as_fd(), other.as_fd()).unwrap());
         for (at, byte) in [(0, b"B"), (4 << 20, b"x"), ((9 << 20) + 2, b"D")] {
             let mut before = [0];

@@ -71,7 +71,10 @@ pub(crate) fn blank(
     dir: &DirFd,
     stat: &Stat,
 ) -> Result<(MountedFd, Option<StagedCopy>), SysError> {
-    let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600);
+    // Nobody else can open it before it has a name, and a mode that is right need not be set. A server may hold a mode without write
+    // permission against its writer.
+    let mode = if to.is_remote() { 0o600 } else { stat.mode & 0o777 };
+    let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, mode);
     // The owner's quota decides on a file more, too. (A server would ask whether the owner may write to the directory.)
     match if to.is_remote() { tmpfile() } else { as_owner(stat, tmpfile) } {
         Err(error)
