@@ -39,7 +39,7 @@ pub(crate) fn recheck(options: &Options) -> Duration {
 
 /// Starts sending the kernel a notice for every change.
 pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
-    let kernel = Arc::new(Kernel::behind(mounted.device())?);
+    let kernel = Arc::new(Kernel::behind(mounted.device(), mounted.dev())?);
     union.set_invalidator(kernel.clone());
     if options.out_of_band != OutOfBand::Watch {
         return Ok(());
@@ -50,7 +50,7 @@ pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mou
             let thread = std::thread::Builder::new().name("watch".into());
             thread.spawn(move || {
                 if let Err(error) = watch.serve(&union) {
-                    watch.give_up();
+                    watch.give_up(&union);
                     tracing::error!(%error, "out-of-band=watch failed; out-of-band changes are seen after the timeouts only");
                 }
             })?;

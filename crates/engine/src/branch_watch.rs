@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub trait Invalidator: Send + Sync + Debug {
     /// Makes the kernel ask for `name` in `parent` again at its next use.
     fn name(&self, parent: Ino, name: &CStr);
-    /// Makes it ask again for every name, missing ones too. False: this kernel has no such notification.
+    /// Makes it ask again for every name, missing ones too. False: it has no such notification, or something is mounted on a name.
     fn all_names(&self) -> bool;
     /// Makes it ask again for the attributes of `ino`.
     fn attributes(&self, ino: Ino);
@@ -75,19 +75,7 @@ impl BranchWatch {
         Ok(())
     }
 
-    /// Records that events are no longer read, and invalidates all names.
-    pub fn give_up(&self) {
-        self.complete.store(false, Relaxed);
-        self.invalidator.all_names();
-    }
-
     pub(crate) fn leave(&self, at: BranchIx) {
         self.roots.lock().retain(|root| root.at != at);
-    }
-
-    /// Watches a branch that was mounted again. Its changes meanwhile are unknown, so all names are invalidated.
-    pub(crate) fn returned(&self, branch: &Branch) {
-        self.add(branch);
-        self.invalidator.all_names();
     }
 }

@@ -1,11 +1,13 @@
 //! Notices to the kernel that cached names, attributes or data are out of date.
 
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fsstack_engine::admin::watch::Invalidator;
 use fsstack_pool::Ino;
+use fsstack_sys::mounts;
 use fsstack_wire::Notice;
 use rustix::io::Errno;
 
@@ -18,31 +20,26 @@ pub fn send_again(device: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel look all names up again, where it can (Linux 6.16): before a request is served that may have changed them unseen.
-///
-/// # Errors
-/// EINVAL: the kernel is older. The mount is gone.
-pub fn expire_names(device: BorrowedFd<'_>) -> io::Result<()> {
-    rustix::io::write(device, Notice::all_names().as_bytes())?;
-    Ok(())
-}
-
 /// The kernel's side of a connection, with its caches.
 #[derive(Debug)]
-pub struct Kernel(OwnedFd);
+pub struct Kernel {
+    device: OwnedFd,
+    /// Number of the pool's device, if it is known.
+    dev: Option<u64>,
+}
 
 impl Kernel {
-    /// Makes a notifier for the connection of `device`.
+    /// Makes a notifier for the connection of `device`, whose pool has the number `dev` for programs.
     ///
     /// # Errors
     ///
     /// No descriptor is left.
-    pub fn behind(device: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self(device.try_clone_to_owned()?))
+    pub fn behind(device: BorrowedFd<'_>, dev: Option<u64>) -> io::Result<Self> {
+        Ok(Self { device: device.try_clone_to_owned()?, dev })
     }
 
     fn tell(&self, notice: &Notice) -> bool {
-        match rustix::io::write(&self.0, notice.as_bytes()) {
+        match rustix::io::write(&self.device, notice.as_bytes()) {
             Ok(_) => true,
             // The kernel has nothing cached, or the mount is gone.
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR) => true,
@@ -55,13 +52,22 @@ impl Kernel {
     }
 }
 
+/// Whether something is mounted on a name of the file system `dev`, in this mount namespace.
+fn has_mounts_inside(dev: u64) -> bool {
+    let mounts = mounts::list().unwrap_or_default();
+    let of_pool: HashSet<u64> =
+        mounts.iter().filter(|mount| mount.device() == dev).map(|mount| mount.id).collect();
+    mounts.iter().any(|mount| of_pool.contains(&mount.parent))
+}
+
 impl Invalidator for Kernel {
     fn name(&self, parent: Ino, name: &CStr) {
         self.tell(&Notice::name(parent.0, name));
     }
 
     fn all_names(&self) -> bool {
-        self.tell(&Notice::all_names())
+        // The kernel drops the names, and unmounts what is mounted on one.
+        !self.dev.is_some_and(has_mounts_inside) && self.tell(&Notice::all_names())
     }
 
     fn attributes(&self, ino: Ino) {

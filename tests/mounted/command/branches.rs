@@ -44,6 +44,25 @@ fn a_branch_comes_and_goes() {
     assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"].as_array().unwrap().len(), 2);
 }
 
+/// The kernel would unmount it with the name that it is mounted on.
+#[test]
+fn what_is_mounted_inside_of_a_pool_stays_when_branches_come_and_go() {
+    needs!(mounting());
+    let pool = pool();
+    let home = cleanup::fresh("extra").unwrap();
+    let _home = cleanup::Entry::dir(&home).unwrap();
+    let extra = home.to_str().unwrap().to_owned();
+    fs::create_dir_all(pool.at("dir/inside")).unwrap();
+    let inside = cleanup::Entry::mount(&pool.at("dir/inside")).unwrap();
+    lab::shell::command("mount").args(["-t", "tmpfs", "none"]).arg(pool.at("dir/inside")).run().unwrap();
+    pool.write("dir/inside/file", b"mounted");
+    output_of(&["branch", "add", &at(&pool), &extra]);
+    assert_eq!(pool.read("dir/inside/file"), b"mounted");
+    output_of(&["branch", "remove", &at(&pool), &extra]);
+    assert_eq!(pool.read("dir/inside/file"), b"mounted");
+    inside.undo().unwrap();
+}
+
 #[test]
 fn a_branch_that_is_waited_for_stays_when_it_is_given_a_mode() {
     needs!(mounting());

@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, mpsc};
 
+use fsstack_engine::admin::watch::Invalidator;
 use fsstack_engine::kept::Kept;
-use fsstack_fuse::notify::{expire_names, send_again};
+use fsstack_fuse::notify::{Kernel, send_again};
 use fsstack_pool::Printable;
 use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::mounts::{self, UmountFlags, umount};
@@ -149,7 +150,8 @@ fn start(kept: &Kept, state: &PassedState, mut inherited: Inherited) -> Result<I
     // Requests that were read by a descriptor of the dead one go to the queue that all read: the other descriptors may go then.
     send_again(device.as_fd()).map_err(|error| format!("/dev/fuse: requests are not sent again: {error}"))?;
     // What it does not know it asks for; what a request that was half done has changed may be cached.
-    let _older_kernel = expire_names(device.as_fd());
+    let kernel = Kernel::behind(device.as_fd(), state.mount.dev);
+    kernel.map_err(|error| format!("/dev/fuse: {error}"))?.all_names();
     let (mut needed, objects): (HashSet<RawFd>, _) =
         (state.descriptors().into_iter().collect(), kept.objects());
     needed.insert(number_of_state(kept));

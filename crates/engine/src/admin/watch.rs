@@ -47,6 +47,12 @@ const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
 impl BranchWatch {
+    /// Records that events are no longer read, and invalidates all names.
+    pub fn give_up(&self, union: &Union) {
+        self.complete.store(false, Relaxed);
+        expire_names(&union.tree, &*self.invalidator);
+    }
+
     /// Reads events and invalidates what they change, for as long as the process lives.
     ///
     /// # Errors
@@ -123,7 +129,7 @@ impl BranchWatch {
                 self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
                     // Names below it may mean other objects now, and missing names may exist.
-                    self.invalidator.all_names();
+                    expire_names(&union.tree, &*self.invalidator);
                 }
                 again.push((Instant::now() + INVALIDATE_AGAIN_AFTER, parent, name.to_owned()));
             }
@@ -246,7 +252,9 @@ impl Union {
         }
         self.catalogue_anew(branch.ix);
         if let Some(watch) = self.branch_watch.get() {
-            watch.returned(branch);
+            watch.add(branch);
+            // Its changes meanwhile are unknown.
+            expire_names(&self.tree, &*watch.invalidator);
         }
     }
 }
@@ -255,16 +263,25 @@ impl Union {
 fn invalidate(union: &Union, drops_data: impl Fn(&Inode) -> bool) {
     union.tree.forget_hints();
     let Some(invalidator) = union.invalidator.get() else { return };
-    let expired = invalidator.all_names();
+    expire_names(&union.tree, &**invalidator);
     for inode in union.tree.inodes.all() {
         inode.invalidate();
-        for name in inode.names().iter().filter(|_| !expired) {
-            invalidator.name(name.parent.id.ino, &name.name);
-        }
         if drops_data(&inode) {
             invalidator.data(inode.id.ino);
         } else {
             invalidator.attributes(inode.id.ino);
+        }
+    }
+}
+
+/// Has the kernel ask again for all names; for missing ones only where all can be named at once.
+fn expire_names(tree: &Tree, invalidator: &dyn Invalidator) {
+    if invalidator.all_names() {
+        return;
+    }
+    for inode in tree.inodes.all() {
+        for name in inode.names() {
+            invalidator.name(name.parent.id.ino, &name.name);
         }
     }
 }
