@@ -17,6 +17,8 @@ const LEAST_PART: u64 = 20;
 const WORTHWHILE: u64 = 8 << 20;
 /// Used bytes of a file that is made smaller at most: they are moved while a pool ends.
 const MOST_MOVED: u64 = 128 << 20;
+/// Bytes that a name takes, about: an estimate of what is used is free, while to count it all pages are read.
+const NAME_BYTES: u64 = 100;
 
 /// Reason why the catalogue takes no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +65,12 @@ impl Catalogue {
         // Pages that the last change has freed are in use until the one after the next.
         self.flush()?;
         self.flush()?;
-        let (used, len) = (self.allocated()?, self.path.metadata()?.len());
-        let free = len.saturating_sub(used);
-        if free >= WORTHWHILE && free >= len / 2 && used <= MOST_MOVED {
+        let len = self.path.metadata()?.len();
+        let is_worthwhile = |used: u64| {
+            let free = len.saturating_sub(used);
+            free >= WORTHWHILE && free >= len / 2 && used <= MOST_MOVED
+        };
+        if is_worthwhile(self.names()?.saturating_mul(NAME_BYTES)) && is_worthwhile(self.allocated()?) {
             self.db.compact()?;
         }
         Ok(())

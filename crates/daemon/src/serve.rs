@@ -129,6 +129,8 @@ pub(crate) fn attend(
     let pool = Arc::downgrade(&served);
     let watch = MountWatch::start(&union, move || {
         if let Some(pool) = pool.upgrade() {
+            // Not in the middle of an upgrade.
+            let _turn = pool.handover.operators.read();
             pool.begin_waiting_moves();
         }
     });

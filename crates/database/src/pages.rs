@@ -30,8 +30,8 @@ const PAGE: usize = 4096;
 const UNKNOWN: u32 = 0;
 /// Content of a file of checksums while an open without them is under way, or once damage was found: the whole file is to be checked.
 const SUSPECT: &[u8] = b"?";
-/// Length of a file up to which one without checksums is checked at once: it takes a second at most.
-const CHECKED_AT_ONCE: u64 = 128 << 20;
+/// Length of a file up to which one without checksums is checked at once: programs wait for it, after the death of a daemon too.
+const CHECKED_AT_ONCE: u64 = 32 << 20;
 /// Beginning of a file of checksums.
 const MAGIC: [u8; 16] = *b"fsstack sums 1\n\n";
 /// Length of what precedes the checksums of the pages: [`MAGIC`], the database's length, the checksum of its header.
@@ -119,6 +119,10 @@ impl Pages {
                 soundness.suspects = Some(beside.clone());
                 let len = pages.file.len().map_err(StorageError::Io)?;
                 is_suspect |= (1..=CHECKED_AT_ONCE).contains(&len);
+                if is_suspect {
+                    // Read in its order, which the check does not keep to.
+                    std::fs::File::open(path).and_then(|mut all| io::copy(&mut all, &mut io::sink())).ok();
+                }
             }
         }
         Ok((Self { beside: Some(beside), soundness, ..pages }, is_suspect))

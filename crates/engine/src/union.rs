@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use fsstack_catalogue::Upkeep;
+use fsstack_catalogue::{Catalogue, Upkeep};
 use fsstack_identity::index::{Index, IndexHealth};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
@@ -194,11 +194,15 @@ impl Union {
         self.jobs.list.end();
         self.moves.movers.end();
         self.end_all_copies();
-        self.end_catalogue();
+        let catalogue = self.end_catalogue();
         self.files.handles.clear();
         self.files.dirs.clear();
         self.tree.inodes.clear();
         self.tree.index.close();
+        // Last: the daemon does not wait for it for long.
+        if let Some(Err(error)) = catalogue.map(Catalogue::shrink) {
+            tracing::debug!(%error, "catalogue: its file was not made smaller");
+        }
     }
 
     /// Like [`Self::destroy`], and waits for threads inside of a branch, for at most `timeout`; where all stuck ones are in

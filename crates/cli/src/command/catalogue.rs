@@ -97,7 +97,7 @@ fn all_pages(
 #[derive(Default)]
 struct PageWriter {
     has_begun: bool,
-    /// As of the last page.
+    /// States as of the last page.
     branches: Vec<CatalogueBranch>,
     next: Option<Vec<u8>>,
 }

@@ -259,20 +259,21 @@ pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     }
 }
 
-/// Notes whether a daemon that serves is about to end the pool: if it dies then, no other one is started.
+/// Notes whether a daemon that serves is about to end the pool: if it dies then, the next one only unmounts it.
 pub(crate) fn set_ending(kept: Option<&Arc<Kept>>, is_ending: bool) {
     let (from, to) = if is_ending { (SERVES, ENDS) } else { (ENDS, SERVES) };
     if let Some(kept) = kept {
-        // One that does not serve yet is not started again anyway.
+        // One that does not serve yet notes it once it does.
         let _before = word(kept, SharedWord::Stage).compare_exchange(from, to, SeqCst, SeqCst);
     }
 }
 
-/// The daemon serves: if it dies, another one is started from its program.
+/// The daemon serves: if it dies, another one is started from its program. One that is about to end the pool stays so.
 pub(crate) fn serves(kept: &Kept) {
     word(kept, SharedWord::Before).store(0, SeqCst);
     word(kept, SharedWord::FailureLength).store(0, SeqCst);
-    word(kept, SharedWord::Stage).store(SERVES, SeqCst);
+    let serves = |stage| (stage != ENDS).then_some(SERVES);
+    let _before = word(kept, SharedWord::Stage).fetch_update(SeqCst, SeqCst, serves);
 }
 
 /// Whether the keeper lives.
@@ -295,6 +296,9 @@ impl Served {
             tracing::warn!(%error, "restart=keep: no descriptors are left to the keeper; if all are in use when the daemon dies, the pool ends");
         }
         serves(&kept);
+        if self.handover.is_ending.load(SeqCst) {
+            set_ending(Some(&kept), true);
+        }
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.
         let watches = keeper::Watched::new(keeper).and_then(|watched| {

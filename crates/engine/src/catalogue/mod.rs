@@ -151,16 +151,12 @@ impl Union {
         }
     }
 
-    /// Ends the catalogue: all is on disk, and the next mount may rely on it.
-    pub(crate) fn end_catalogue(&self) {
-        let Some(upkeep) = self.catalogue.swap(None) else { return };
-        // Without a clean close the next mount walks the branches. One that is still read keeps its size.
-        if self.close_catalogue(&upkeep, END_TIMEOUT)
-            && let Some(upkeep) = Arc::into_inner(upkeep)
-            && let Err(error) = upkeep.catalogue.shrink()
-        {
-            tracing::debug!(%error, "catalogue: its file was not made smaller");
-        }
+    /// Ends the catalogue: all is on disk, and the next mount may rely on it. Returns it, unless it is still read.
+    pub(crate) fn end_catalogue(&self) -> Option<Catalogue> {
+        let upkeep = self.catalogue.swap(None)?;
+        // Without a clean close the next mount walks the branches.
+        let is_closed = self.close_catalogue(&upkeep, END_TIMEOUT);
+        Arc::into_inner(upkeep).filter(|_| is_closed).map(|upkeep| upkeep.catalogue)
     }
 
     /// Like [`Self::end_catalogue`], within `timeout`; the file keeps its size. False: a thread of it is still inside a branch.

@@ -359,6 +359,10 @@ impl Jobs {
     fn work(&self, job: &Job, stay: Vec<OpenFileRef>, run: impl FnOnce(&Self, &Job) -> JobState) {
         let (kind, subject) = (job.work.kind(), &job.subject);
         tracing::info!(job = job.id, kind, %subject, dry_run = job.work.manner().dry_run, "job begins");
+        if job.work.yields() {
+            // No command notes its number, which is not given again after a death.
+            self.changes.tell_change();
+        }
         self.begin_pacing(job);
         let state = run(self, job);
         self.end_pacing(job);
