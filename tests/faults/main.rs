@@ -33,7 +33,6 @@ mod on_its_way;
 mod races;
 mod rollbacks;
 mod scenario;
-mod second_record;
 mod shown_apart;
 mod two_hosts;
 

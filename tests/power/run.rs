@@ -48,10 +48,9 @@ pub(crate) fn is_long() -> bool {
 pub(crate) fn report_all(family: &str, recordings: Vec<Recording>) {
     let began = std::time::Instant::now();
     let outcomes = judge_all(recordings);
+    println!("judged in {:?}", began.elapsed());
     let judged: usize = outcomes.iter().map(|outcome| outcome.recording.cuts.len()).sum();
     let wrong: usize = outcomes.iter().map(|outcome| outcome.wrong.len()).sum();
-    // Before the report, which takes minutes to shorten what is wrong.
-    println!("judged {judged}, {wrong} wrong, in {:?}", began.elapsed());
     let mut complaints = String::new();
     for outcome in &outcomes {
         let name = &outcome.recording.plan.name;

@@ -3,10 +3,8 @@
 use fsstack_identity::index::AwayBranch;
 use fsstack_pool::BranchId;
 
-use crate::admin::branch_recovery::SETTLE_TIMEOUT;
 use crate::bad_change::BadChange;
 use crate::recovery::give_up::give_up;
-use crate::recovery::recover::settle_about;
 use crate::union::Union;
 
 impl Union {
@@ -28,14 +26,6 @@ impl Union {
         let pool = self.tree.pool.load();
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));
-        }
-        // A change that is not settled yet would stay half done.
-        let is_changed = {
-            let tree_lock = self.tree.tree_lock.try_write(SETTLE_TIMEOUT);
-            tree_lock.is_some() && settle_about((&pool, &self.tree.index), id)
-        };
-        if is_changed {
-            self.invalidate_all();
         }
         let waited = give_up(&pool, id)?;
         if !pool.settings.nfs_export {

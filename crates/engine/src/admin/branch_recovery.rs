@@ -17,7 +17,7 @@ use crate::recovery::recover::{Interrupted, without_lacking};
 use crate::union::Union;
 
 /// How long the tree lock is waited for, and how long a branch that is back is kept closed for all of this.
-pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pause before another try, where the tree was busy.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

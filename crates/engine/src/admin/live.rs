@@ -26,7 +26,7 @@ use crate::jobs::remembered;
 use crate::member::Member;
 use crate::member::events::PoolHost as _;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
-use crate::recovery::recover::{clear_added, has_waiting_records};
+use crate::recovery::recover::has_waiting_records;
 use crate::settings::WritePath;
 use crate::tree::Tree;
 use crate::union::Union;
@@ -100,7 +100,7 @@ impl Union {
         }
         self.tree.index.join(branch.marked());
         self.tree.index.admit(std::iter::once(&**branch.marked()));
-        clear_added(&more, &self.tree.index, &branch, || self.tree.tree_lock.try_write(TREE_LOCK_TIMEOUT));
+        crate::recovery::recover::clear_added(&more, &self.tree.index, &branch);
         drop(more);
         self.changes.lock().vacant.retain(|vacant| *vacant != ix);
         self.join(&branch, before);

@@ -11,7 +11,8 @@ use fsstack_sys::{self as sys, Call, Errno, Kind, Stat, SysError};
 use crate::files::check_not_given_up;
 use crate::inode::Inode;
 use crate::pool::Pool;
-use crate::recovery::journal::{Act, NameChange, NamesRecord, Object, Part};
+use crate::recovery::journal::{Act, NameChange, Object, Part};
+use crate::recovery::record::Written;
 use crate::tree::Tree;
 use crate::tree::place::ancestors;
 use crate::tree::resolve::DirStats;
@@ -147,8 +148,8 @@ pub(crate) fn check_exchangeable(
     })
 }
 
-/// A record of a change of names, if a branch took it.
-pub(crate) type Record = Option<NamesRecord>;
+/// A record of a change of names, and the branch that has it, if one took it.
+pub(crate) type Record = Option<(BranchIx, Written)>;
 
 /// Puts a record of the change on a branch.
 pub(crate) fn begin(
@@ -168,7 +169,6 @@ pub(crate) fn begin(
         parts: parts.iter().map(part).collect(),
         settled: false,
         tried: false,
-        first_on: None,
     };
     names.begin(pool)
 }
@@ -203,10 +203,10 @@ pub(crate) fn begin_durably(
 
 /// The change is over, and its record goes, unless it was left half done.
 pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
-    if let Some(record) = record
+    if let Some((at, written)) = record
         && !matches!(done, Err(half) if half.stuck)
     {
-        record.done(pool, done.is_err());
+        written.done(pool.branch(at));
     }
 }
 

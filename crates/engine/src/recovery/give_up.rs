@@ -10,11 +10,10 @@ use crate::bad_change::BadChange;
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::recovery::hidden_folder::{leave, own_folder};
-use crate::recovery::intent;
-use crate::recovery::journal::{self, NameChange};
 use crate::recovery::record::{self, FoundRecord};
 use crate::recovery::record_kind::NAMES;
 use crate::recovery::recover::records_about;
+use crate::recovery::{intent, journal};
 
 /// The branch `away` will not come back: what the others have for it goes, and is not acted on should a branch of its id come one
 /// day. Whether there was anything.
@@ -60,11 +59,7 @@ fn drop_about(branch: &Member, away: BranchId) -> Result<bool, SysError> {
             Some(FoundRecord::InUse) => return Err(SysError { call: Call::Lock, errno: Errno::BUSY }),
             Some(FoundRecord::Torn | FoundRecord::Unknown | FoundRecord::NotOurs) | None => continue,
         };
-        let left = (sort.suffix == NAMES.suffix).then(|| NameChange::decode(sort, body)).flatten();
-        let left = left.map(|mut left| {
-            left.parts.retain(|part| part.branch != away);
-            left
-        });
+        let left = (*sort == NAMES).then(|| journal::without(body, away)).flatten();
         match left.filter(|left| !left.parts.is_empty()) {
             Some(left) => record::replace(branch, folder.as_fd(), name, sort, &left.encode())?,
             None => sys::at::unlink(folder.as_fd(), name)?,

@@ -7,8 +7,7 @@
 //! the others are changed now. If a branch refuses, the changed ones are undone.
 //!
 //! A branch of the record may be missing from the pool at the next mount. The outcome for the others then holds for it too:
-//! the record is replaced by one for that branch alone, which stays until it is back. The branch with the record may be missing,
-//! too: a change on more than two branches has a second one (`second_record.rs`).
+//! the record is replaced by one for that branch alone, which stays until it is back.
 //!
 //! Why on the branches and not under the pool's state directory: docs/dev/decisions/.
 
@@ -26,9 +25,7 @@ use crate::inode::Inode;
 use crate::line_a_minute::LineAMinute;
 use crate::pool::Pool;
 use crate::recovery::record::{self, Written};
-use crate::recovery::record_kind::{NAMES, RecordKind, SECOND_NAMES};
-use crate::recovery::second_record;
-
+use crate::recovery::record_kind::NAMES;
 /// Changes that no branch took a record of, in all pools of the program.
 static UNRECORDED: Mutex<LineAMinute> = Mutex::new(LineAMinute::new());
 const PART: usize = 1 + 2 + 2 * OBJECT;
@@ -126,28 +123,6 @@ pub(crate) struct NameChange {
     pub(crate) settled: bool,
     /// Besides, its branches were there and did not make it, or may not have: programs may have used either name since.
     pub(crate) tried: bool,
-    /// The branch that has the first record, if this is the second.
-    pub(crate) first_on: Option<BranchId>,
-}
-
-/// A change's record on a branch.
-pub(crate) struct NamesRecord {
-    at: BranchIx,
-    written: Written,
-    second: Option<(BranchIx, Written)>,
-}
-
-impl NamesRecord {
-    /// The change is over. One that `is_undone` is not to be done by a record that comes back after a power cut.
-    pub(crate) fn done(self, pool: &Pool, is_undone: bool) {
-        let has_second = self.second.is_some();
-        // The second one goes first: it counts where the first is not to be seen.
-        if let Some((at, written)) = self.second {
-            written.done_durably(pool.branch(at));
-        }
-        let branch = pool.branch(self.at);
-        if has_second && is_undone { self.written.done_durably(branch) } else { self.written.done(branch) }
-    }
 }
 
 impl NameChange {
@@ -165,20 +140,14 @@ impl NameChange {
     /// without, since a branch that is full to the last block must not forbid it.
     ///
     /// The first branch with a new name is preferred: its journal keeps the record's end in order with later changes of that name.
-    pub(crate) fn begin(&self, pool: &Pool) -> Option<NamesRecord> {
+    pub(crate) fn begin(&self, pool: &Pool) -> Option<(BranchIx, Written)> {
         let part_of = |branch: &Branch| self.parts.iter().find(|part| part.branch == branch.id);
         let mut order: Vec<_> = pool.branches.iter().filter(|branch| branch.is_writable()).collect();
         order.sort_by_key(|branch| part_of(branch).map_or(2, |part| u8::from(part.act == Act::Remove)));
         let mut reasons = Vec::new();
-        let mut order = order.into_iter();
-        for branch in order.by_ref() {
+        for branch in order {
             match branch.ask(|| record::write(branch, &NAMES, &self.encode())) {
-                Ok(written) => {
-                    let others =
-                        order.filter(|other| part_of(other).is_some()).map(|other| -> &Branch { other });
-                    let second = second_record::write(self, (branch.id, written.name()), others);
-                    return Some(NamesRecord { at: branch.ix, written, second });
-                }
+                Ok(written) => return Some((branch.ix, written)),
                 Err(error) => reasons.push(format!("{}: {error}", branch.path.display())),
             }
         }
@@ -191,9 +160,7 @@ impl NameChange {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut record =
-            self.first_on.map_or_else(Vec::new, |first_on| first_on.get().to_le_bytes().to_vec());
-        record.push(if self.tried { 2 } else { u8::from(self.settled) });
+        let mut record = vec![if self.tried { 2 } else { u8::from(self.settled) }];
         for path in [&self.first, &self.second] {
             record.extend_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_le_bytes());
             record.extend_from_slice(path);
@@ -213,14 +180,8 @@ impl NameChange {
         record
     }
 
-    /// The change of a record of that kind. None: it is cut short.
-    pub(crate) fn decode(kind: &RecordKind, record: &[u8]) -> Option<Self> {
-        let (first_on, record) = match *kind == SECOND_NAMES {
-            true => {
-                record.split_first_chunk::<2>().map(|(id, rest)| (Some(u16::from_le_bytes(*id)), rest))?
-            }
-            false => (None, record),
-        };
+    /// None: it is cut short.
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let (settled, mut rest) = record.split_first()?;
         let mut path = || {
             let (len, after) = rest.split_first_chunk::<4>()?;
@@ -244,19 +205,26 @@ impl NameChange {
             let branch = BranchId::new(u16::from_le_bytes(*branch))?;
             parts.push(Part { branch, object: Object::take(object), act });
         }
-        let first_on = first_on.and_then(BranchId::new);
-        Some(Self { first, second, parts, settled: *settled != 0, tried: *settled == 2, first_on })
+        Some(Self { first, second, parts, settled: *settled != 0, tried: *settled == 2 })
     }
 }
 
-/// Whether the change was settled while `away` was absent.
-pub(crate) fn is_settled_without(names: &NameChange, away: BranchId) -> bool {
-    names.settled && is_about(names, away)
+/// Whether `record` was settled while `away` was absent.
+pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
+    NameChange::decode(record)
+        .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
 }
 
-/// Whether `away` takes part in the change.
-pub(crate) fn is_about(names: &NameChange, away: BranchId) -> bool {
-    names.parts.iter().any(|part| part.branch == away)
+/// The rest of `record` if the branch `away` will not come back; its parts may all have gone.
+pub(crate) fn without(record: &[u8], away: BranchId) -> Option<NameChange> {
+    let mut names = NameChange::decode(record)?;
+    names.parts.retain(|part| part.branch != away);
+    Some(names)
+}
+
+/// Whether `away` takes part in the change of `record`.
+pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
+    NameChange::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
 }
 
 impl Part {
@@ -292,17 +260,14 @@ mod tests {
             part(3, 80, Act::Remove),
             part(4, 81, Act::StepBack),
         ];
-        let (settled, tried, first_on) = (false, false, None);
-        NameChange { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled, tried, first_on }
+        NameChange { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled: false, tried: false }
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
         for (settled, tried) in [(false, false), (true, false), (true, true)] {
             let names = NameChange { settled, tried, ..names() };
-            assert_eq!(NameChange::decode(&NAMES, &names.encode()), Some(names.clone()));
-            let second = NameChange { first_on: BranchId::new(258), ..names };
-            assert_eq!(NameChange::decode(&SECOND_NAMES, &second.encode()), Some(second));
+            assert_eq!(NameChange::decode(&names.encode()), Some(names));
         }
     }
 

@@ -14,7 +14,6 @@ pub(crate) mod record;
 pub(crate) mod record_kind;
 pub(crate) mod recover;
 pub(crate) mod root_attribute;
-pub(crate) mod second_record;
 pub(crate) mod settle;
 pub(crate) mod told;
 pub(crate) mod unsynced_removals;

@@ -276,26 +276,11 @@ impl Written {
         self.done_without(on, None);
     }
 
-    /// Like [`Self::done`], and surely on disk, so that no power cut brings it back.
-    pub(crate) fn done_durably(self, on: &Branch) {
-        self.end(on, |record| {
-            let folder = open_folder(on)?;
-            sys::at::unlink(folder.as_fd(), &record.name)?;
-            sync_dir(folder.as_fd())?;
-            leave(on);
-            Ok(())
-        });
-    }
-
     /// Like [`Self::done`], and what was prepared to replace it is not needed.
     pub(crate) fn done_without(self, on: &Branch, successor: Option<Successor>) {
-        self.end(on, |record| record.remove(on, successor));
-    }
-
-    fn end(self, on: &Branch, remove: impl FnOnce(&Self) -> Result<(), SysError>) {
         let mount_generation = on.mount_generation();
         // In a permit: the caller holds locks that others wait for, and is given up if the branch hangs.
-        if let Err(error) = on.ask(|| remove(&self)) {
+        if let Err(error) = on.ask(|| self.remove(on, successor)) {
             tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
         }
         on.dispose(mount_generation, self.file);

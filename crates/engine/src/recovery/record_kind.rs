@@ -25,12 +25,10 @@ pub(crate) const SHOWN_GROUP: RecordKind = RecordKind { suffix: MOVE.suffix, for
 pub(crate) const SHOWN_BATCH: RecordKind = RecordKind { suffix: MOVE.suffix, format: 9 };
 /// Records of changed names (`journal.rs`).
 pub(crate) const NAMES: RecordKind = RecordKind { suffix: c".names", format: 3 };
-/// Second records of changed names (`second_record.rs`).
-pub(crate) const SECOND_NAMES: RecordKind = RecordKind { suffix: NAMES.suffix, format: 4 };
 
 /// All kinds.
-pub(crate) const KINDS: [&RecordKind; 8] =
-    [&MOVE, &GROUP, &BATCH, &LINKED_BATCH, &SHOWN_GROUP, &SHOWN_BATCH, &NAMES, &SECOND_NAMES];
+pub(crate) const KINDS: [&RecordKind; 7] =
+    [&MOVE, &GROUP, &BATCH, &LINKED_BATCH, &SHOWN_GROUP, &SHOWN_BATCH, &NAMES];
 
 /// Whether records of that kind are about several files that move.
 pub(crate) fn is_of_several(kind: &RecordKind) -> bool {

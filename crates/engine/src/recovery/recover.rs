@@ -19,21 +19,14 @@ use crate::recovery::decisions;
 use crate::recovery::group;
 use crate::recovery::hidden_folder::{COPY, LOCK, check_own, folder_name, leave};
 use crate::recovery::intent;
-use crate::recovery::journal::{self, NameChange};
+use crate::recovery::journal;
 use crate::recovery::record::{self, FoundRecord};
 use crate::recovery::record_kind::{NAMES, RecordKind, is_of_several};
-use crate::recovery::second_record;
-use crate::recovery::settle::{Occasion, SettledRename};
+use crate::recovery::settle::{self, Occasion, SettledRename};
 use crate::recovery::told;
 
-/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work, and of changes of
-/// names that it takes part in. `tree_lock` takes the tree lock exclusively, so that no record of one is in use.
-pub(crate) fn clear_added<G>(
-    pool: &Pool,
-    index: &Index,
-    added: &Member,
-    tree_lock: impl FnOnce() -> Option<G>,
-) {
+/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
+pub(crate) fn clear_added(pool: &Pool, index: &Index, added: &Member) {
     if added.check_subvolumes().is_err() {
         return;
     }
@@ -43,12 +36,9 @@ pub(crate) fn clear_added<G>(
         report(added, clear_on(&pool, added, occasion));
     }
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
-    // not, nor those of moves from it, nor those of changes of names while there are none.
+    // not, nor those of moves from it.
     let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
-    let tree_lock = tree_lock();
-    let about = if tree_lock.is_some() { journal::is_about } else { journal::is_settled_without };
-    clear_others((&pool, index), added.id, &others, about);
-    drop(tree_lock);
+    clear_others((&pool, index), added, &others, journal::is_settled_without);
     intent::settle_in_roots(&pool, occasion);
 }
 
@@ -96,7 +86,7 @@ impl Interrupted {
         let occasion = Occasion { index, joining: Some(back.id), lacking };
         let clear_here = || report(back, settling(back, || clear_on(pool, back, occasion)));
         let here = self.here && back.is_writable() && clear_here();
-        let changed = clear_others((pool, index), back.id, &self.others, journal::is_about) || here;
+        let changed = clear_others((pool, index), back, &self.others, journal::is_about) || here;
         intent::settle_in_roots(pool, occasion);
         changed
     }
@@ -108,22 +98,15 @@ pub(crate) fn settling<T>(branch: &Branch, calls: impl FnOnce() -> Result<T, Sys
     if branch.is_open() { branch.ask_long(calls) } else { calls().map_err(Into::into) }
 }
 
-/// Whether a change of names is about a branch.
-pub(crate) type About = fn(&NameChange, BranchId) -> bool;
-
-/// Settles the records of the branches of `pool` about `away`, which is not in it: whether anything was changed. The caller holds the
-/// tree lock exclusively.
-pub(crate) fn settle_about((pool, index): (&Pool, &Index), away: BranchId) -> bool {
-    let all: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
-    clear_others((pool, index), away, &all, journal::is_about)
-}
+/// Whether the record of a change of names is about a branch.
+pub(crate) type About = fn(&[u8], BranchId) -> bool;
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
-fn clear_others((pool, index): (&Pool, &Index), branch: BranchId, others: &[BranchIx], about: About) -> bool {
+fn clear_others((pool, index): (&Pool, &Index), branch: &Member, others: &[BranchIx], about: About) -> bool {
     let mut changed = false;
-    for other in pool.branches.iter().filter(|other| other.id != branch && others.contains(&other.ix)) {
+    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
         if other.is_writable() {
-            let cleared = other.ask_long(|| finish_about((pool, index), other, branch, about));
+            let cleared = other.ask_long(|| finish_about((pool, index), other, branch.id, about));
             changed |= report(other, cleared);
         }
     }
@@ -168,8 +151,8 @@ pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Re
     let mut failed = None;
     names.retain(|name| match record::peek(branch, folder.as_fd(), name) {
         Ok(Some((sort, body))) => {
-            if sort.suffix == NAMES.suffix {
-                NameChange::decode(sort, &body).is_some_and(|names| about(&names, away))
+            if *sort == NAMES {
+                about(&body, away)
             } else if is_of_several(sort) {
                 told::is_batch_about(&body, away)
             } else {
@@ -250,10 +233,10 @@ fn clear_on(pool: &Pool, branch: &Member, occasion: Occasion<'_>) -> Result<bool
     }
 }
 
-/// An error with one leftover does not stop the others, unless it is the branch's: another part of the change may be on another one.
-fn one_of_many(branch: &Member, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
+/// An error with one leftover does not stop the others, unless it is the branch's.
+fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
     match cleared {
-        Err(error) if !is_branch_fault(error.errno) || names_in_folder(branch).is_ok() => {
+        Err(error) if !is_branch_fault(error.errno) => {
             tracing::warn!(%error, ?name, branch = %branch.path.display(), "hidden folder: cannot settle this entry; the next mount tries again");
             Ok(false)
         }
@@ -356,7 +339,7 @@ fn clear_record(
     (name, sort, body): (&CStr, &RecordKind, &[u8]),
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
-    if sort.suffix != NAMES.suffix {
+    if *sort != NAMES {
         let settle = if is_of_several(sort) { group::settle_batch } else { intent::settle };
         match settle(pool, branch, name, body, occasion)? {
             intent::SettledMove::Whole => {
@@ -372,8 +355,7 @@ fn clear_record(
             }
         }
     }
-    let Some(names) = NameChange::decode(sort, body) else { return Ok(true) };
-    match second_record::settle(pool, branch, name, names)? {
+    match settle::settle(pool, body)? {
         SettledRename::Whole => Ok(true),
         SettledRename::Left(left) => {
             let left = left.encode();

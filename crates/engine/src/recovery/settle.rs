@@ -47,15 +47,12 @@ struct PartAtBranch<'a> {
     second: Option<(OwnedFd, CString)>,
 }
 
-/// Finishes the change, or undoes it; one that `is_only_finished` not while a branch is missing.
+/// Finishes the change of `record`, or undoes it.
 ///
 /// # Errors
 /// The branch's error: the record is to stay.
-pub(crate) fn settle(
-    pool: &Pool,
-    mut names: NameChange,
-    is_only_finished: bool,
-) -> Result<SettledRename, SysError> {
+pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysError> {
+    let Some(names) = NameChange::decode(record) else { return Ok(SettledRename::Whole) };
     let mut parts_at = Vec::new();
     let mut missing = Vec::new();
     for part in &names.parts {
@@ -64,7 +61,6 @@ pub(crate) fn settle(
             None => missing.push(*part),
         }
     }
-    names.settled |= is_only_finished && !missing.is_empty();
     let begun = names.settled
         || parts_at.iter().any(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After));
     let Settlement { forward, left } = match begun {
