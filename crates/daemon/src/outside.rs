@@ -50,7 +50,7 @@ pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mou
             let thread = std::thread::Builder::new().name("watch".into());
             thread.spawn(move || {
                 if let Err(error) = watch.serve(&union) {
-                    watch.give_up(&union);
+                    watch.give_up();
                     tracing::error!(%error, "out-of-band=watch failed; out-of-band changes are seen after the timeouts only");
                 }
             })?;

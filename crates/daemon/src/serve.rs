@@ -129,11 +129,11 @@ pub(crate) fn attend(
     let pool = Arc::downgrade(&served);
     let watch = MountWatch::start(&union, move || {
         if let Some(pool) = pool.upgrade() {
-            // Not in the middle of an upgrade.
-            let _turn = pool.handover.operators.read();
-            pool.begin_waiting_moves();
+            pool.mounts_changed();
         }
     });
+    // The table may have changed before it was watched.
+    served.mounts_changed();
     if let Err(error) = &watch {
         tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
     }

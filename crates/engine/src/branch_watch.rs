@@ -75,7 +75,19 @@ impl BranchWatch {
         Ok(())
     }
 
+    /// Records that events are no longer read, and invalidates all names.
+    pub fn give_up(&self) {
+        self.complete.store(false, Relaxed);
+        self.invalidator.all_names();
+    }
+
     pub(crate) fn leave(&self, at: BranchIx) {
         self.roots.lock().retain(|root| root.at != at);
+    }
+
+    /// Watches a branch that was mounted again. Its changes meanwhile are unknown, so all names are invalidated.
+    pub(crate) fn returned(&self, branch: &Branch) {
+        self.add(branch);
+        self.invalidator.all_names();
     }
 }

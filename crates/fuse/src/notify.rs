@@ -52,9 +52,9 @@ impl Kernel {
     }
 }
 
-/// Whether something is mounted on a name of the file system `dev`, in this mount namespace.
-fn has_mounts_inside(dev: u64) -> bool {
-    let mounts = mounts::list().unwrap_or_default();
+/// Whether something is mounted on a name of the file system `dev`, in this mount namespace; true if that is not known.
+fn may_have_mounts_inside(dev: u64) -> bool {
+    let Ok(mounts) = mounts::list() else { return true };
     let of_pool: HashSet<u64> =
         mounts.iter().filter(|mount| mount.device() == dev).map(|mount| mount.id).collect();
     mounts.iter().any(|mount| of_pool.contains(&mount.parent))
@@ -67,7 +67,7 @@ impl Invalidator for Kernel {
 
     fn all_names(&self) -> bool {
         // The kernel drops the names, and unmounts what is mounted on one.
-        !self.dev.is_some_and(has_mounts_inside) && self.tell(&Notice::all_names())
+        !self.dev.is_none_or(may_have_mounts_inside) && self.tell(&Notice::all_names())
     }
 
     fn attributes(&self, ino: Ino) {

@@ -298,6 +298,10 @@ impl Served {
         serves(&kept);
         if self.handover.is_ending.load(SeqCst) {
             set_ending(Some(&kept), true);
+            // It may have failed to end meanwhile.
+            if !self.handover.is_ending.load(SeqCst) {
+                set_ending(Some(&kept), false);
+            }
         }
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.

@@ -2,6 +2,7 @@
 
 use super::Served;
 use crate::remount::held_flags;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fsstack_engine::jobs::JobsLeft;
@@ -29,12 +30,27 @@ impl Served {
         self.union.watch_tiers();
     }
 
-    /// Begins what waited, if the pool may be changed now. A remount past the helper (`mount -i`, mount(2)) shows in the mount table.
+    /// The mount table has changed: begins what waited after a remount past the helper (`mount -i`, mount(2)). By a thread that nobody
+    /// waits for, as branches are asked for their marks.
+    pub(crate) fn mounts_changed(self: &Arc<Self>) {
+        if !self.moves_wait.load(Ordering::Relaxed) || self.is_read_only() {
+            return;
+        }
+        let served = self.clone();
+        let thread = std::thread::Builder::new().name("waiting-jobs".into());
+        let started = thread.spawn(move || {
+            // Not in the middle of an upgrade.
+            let _turn = served.handover.operators.read();
+            served.begin_waiting_moves();
+        });
+        if let Err(error) = started {
+            tracing::debug!(%error, "jobs wait for the next change of the mount table");
+        }
+    }
+
+    /// Begins what waited, if the pool may be changed now.
     pub(crate) fn begin_waiting_moves(&self) {
-        if self.moves_wait.load(Ordering::Relaxed)
-            && !self.is_read_only()
-            && self.moves_wait.swap(false, Ordering::Relaxed)
-        {
+        if !self.is_read_only() && self.moves_wait.swap(false, Ordering::Relaxed) {
             self.begin_moves(JobsLeft::All);
             // With the drains that only their branches knew of.
             self.note_state();

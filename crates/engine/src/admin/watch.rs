@@ -47,12 +47,6 @@ const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
 impl BranchWatch {
-    /// Records that events are no longer read, and invalidates all names.
-    pub fn give_up(&self, union: &Union) {
-        self.complete.store(false, Relaxed);
-        expire_names(&union.tree, &*self.invalidator);
-    }
-
     /// Reads events and invalidates what they change, for as long as the process lives.
     ///
     /// # Errors
@@ -129,7 +123,7 @@ impl BranchWatch {
                 self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
                     // Names below it may mean other objects now, and missing names may exist.
-                    expire_names(&union.tree, &*self.invalidator);
+                    self.invalidator.all_names();
                 }
                 again.push((Instant::now() + INVALIDATE_AGAIN_AFTER, parent, name.to_owned()));
             }
@@ -234,13 +228,14 @@ impl Union {
 
     /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
-        invalidate(self, |_| true);
+        invalidate(self, NameNotices::AllOrEach, |_| true);
     }
 
     /// Invalidates all but the cached data of files. The kernel writes dirty data before it drops it, and no signal ends its wait: a
-    /// daemon that is killed in it would wait for an answer that only the next one gives, which starts once it has ended.
+    /// daemon that is killed in it would wait for an answer that only the next one gives, which starts once it has ended. So does a notice
+    /// of one name, for the lock of its directory.
     pub fn invalidate_names(&self) {
-        invalidate(self, Inode::is_dir);
+        invalidate(self, NameNotices::All, Inode::is_dir);
     }
 
     /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
@@ -252,36 +247,34 @@ impl Union {
         }
         self.catalogue_anew(branch.ix);
         if let Some(watch) = self.branch_watch.get() {
-            watch.add(branch);
-            // Its changes meanwhile are unknown.
-            expire_names(&self.tree, &*watch.invalidator);
+            watch.returned(branch);
         }
     }
 }
 
+/// Notices that names are to be asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameNotices {
+    /// One for all names, or none: they are asked for after their timeout.
+    All,
+    /// One for all names, or one for each that is known; missing ones are asked for after their timeout then.
+    AllOrEach,
+}
+
 /// Invalidates locations, names and attributes, and the cached data of what `drops_data` chooses.
-fn invalidate(union: &Union, drops_data: impl Fn(&Inode) -> bool) {
+fn invalidate(union: &Union, names: NameNotices, drops_data: impl Fn(&Inode) -> bool) {
     union.tree.forget_hints();
     let Some(invalidator) = union.invalidator.get() else { return };
-    expire_names(&union.tree, &**invalidator);
+    let expired = invalidator.all_names() || names == NameNotices::All;
     for inode in union.tree.inodes.all() {
         inode.invalidate();
+        for name in inode.names().iter().filter(|_| !expired) {
+            invalidator.name(name.parent.id.ino, &name.name);
+        }
         if drops_data(&inode) {
             invalidator.data(inode.id.ino);
         } else {
             invalidator.attributes(inode.id.ino);
-        }
-    }
-}
-
-/// Has the kernel ask again for all names; for missing ones only where all can be named at once.
-fn expire_names(tree: &Tree, invalidator: &dyn Invalidator) {
-    if invalidator.all_names() {
-        return;
-    }
-    for inode in tree.inodes.all() {
-        for name in inode.names() {
-            invalidator.name(name.parent.id.ino, &name.name);
         }
     }
 }

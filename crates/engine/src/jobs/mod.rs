@@ -80,7 +80,7 @@ pub enum JobState {
     Waiting,
     /// The operator has it pause.
     Paused,
-    /// It is outside of its window.
+    /// It is outside of its window, or waits for the pool to be writable.
     Parked,
     /// It was only to tell.
     Planned,
