@@ -15,7 +15,7 @@ copies of directories like the one that the pool shows, sets hidden duplicates (
 of other objects, rows of objects that are gone, and old leftovers that no process has locked. It leaves hidden files that differ, and never removes \
 the only copy of anything: what it replaces is kept in the branch, in .fsstack.moving/kept. Directories that another file system is mounted on are \
 entered only where the branch says cross-mounts. Run it as the daemon's user, usually root. Exit status 1 says that something was found and not fixed, \
-or that it was interrupted."
+rows of the index aside, which take space only, or that it was interrupted."
 )]
 pub struct Check {
     /// The pool.

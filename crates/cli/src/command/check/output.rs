@@ -14,6 +14,9 @@ const HEAD: &str = "{\"findings\":[\n";
 pub(super) struct CheckOutput {
     style: Style,
     found: u64,
+    /// Those among them that are left by ordinary work and take space only.
+    harmless: u64,
+    /// Those of the others that were fixed.
     fixed: u64,
     names: u64,
     bar: ProgressBar,
@@ -29,12 +32,12 @@ impl CheckOutput {
         let bar = ProgressBar::with_draw_target(None, target);
         let line = ProgressStyle::with_template("{pos} names, {per_sec}; {wide_msg}");
         bar.set_style(line.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { style, found: 0, fixed: 0, names: 0, bar }
+        Self { style, found: 0, harmless: 0, fixed: 0, names: 0, bar }
     }
 
-    /// Number of findings, and of those that were fixed.
+    /// Number of findings that are not harmless, and of those among them that were fixed.
     pub(super) fn found(&self) -> (u64, u64) {
-        (self.found, self.fixed)
+        (self.found - self.harmless, self.fixed)
     }
 
     /// Counts names of the pool; `path` in printable form is made only where it is shown.
@@ -56,7 +59,11 @@ impl CheckOutput {
             }
         };
         self.found += 1;
-        self.fixed += u64::from(finding.fixed == Some(true));
+        if finding.kind == CheckKind::StaleRow {
+            self.harmless += 1;
+        } else {
+            self.fixed += u64::from(finding.fixed == Some(true));
+        }
         self.bar.suspend(|| show::text(&line))
     }
 
