@@ -1,7 +1,5 @@
 //! The flags of open(2), access checks, and what is synced.
 
-use std::path::Path;
-
 use fsstack_lab::{self as lab, MiB, needs};
 
 use crate::script::{python, refused_to_stranger, sh, sh_as_stranger, ways};
@@ -50,68 +48,6 @@ print('as on a disk')";
         let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
         pool.remount_with(way);
         assert_eq!(python(pool.path(), work), "as on a disk", "{way:?}");
-    }
-}
-
-/// Truncates files that lie in the directory that is named, to sizes they have or not, by each call, open elsewhere or not: which
-/// times changed, and the blocks then.
-const TRUNCATIONS: &str = "
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-PAST = 1_000_000_000 * 10**9
-def by_descriptor(size):
-    f = os.open(name, os.O_WRONLY); os.ftruncate(f, size); os.close(f)
-opened = lambda flags: lambda size: os.close(os.open(name, flags | os.O_TRUNC))
-CALLS = {'truncate': lambda size: os.truncate(name, size), 'ftruncate': by_descriptor, 'w': opened(os.O_WRONLY),
-         'r': opened(os.O_RDONLY), 'c': opened(os.O_RDWR | os.O_CREAT)}
-def all_ways():
-    for before, reserved in ((0, 0), (0, 1 << 20), (5, 0), (5, 1 << 20), (4096, 0)):
-        for size in sorted({0, before, before + 3}):
-            for call in CALLS:
-                for other in (None, os.O_RDONLY, os.O_WRONLY):
-                    # The kernel's request is the same for truncate and O_TRUNC where the file is open.
-                    alike = other is not None and before == size == 0 and call == 'truncate'
-                    if not alike and (size == 0 or call in ('truncate', 'ftruncate')):
-                        yield before, reserved, size, call, other
-for number, way in enumerate(all_ways()):
-    before, reserved, size, call, other = way
-    name = 'file%d' % number
-    f = os.open(os.path.join(LIES, name), os.O_CREAT | os.O_WRONLY); os.write(f, b'x' * before)
-    assert reserved == 0 or libc.fallocate(f, 1, ctypes.c_long(0), ctypes.c_long(reserved)) == 0
-    os.fsync(f); os.close(f)
-    held = None if other is None else os.open(name, other)
-    os.utime(name, ns=(PAST, PAST)); was = os.stat(name)
-    CALLS[call](size)
-    now = os.stat(name)
-    assert now.st_size == size, (way, now)
-    # With a page cache a file without blocks is shown with one.
-    blocks = max(now.st_blocks, 1)
-    print(way, now.st_atime_ns != PAST, now.st_mtime_ns != PAST, now.st_ctime_ns != was.st_ctime_ns, blocks)
-    if held is not None: os.close(held)
-";
-
-#[test]
-fn truncations_change_times_and_space_as_on_the_branch() {
-    needs!(mounting(), loops(), program("python3"));
-    for kind in [lab::Kind::Xfs(MiB(300)), lab::Kind::Ext4(MiB(300))] {
-        // The kernel shows its own times where it writes back. Of a truncation that changes no size it has none, and XFS leaves them.
-        let is_shown =
-            |way: &&[&str]| kind == lab::Kind::Xfs(MiB(300)) || !way.contains(&"page-cache=writeback");
-        for way in ways().filter(is_shown) {
-            let mut pool = lab::pool().branch("a", kind).unmounted();
-            pool.remount_with(way);
-            pool.mkdir("direct");
-            pool.mkdir("pooled");
-            let branch = pool.branch("a").path();
-            let run = |dir: &Path, lies: &str| {
-                let lies = branch.join(lies);
-                python(dir, &TRUNCATIONS.replace("LIES", &format!("{lies:?}")))
-            };
-            let (direct, pooled) = (run(&branch.join("direct"), "direct"), run(&pool.at("pooled"), "pooled"));
-            for (pooled, direct) in pooled.lines().zip(direct.lines()) {
-                assert_eq!(pooled, direct, "{kind:?}, {way:?}");
-            }
-        }
     }
 }
 

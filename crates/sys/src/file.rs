@@ -2,7 +2,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "rustix neither relays close's errno, shows a file system's id, has leases nor truncates by a path"
+    reason = "rustix neither relays close's errno, shows a file system's id nor has leases"
 )]
 
 use std::io::IoSlice;
@@ -11,8 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};
 use rustix::fs::{FallocateFlags, Fsid, OFlags, SeekFrom, StatVfsMountFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::at::procfd::ProcFd;
-use crate::call::{Call, Result, SysError, call, once};
+use crate::call::{Call, Result, call, once};
 
 /// Durability and position of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,17 +106,6 @@ fn synced<T>(fd: BorrowedFd<'_>, done: rustix::io::Result<T>) -> rustix::io::Res
 /// Sets the size.
 pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     call(Call::Truncate, || rustix::fs::ftruncate(fd, len))
-}
-
-/// Sets the size by the object's path, as truncate(2) does: of a file that has this size some file systems (XFS) leave the times.
-pub fn truncate_by_path(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
-    let path = ProcFd::of(fd);
-    let Ok(len) = libc::off_t::try_from(len) else { return Err(SysError::new(Call::Truncate, Errno::FBIG)) };
-    // SAFETY: the path is a string that ends with a zero byte, and outlives the call.
-    call(Call::Truncate, || match unsafe { libc::truncate(path.as_c_str().as_ptr(), len) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    })
 }
 
 /// Sets the permissions.

@@ -114,11 +114,10 @@ impl Union {
             {
                 file.check_fixed(false)?;
             }
-            // An open with O_TRUNC asks for size 0 by name, too, once the file is open, and changes the times of an empty file. On remote
-            // branches another client may have changed the size since it was last asked for.
+            // An open with O_TRUNC asks for size 0 by name, too, and changes the times of an empty file. On remote branches another client
+            // may have changed the size since it was last asked for.
             let is_local = || inode.branch().is_some_and(|at| !pool.branch(at).is_remote());
-            let may_be_open = size == 0 && matches!(pin, Pin::Open(_));
-            let by_name = handle.is_none() && !may_be_open && is_local();
+            let by_name = handle.is_none() && size != 0 && is_local();
             truncate(self, &pool, &inode, &pin, (size, by_name))?;
         }
         // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
@@ -152,8 +151,8 @@ pub(crate) fn claim_mode<'a>(pool: &Pool, file: &'a Inode) -> Result<ModeGuard<'
     unless_stuck(pool, || file.claim_mode(), || file.is_mode_kept_by_stuck())
 }
 
-/// Sets the file's size. `by_name`: as truncate(2) does, which on XFS keeps the times where the size is this one already.
-/// ftruncate(2) and O_TRUNC change them.
+/// Sets the file's size. `by_name`: as truncate(2) does, which keeps the times where the size is this one already, on XFS and
+/// ext4.
 fn truncate(
     union: &Union,
     pool: &Pool,
@@ -161,8 +160,13 @@ fn truncate(
     pin: &Pin,
     (size, by_name): (u64, bool),
 ) -> Result<()> {
-    let cut = |fd: BorrowedFd<'_>| match by_name {
-        true => sys::file::truncate_by_path(fd, size),
+    // truncate(2) frees the space that is allocated beyond the end.
+    let keeps_all = |stat: &Stat| {
+        let block = u64::from(stat.blksize).max(1);
+        stat.size == size && stat.blocks.saturating_mul(512) <= size.next_multiple_of(block)
+    };
+    let cut = |fd: BorrowedFd<'_>| match by_name && keeps_all(&sys::at::stat_fd(fd)?) {
+        true => Ok(()),
         false => sys::file::truncate(fd, size),
     };
     match pin {
