@@ -2,7 +2,7 @@
 //! wrong about what it has.
 //!
 //! Whatever was written since the last sync may be on disk or not, page by page. The file of checksums is synced each time it is
-//! written; only that nothing is suspect any more may come later.
+//! written; only the end of its mark `?` may come later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -244,7 +244,7 @@ fn after_a_power_cut_it_has_what_a_flush_left_or_is_made_anew() {
         let choices = if since.is_empty() { &choices[..1] } else { &choices[..] };
         for (choice, stays) in choices.iter().enumerate() {
             let disk = after_cut(&synced, &since, stays);
-            // That nothing is suspect any more is not synced.
+            // The mark `?` ends without a sync.
             let sums = if earlier == b"?" && choice % 2 == 0 { earlier } else { sums };
             if !seen.insert((disk.clone(), sums.to_vec())) {
                 continue;

@@ -70,7 +70,7 @@ pub(crate) fn listen(
                     Signal::Hup => handover.log.reopen(),
                     Signal::Term | Signal::Int => {
                         handover.is_ending.store(true, SeqCst);
-                        keeper::set_ending(taker.served.union.kept(), true);
+                        keeper::note_ending(taker.served.union.kept(), &handover.is_ending);
                         // Looked for while it has a path.
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
                         let done = taker.unmount();
@@ -85,7 +85,7 @@ pub(crate) fn listen(
                             }
                             Err(error) => {
                                 handover.is_ending.store(false, SeqCst);
-                                keeper::set_ending(taker.served.union.kept(), false);
+                                keeper::note_ending(taker.served.union.kept(), &handover.is_ending);
                                 tracing::error!(%error, "pool cannot be unmounted");
                             }
                         }

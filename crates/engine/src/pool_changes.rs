@@ -64,7 +64,7 @@ pub(crate) struct PoolChanges {
     membership: Mutex<()>,
     /// Held while a snapshot is published, and during the wait for requests that use the last one.
     changes: Ranked<MembershipChanges, CHANGES>,
-    /// Called after a change of a branch's mode, and when a job ends.
+    /// Called after a change of a branch's mode, when a tier's job begins, and when a job ends.
     changed: OnceLock<ChangeHook>,
 }
 
@@ -89,7 +89,7 @@ impl PoolChanges {
         }
     }
 
-    /// `call` follows each change of a branch's mode, by whomever, and each job's end; the first one stays.
+    /// `call` follows each change of a branch's mode, by whomever, the beginning of a tier's job, and each job's end; the first one stays.
     pub(crate) fn after_change(&self, call: Box<dyn Fn() + Send + Sync>) {
         self.changed.get_or_init(|| ChangeHook(call));
     }

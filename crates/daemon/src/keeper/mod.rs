@@ -20,7 +20,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_engine::kept::Kept;
@@ -259,12 +259,18 @@ pub(crate) fn end_with_daemon(kept: Option<&Arc<Kept>>) {
     }
 }
 
-/// Notes whether a daemon that serves is about to end the pool: if it dies then, the next one only unmounts it.
-pub(crate) fn set_ending(kept: Option<&Arc<Kept>>, is_ending: bool) {
-    let (from, to) = if is_ending { (SERVES, ENDS) } else { (ENDS, SERVES) };
-    if let Some(kept) = kept {
-        // One that does not serve yet notes it once it does.
+/// Notes whether a daemon that serves `is_ending`: about to end the pool. If it dies then, the next one only unmounts it. To be called
+/// after each change of that, and once the daemon serves.
+pub(crate) fn note_ending(kept: Option<&Arc<Kept>>, is_ending: &AtomicBool) {
+    let Some(kept) = kept else { return };
+    loop {
+        let ends = is_ending.load(SeqCst);
+        let (from, to) = if ends { (SERVES, ENDS) } else { (ENDS, SERVES) };
         let _before = word(kept, SharedWord::Stage).compare_exchange(from, to, SeqCst, SeqCst);
+        // Another thread may have changed it, and noted that before.
+        if is_ending.load(SeqCst) == ends {
+            return;
+        }
     }
 }
 
@@ -296,13 +302,7 @@ impl Served {
             tracing::warn!(%error, "restart=keep: no descriptors are left to the keeper; if all are in use when the daemon dies, the pool ends");
         }
         serves(&kept);
-        if self.handover.is_ending.load(SeqCst) {
-            set_ending(Some(&kept), true);
-            // It may have failed to end meanwhile.
-            if !self.handover.is_ending.load(SeqCst) {
-                set_ending(Some(&kept), false);
-            }
-        }
+        note_ending(Some(&kept), &self.handover.is_ending);
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.
         let watches = keeper::Watched::new(keeper).and_then(|watched| {

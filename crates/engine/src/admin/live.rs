@@ -383,7 +383,7 @@ impl Union {
         Ok(())
     }
 
-    /// `call` follows each change of a branch's mode, also by a job; the first one stays.
+    /// `call` follows each change of a branch's mode, the beginning of a tier's job, and each job's end; the first one stays.
     pub fn after_change(&self, call: Box<dyn Fn() + Send + Sync>) {
         self.changes.after_change(call);
     }

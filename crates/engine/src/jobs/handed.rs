@@ -31,7 +31,7 @@ struct JobRow {
     ended: Option<EndedJobRow>,
 }
 
-/// End of a job, for who asks about it later. The objects that stay are not named any more.
+/// Result of an ended job, for a later `job status`. The names of objects that stay are not in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct EndedJobRow {
     state: JobState,

@@ -36,7 +36,7 @@ impl JobList {
     pub(crate) fn end_waiting(&self, ix: BranchIx) {
         let jobs = self.state.lock().jobs.clone();
         for job in jobs.iter().filter(|job| job.is_interrupted() && job.work.is_to(ix)) {
-            job.is_not_resumed(&BadJob::NoTarget);
+            job.refuse_resumption(&BadJob::NoTarget);
         }
     }
 
@@ -48,7 +48,7 @@ impl JobList {
 }
 
 impl Job {
-    fn is_not_resumed(&self, error: &BadJob) {
+    fn refuse_resumption(&self, error: &BadJob) {
         tracing::warn!(%error, job = self.id, kind = self.work.kind(), "job not resumed; start it again");
         {
             let mut progress = self.progress.lock();
@@ -95,7 +95,7 @@ impl Jobs {
         let jobs: Vec<Arc<Job>> = self.list.state.lock().jobs.iter().filter(is_meant).cloned().collect();
         for job in jobs {
             if let Err(error) = self.begin_again(job.work.clone()) {
-                job.is_not_resumed(&error);
+                job.refuse_resumption(&error);
             }
         }
     }

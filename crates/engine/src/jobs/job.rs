@@ -238,15 +238,15 @@ impl Job {
         self.progress.lock().state = state;
     }
 
-    /// It ends so, which does not show yet. One that has come to its end is not begun again.
-    pub(super) fn is_about_to_end(&self, state: JobState) {
+    /// Notes how it ends, which does not show yet. One that has come to its end is not begun again.
+    pub(super) fn note_end(&self, state: JobState) {
         let mut progress = self.progress.lock();
         progress.end = Some(state);
         progress.is_interrupted &= state == JobState::Cancelled;
     }
 
     pub(super) fn ends(&self, state: JobState) {
-        self.is_about_to_end(state);
+        self.note_end(state);
         let mut progress = self.progress.lock();
         progress.state = state;
         progress.took = Some(self.began.elapsed());

@@ -374,7 +374,7 @@ impl Jobs {
         drop(stay);
         self.list.awaits_none(job);
         self.moves.files.making_way.ends(job.id);
-        job.is_about_to_end(state);
+        job.note_end(state);
         self.changes.tell_change();
         job.ends(state);
         let JobView { moved, staying, .. } = job.view();

@@ -12,7 +12,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::moves::allocation::allocate_as;
-use crate::moves::transfer::{self, CopyError, split_source_error};
+use crate::moves::transfer::{self, CarriedBy, CopyError, split_source_error};
 use crate::settings::{Relocation, Verify};
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::skeleton::{Unfit, copy_xattrs};
@@ -24,13 +24,13 @@ const CAPABILITY: &std::ffi::CStr = c"security.capability";
 /// that is older than the copies.
 #[derive(Debug)]
 pub(crate) struct CopiesTogether {
-    /// The two may be one file system, which shares content or copies it inside the kernel.
-    in_kernel: Cell<bool>,
+    /// By the kernel while the two may be one file system, which shares content or copies it.
+    carried_by: Cell<CarriedBy>,
 }
 
 impl CopiesTogether {
     pub(crate) fn new() -> Self {
-        Self { in_kernel: Cell::new(true) }
+        Self { carried_by: Cell::new(CarriedBy::Kernel) }
     }
 }
 
@@ -119,10 +119,10 @@ fn fill(
         opened => opened.transpose()?,
     };
     let new = own.as_ref().map_or(new, AsFd::as_fd);
-    let in_kernel = || together.is_none_or(|together| together.in_kernel.get());
-    let shared = in_kernel() && share(new, old, together);
+    let carried_by = || together.map_or(CarriedBy::Kernel, |together| together.carried_by.get());
+    let shared = carried_by() == CarriedBy::Kernel && share(new, old, together);
     if !shared {
-        transfer::copy_all(old, new, (stat.size, how.speed, in_kernel()), goes_on)?;
+        transfer::copy_all(old, new, (stat.size, how.speed, carried_by()), goes_on)?;
     }
     allocate_as(new, old, stat, goes_on)?;
     // Only the descriptor of the write may get its write-back error.
@@ -135,8 +135,8 @@ fn fill(
 /// Has `new` share the content of `old`: whether it does.
 fn share(new: BorrowedFd<'_>, old: BorrowedFd<'_>, together: Option<&CopiesTogether>) -> bool {
     let shared = sys::file::reflink(old, new);
-    if let (Some(together), Err(error)) = (together, &shared) {
-        together.in_kernel.set(error.errno != Errno::XDEV);
+    if let (Some(together), Err(SysError { errno: Errno::XDEV, .. })) = (together, &shared) {
+        together.carried_by.set(CarriedBy::Daemon);
     }
     shared.is_ok()
 }

@@ -70,8 +70,16 @@ pub(crate) fn copy(
     }
 }
 
+/// Carrier of a copy's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CarriedBy {
+    /// The kernel, or the server that has both files, where they can.
+    Kernel,
+    /// The daemon, which reads and writes.
+    Daemon,
+}
+
 /// Copies the first `size` bytes of `from` to the empty file `to`, all of them or an error, and `speed` bytes a second at most.
-/// `in_kernel`: inside the kernel, or by the server that has both, where they can.
 ///
 /// # Errors
 /// What failed; `to` is then half written. EBUSY if `from` was truncated meanwhile; EINTR if it no longer
@@ -79,11 +87,11 @@ pub(crate) fn copy(
 pub(crate) fn copy_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
-    (size, speed, in_kernel): (u64, Option<NonZeroU64>, bool),
+    (size, speed, carried_by): (u64, Option<NonZeroU64>, CarriedBy),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), CopyError> {
     let mut way = Transfer {
-        in_kernel,
+        carried_by,
         most: u64::MAX,
         goes_on,
         rate_limit: speed.map(|speed| RateLimit { speed, began: Instant::now(), done: 0 }),
@@ -95,8 +103,8 @@ pub(crate) fn copy_all(
 
 /// How bytes are carried.
 struct Transfer<'a> {
-    /// By `copy_file_range`, as long as it works between these two.
-    in_kernel: bool,
+    /// By the kernel as long as `copy_file_range` works between these two.
+    carried_by: CarriedBy,
     /// Bytes of data after which it is enough; holes take no time.
     most: u64,
     /// Asked before each change of the target.
@@ -106,7 +114,7 @@ struct Transfer<'a> {
 
 impl<'a> Transfer<'a> {
     fn by_hand(most: u64, goes_on: &'a dyn Fn() -> bool) -> Self {
-        Self { in_kernel: false, most, goes_on, rate_limit: None }
+        Self { carried_by: CarriedBy::Daemon, most, goes_on, rate_limit: None }
     }
 
     /// Carries up to a chunk of data: how many bytes, 0 at the end.
@@ -118,17 +126,17 @@ impl<'a> Transfer<'a> {
         buffer: &mut Vec<u8>,
     ) -> Result<usize, CopyError> {
         self.check_wanted()?;
-        let carried = match self.in_kernel {
-            true => match sys::file::copy_range(from.0, from.1, to.0, to.1, len) {
+        let carried = match self.carried_by {
+            CarriedBy::Kernel => match sys::file::copy_range(from.0, from.1, to.0, to.1, len) {
                 Ok(carried) if carried > 0 => Some(carried),
                 Err(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT) => return Err(error.into()),
                 // EIO does not say which of the two has failed.
                 Ok(_) | Err(_) => {
-                    self.in_kernel = false;
+                    self.carried_by = CarriedBy::Daemon;
                     None
                 }
             },
-            false => None,
+            CarriedBy::Daemon => None,
         };
         let carried = match carried {
             Some(carried) => carried,
@@ -269,6 +277,10 @@ fn copy_counting(
         let at = from.1 + *done;
         let data = next_data(from.0, at, end);
         if data > at {
+            // Behind the end of a file there is no data either.
+            if data == end && sys::at::stat_fd(from.0).map_err(CopyError::Source)?.size < end {
+                return Ok(()); // became shorter meanwhile
+            }
             let most = way.most - carried_in_all;
             let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, most, way)?;
             *done += left;
@@ -350,11 +362,21 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_a_file_that_became_shorter_is_refused() {
+        let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        source.write_all_at(b"short", 0).unwrap();
+        for size in [6, 1 << 20] {
+            let copied = copy_all(source.as_fd(), target.as_fd(), (size, None, CarriedBy::Kernel), &|| true);
+            assert_eq!(SysError::from(copied.unwrap_err()).errno, Errno::BUSY, "{size} bytes");
+        }
+    }
+
+    #[test]
     fn a_copy_is_the_same_until_a_byte_differs() {
         let (one, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         one.write_all_at(b"begin", 0).unwrap();
         one.write_all_at(b"end", 9 << 20).unwrap();
-        copy_all(one.as_fd(), other.as_fd(), ((9 << 20) + 3, None, true), &|| true).unwrap();
+        copy_all(one.as_fd(), other.as_fd(), ((9 << 20) + 3, None, CarriedBy::Kernel), &|| true).unwrap();
         assert!(is_same(one.as_fd(), other.as_fd()).unwrap());
         for (at, byte) in [(0, b"B"), (4 << 20, b"x"), ((9 << 20) + 2, b"D")] {
             let mut before = [0];

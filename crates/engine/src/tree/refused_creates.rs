@@ -29,7 +29,7 @@ struct RefusedAlike {
 struct DueLines {
     /// Its own, with the number of equal refusals since the last line, which have none.
     own: Option<u64>,
-    /// That of reasons which have given way to its own, for one refusal, with the number of others.
+    /// For the reasons that were forgotten for its own: one refusal of theirs that has no line, with the number of further ones.
     last: Option<(Vec<(BranchIx, Rejection)>, u64)>,
 }
 
