@@ -4,6 +4,7 @@
 //! random parts of files (like fsstress), and dbench if installed. None runs at full speed: leaks depend on the number
 //! of operations, and the machine stays usable.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -15,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fsstack_lab::daemon;
 use fsstack_lab::shell::{command, which};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 use rustix::io::Errno;
@@ -43,7 +45,19 @@ struct Sample {
     resident_mib: f64,
     descriptors: f64,
     threads: f64,
+    /// Entries of the daemon's tables, by the name of the metric.
+    entries: BTreeMap<String, f64>,
 }
+
+/// Metrics whose value is the number of entries of a table.
+const ENTRIES: [&str; 6] = [
+    "fsstack_inodes ",
+    "fsstack_file_handles ",
+    "fsstack_directory_handles ",
+    "fsstack_directory_descriptors ",
+    "fsstack_listing_entries ",
+    "fsstack_table_entries{",
+];
 
 type Value = fn(&Sample) -> f64;
 const VALUES: [(&str, Value); 3] = [
@@ -100,6 +114,7 @@ fn watch(
     plot: &Path,
 ) -> Result<Vec<Vec<Sample>>> {
     let names: Vec<&str> = stands.iter().map(|(pool, _)| pool.name).collect();
+    let program = daemon::helper()?.with_file_name("fsstack");
     let began = Instant::now();
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     while began.elapsed() < amount.lasts {
@@ -110,12 +125,46 @@ fn watch(
                 resident_mib: (daemon.resident()? >> 10) as f64 / 1024.0,
                 descriptors: daemon.open_files()? as f64,
                 threads: daemon.threads()? as f64,
+                entries: entries(&program, at.path())?,
             });
         }
         fs::write(plot, drawing(&names, &samples)).with_context(|| plot.display().to_string())?;
         thread::sleep(amount.every);
     }
     Ok(samples)
+}
+
+/// Entries of each table of the pool's daemon.
+fn entries(program: &Path, pool: &Path) -> Result<BTreeMap<String, f64>> {
+    let metrics = command(program).arg("metrics").arg(pool).run()?;
+    let rows = metrics.stdout.lines().filter(|line| ENTRIES.iter().any(|name| line.starts_with(name)));
+    rows.map(|row| {
+        let (name, value) = row.rsplit_once(' ').with_context(|| row.to_owned())?;
+        Ok((name.to_owned(), value.parse()?))
+    })
+    .collect()
+}
+
+/// Highest number of entries of each table, in the parts of the run.
+fn fullest(stands: &[(&Contender, Standing)], samples: &[Vec<Sample>], settled: Duration) -> Table {
+    let mut table = Table::new("highest number of entries of the daemon's tables", Sense::LessIsBetter);
+    for ((pool, _), samples) in stands.iter().zip(samples) {
+        let (early, late): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(|s| s.after < settled);
+        let (first, last) = late.split_at(late.len() / 2);
+        for (part, when) in
+            [(&early[..], "before it settled"), (first, "first half after"), (last, "second half")]
+        {
+            let mut fullest: BTreeMap<&str, f64> = BTreeMap::new();
+            for (name, entries) in part.iter().flat_map(|sample| &sample.entries) {
+                let most = fullest.entry(name).or_default();
+                *most = most.max(*entries);
+            }
+            for (name, entries) in fullest {
+                table.put(name, &format!("{}, {when}", pool.name), entries);
+            }
+        }
+    }
+    table
 }
 
 /// Makes a table per value, with the conditions below the last.
@@ -143,6 +192,7 @@ fn told(
         }
         tables.push(table);
     }
+    tables.push(fullest(stands, samples, amount.lasts / SETTLING));
     if let Some(table) = tables.last_mut() {
         let lasted = amount.lasts.as_secs();
         table

@@ -17,7 +17,8 @@ const BRANCH_ALONE: &str = "branch-alone";
 const POOL_ALONE: &str = "pool-alone";
 const KEPT_SECONDS: u16 = 60;
 const KEPT: &[&str] = &["entry-timeout=60", "attr-timeout=60", "negative-timeout=60"];
-const EXPORTED: &[&str] = &["nfs-export", "minfreespace=64M"];
+/// Branches here are small: with the default headroom files would be written by the daemon.
+const EXPORTED: &[&str] = &["nfs-export", "minfreespace=64M", "passthrough-headroom=64M"];
 const MIB: usize = 1 << 20;
 /// Numbers of concurrent clients, each with its own connection.
 const CLIENTS: [usize; 2] = [1, 2];
@@ -39,13 +40,15 @@ enum NfsAct {
     Read,
     Create,
     Stat,
+    StatAgain,
 }
 
-const ACTS: [(NfsAct, &str); 4] = [
+const ACTS: [(NfsAct, &str); 5] = [
     (NfsAct::Write, "1 MiB writes and a COMMIT, MiB a second"),
     (NfsAct::Read, "1 MiB reads, MiB a second"),
     (NfsAct::Create, "OPEN that makes a file, and CLOSE"),
-    (NfsAct::Stat, "LOOKUP and GETATTR of a file"),
+    (NfsAct::Stat, "LOOKUP and GETATTR of a file, the first after it was made"),
+    (NfsAct::StatAgain, "the same again"),
 ];
 
 pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>) -> Result<()> {
@@ -167,7 +170,7 @@ impl Worker {
                 }
                 Ok(amount.names)
             }
-            NfsAct::Stat => {
+            NfsAct::Stat | NfsAct::StatAgain => {
                 for n in 0..amount.names {
                     self.client.stat(&self.root, &self.name(n))?;
                 }
