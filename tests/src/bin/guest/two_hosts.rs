@@ -32,6 +32,7 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
             ));
         }
     }
+    local_locks_are_warned_of();
     sh("mkdir -p /mnt/other /tmp/source /run/two");
     (0..FILES).for_each(|n| std::fs::write(format!("/tmp/source/file{n}"), vec![b'x'; n * 1000]).unwrap());
     // The first writes the pool's id on its volumes.
@@ -54,6 +55,22 @@ pub(crate) fn scenario(test_bed: &mut TestBed) {
     assert_eq!(sh("find /mnt/a/.fsstack.moving /mnt/b/.fsstack.moving -type f 2>/dev/null; true"), "");
     sh("for at in /mnt/onea /mnt/oneb /mnt/twoa /mnt/twob; do umount $at; done");
     test_bed.mount_pool();
+}
+
+/// A mount whose locks stay on its host gets a warning; one that forwards them gets none.
+fn local_locks_are_warned_of() {
+    sh("mkdir -p /mnt/local /mnt/pooled");
+    sh(&format!("mount -t nfs -o {},nolock,nosharecache 127.0.0.1:{} /mnt/local", HOSTS[1].1, VOLUMES[0]));
+    let warnings = |branch: &str| {
+        sh(&format!(
+            "mount.fsstack {branch} /mnt/pooled -o minfreespace=4M,state-dir=/tmp/state,log=/tmp/log && umount /mnt/pooled"
+        ));
+        until("the daemon's end", || crate::test_bed::attempt("pidof mount.fsstack").code != 0);
+        sh("grep -c 'keeps locks on this machine' /tmp/log; rm /tmp/log").trim().to_owned()
+    };
+    assert_eq!(warnings("/mnt/local"), "1", "a mount with nolock");
+    assert_eq!(warnings("/mnt/twoa"), "0", "a mount that forwards its locks");
+    sh("umount /mnt/local && rm -r /tmp/state /mnt/pooled");
 }
 
 fn mount(host: &str, at: &str) {
