@@ -16,7 +16,7 @@ use crate::stack::Used;
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(1100);
 
 /// Longest wait for disks to become quiet: other programs may write on.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_CACHE_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes under writeback that count as quiet.
 const QUIET: u64 = 1 << 20;
@@ -115,7 +115,7 @@ pub(crate) fn quiet(layers: &[Layer]) -> io::Result<()> {
     }
     rustix::fs::sync();
     let began = Instant::now();
-    while QUIET < under_writeback() && began.elapsed() < LONGEST_WAIT {
+    while QUIET < under_writeback() && began.elapsed() < LONGEST_CACHE_WAIT {
         sleep(Duration::from_millis(5));
     }
     Ok(())

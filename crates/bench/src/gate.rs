@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LONGEST_SPIN: Duration = Duration::from_micros(50);
 
 /// Longest wait for the others' first operations: longer than any start where these do not block.
-const LONGEST_WAIT: Duration = Duration::from_millis(2);
+const LONGEST_GATE_WAIT: Duration = Duration::from_millis(2);
 
 /// Longest wait until all tasks are awake: longer than any scheduler needs.
 const LONGEST_START: Duration = Duration::from_secs(10);
@@ -85,7 +85,7 @@ impl Gate {
 
     /// Called after a task's first operation; returns when all have made theirs, or after a while.
     pub(crate) fn all_begun(&self) {
-        self.together(&self.begun, LONGEST_WAIT);
+        self.together(&self.begun, LONGEST_GATE_WAIT);
     }
 
     /// Waits until all tasks have called this with the same counter, or for so long.

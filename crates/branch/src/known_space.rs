@@ -7,8 +7,8 @@ use fsstack_sync::ranked::{Ranked, RankedGuard, SPACE};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::file::FsSpace;
 
-/// Lifetime of the figures.
-const AGE: Duration = Duration::from_secs(1);
+/// Lifetime of the figures of free space.
+const KNOWN_SPACE_LIFETIME: Duration = Duration::from_secs(1);
 
 /// The figures, and when they were asked for.
 #[derive(Debug)]
@@ -36,12 +36,12 @@ impl KnownSpace {
     /// Returns the figures if they are young. Otherwise the caller is to ask for new ones; others get the old ones meanwhile.
     pub(crate) fn young(&self) -> Option<FsSpace> {
         let known = self.now.load();
-        if known.0.elapsed() <= AGE {
+        if known.0.elapsed() <= KNOWN_SPACE_LIFETIME {
             return Some(known.1);
         }
         let replacing = self.replace();
         let known = self.now.load();
-        if known.0.elapsed() <= AGE {
+        if known.0.elapsed() <= KNOWN_SPACE_LIFETIME {
             return Some(known.1); // another thread was faster
         }
         replacing.set(known.1);
@@ -72,7 +72,7 @@ impl Replacing<'_> {
 
     /// The figures are to be asked for.
     pub(crate) fn distrust(&self) {
-        if let Some(past) = Instant::now().checked_sub(AGE * 2) {
+        if let Some(past) = Instant::now().checked_sub(KNOWN_SPACE_LIFETIME * 2) {
             self.space.now.store(Arc::new((past, self.space.last())));
         }
     }
@@ -96,8 +96,8 @@ mod tests {
         assert_eq!(known.young().map(|space| space.free), Some(5));
         known.replace().set(of(7));
         assert_eq!(known.last().free, 7);
-        assert!(!known.distrust_before(Instant::now() - AGE));
-        assert!(known.distrust_before(Instant::now() + AGE));
+        assert!(!known.distrust_before(Instant::now() - KNOWN_SPACE_LIFETIME));
+        assert!(known.distrust_before(Instant::now() + KNOWN_SPACE_LIFETIME));
         assert!(known.young().is_none());
     }
 }

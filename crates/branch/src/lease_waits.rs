@@ -17,9 +17,10 @@ use crate::health::reply_takeover;
 /// So many opens wait for leases on one branch at a time, and on all branches.
 const MOST_WAITS: usize = 4;
 const MOST_OF_ALL: usize = 8;
-/// Tries of an open beyond those, and the pause before each.
+/// Tries of an open beyond those.
 const TRIES: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(5);
+/// Pause before each further try of an open that waits for a lease.
+const LEASE_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Number of opens that wait for leases on any branch.
 static ALL: LeaseWaits = LeaseWaits(AtomicUsize::new(0));
@@ -73,7 +74,7 @@ impl Branch {
             }
             let mut opened = opened;
             for _ in 0..TRIES {
-                fsstack_sync::thread::sleep(PAUSE);
+                fsstack_sync::thread::sleep(LEASE_RETRY_PAUSE);
                 opened = open(at_once);
                 if !is_leased(&opened) {
                     break;

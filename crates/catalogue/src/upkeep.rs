@@ -12,7 +12,7 @@ use crate::Result;
 use crate::offline::OfflineTable;
 use crate::store::{BranchRow, Catalogue, CatalogueError};
 
-/// Changes are on disk after this time.
+/// Changes of the catalogue are on disk after this time.
 pub const FLUSH_AFTER: Duration = Duration::from_secs(5);
 
 /// How far a branch of the pool is known.

@@ -23,8 +23,8 @@ use crate::operator::Refusal;
 use crate::peer::{self, Address};
 use crate::route::Route;
 
-/// Longer than the daemon takes to say that it cannot answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit of a request: longer than the daemon takes to say that it cannot answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -257,7 +257,7 @@ impl Client {
             .build()
             .map_err(|error| self.no_answer(error))?;
         let asked = runtime.block_on(async {
-            tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(method, route, body)).await
+            tokio::time::timeout(ANSWER_TIMEOUT, self.exchange(method, route, body)).await
         });
         asked.unwrap_or_else(|_| Err(self.no_answer("it takes too long")))
     }

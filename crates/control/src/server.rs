@@ -42,6 +42,10 @@ const CONNECTIONS: usize = 32;
 const AT_WORK: usize = 16;
 /// Time limit of a reply, and of a silent client.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pause before another try to accept a connection.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How long a thread that nobody needs stays.
+const IDLE_THREAD_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum length of a request's body, in bytes.
 const LONGEST: usize = 1 << 20;
 
@@ -112,7 +116,7 @@ impl Server {
             .enable_io()
             .enable_time()
             .max_blocking_threads(AT_WORK)
-            .thread_keep_alive(Duration::from_secs(1))
+            .thread_keep_alive(IDLE_THREAD_LIFETIME)
             .thread_name("control-ask")
             .build()?;
         let (stop, stopped) = oneshot::channel();
@@ -302,7 +306,7 @@ async fn accept_unix(listener: Option<&tokio::net::UnixListener>) -> tokio::net:
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_PAUSE).await,
         }
     }
 }
@@ -312,7 +316,7 @@ async fn accept_tcp(listener: Option<&tokio::net::TcpListener>) -> tokio::net::T
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_PAUSE).await,
         }
     }
 }

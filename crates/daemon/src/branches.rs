@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Interval of checking a branch that is waited for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const BRANCH_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Requirements on every branch, and the time to wait for them.
 pub(crate) struct Demand {
@@ -128,7 +128,7 @@ fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
         })
     };
     while started.elapsed() < demand.timeout && !all_ready() {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(BRANCH_LOOK_INTERVAL);
     }
 }
 

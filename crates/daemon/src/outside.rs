@@ -12,9 +12,12 @@ use fsstack_pool::settings::OutOfBand;
 use crate::settings::Options;
 
 /// Timeout of names while every change is watched. A change concurrent with a lookup is notified twice.
-pub(crate) const WATCHED: Duration = Duration::from_secs(60);
-/// Practically unlimited.
-pub(crate) const NEVER_CHANGED: Duration = Duration::from_secs(3600);
+pub(crate) const WATCHED_NAMES_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of names where nothing changes out of band: practically unlimited.
+pub(crate) const UNCHANGED_NAMES_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// The least time that the engine trusts its list of a directory's copies.
+const SHORTEST_RECHECK: Duration = Duration::from_secs(1);
 
 /// Timeouts of the kernel's caches.
 pub(crate) fn timeouts(options: &Options) -> Timeouts {
@@ -27,12 +30,12 @@ pub(crate) fn timeouts(options: &Options) -> Timeouts {
 }
 
 /// How long the engine trusts its list of a directory's copies: as long as the kernel caches existing and missing
-/// names, at least a second.
+/// names, at least [`SHORTEST_RECHECK`].
 pub(crate) fn recheck(options: &Options) -> Duration {
     match options.out_of_band {
-        OutOfBand::Never => NEVER_CHANGED,
+        OutOfBand::Never => UNCHANGED_NAMES_TIMEOUT,
         OutOfBand::Watch | OutOfBand::Timeout => {
-            options.entry_timeout.min(options.negative_timeout).max(Duration::from_secs(1))
+            options.entry_timeout.min(options.negative_timeout).max(SHORTEST_RECHECK)
         }
     }
 }

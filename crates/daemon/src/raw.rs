@@ -1,7 +1,7 @@
 //! Options as typed, before the system is checked: the last value counts, and policies are all kept.
 
 use crate::options::{self, Effect, Origin, Typed};
-use crate::outside::WATCHED;
+use crate::outside::WATCHED_NAMES_TIMEOUT;
 use crate::settings::{AccessTimes, Options};
 use fsstack_pool::settings::PageCache;
 use fsstack_pool::{Chain, Floor};
@@ -52,7 +52,10 @@ impl Default for RawOptions {
                 let _ = set(&mut raw, &typed); // a test reads every default back
             }
         }
-        Self::over(Options { watched_timeouts: (WATCHED, WATCHED), ..raw.options })
+        Self::over(Options {
+            watched_timeouts: (WATCHED_NAMES_TIMEOUT, WATCHED_NAMES_TIMEOUT),
+            ..raw.options
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::gather::{gather, gather_config};
 use crate::log::LogTarget;
 use crate::options;
 use crate::optlist::split;
-use crate::outside::NEVER_CHANGED;
+use crate::outside::UNCHANGED_NAMES_TIMEOUT;
 use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::remembered::Remembered;
@@ -90,7 +90,7 @@ fn believe(raw: &mut RawOptions) {
         ("negative-timeout", &mut raw.options.negative_timeout),
     ] {
         if !raw.given.contains_key(name) {
-            *timeout = NEVER_CHANGED;
+            *timeout = UNCHANGED_NAMES_TIMEOUT;
         }
     }
 }

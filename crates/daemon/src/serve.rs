@@ -48,7 +48,9 @@ use crate::world::World;
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
 const LISTING_ENTRIES: usize = 4 << 20;
 /// How long a mount waits for names that an earlier daemon changed to be on disk.
-const EARLIER_NAMES: Duration = Duration::from_secs(5);
+const EARLIER_NAMES_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end of the pool waits where calls on branches have no time limit.
+const POOL_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Mounts the pool and serves it until it is unmounted.
 pub(crate) fn serve(
@@ -65,7 +67,7 @@ pub(crate) fn serve(
     let settings = &restrictions::inherited(settings, &table);
     settings.branches.iter().for_each(|branch| local_locks::warn(&branch.spec.path, &table));
     let pool = open_pool(settings)?;
-    sync_earlier_names(&pool, EARLIER_NAMES);
+    sync_earlier_names(&pool, EARLIER_NAMES_TIMEOUT);
     let transport = settle_transport(settings)?;
     let device = identity_device(settings)?;
     let plan = plan(settings, transport, device.as_ref());
@@ -162,7 +164,7 @@ pub(crate) fn attend(
 /// How long the end of the pool waits for what may not end by itself.
 pub(crate) fn timeout(union: &Union) -> Duration {
     let timeout = union.pool().settings.branch_timeout;
-    if timeout.is_zero() { Duration::from_secs(10) } else { timeout }
+    if timeout.is_zero() { POOL_END_TIMEOUT } else { timeout }
 }
 
 fn log_mounted(settings: &Settings, mounted: &Mounted) {

@@ -7,6 +7,7 @@ use fsstack_fuse::{Scheduling, Transport};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::BranchSpec;
 use fsstack_pool::settings::{OutOfBand, Require, Restart, Seccomp, Xattrs};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -156,8 +157,8 @@ pub enum Privilege {
     User,
 }
 
-/// The flags of the mount itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The flags of the mount itself. The state that an upgrade hands over holds them in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountFlags {
     /// Nothing can be changed.
     pub read_only: bool,
@@ -177,8 +178,8 @@ pub struct MountFlags {
     pub synchronous_directories: bool,
 }
 
-/// When reading changes an access time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When reading changes an access time. The state that an upgrade hands over holds the index of the variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessTimes {
     /// When it is older than the last change, or a day.
     Relative,

@@ -20,11 +20,11 @@ use fsstack_sys::{fusectl, mounts};
 use crate::problem::Failure;
 use crate::tell;
 
-/// How long the daemon is waited for. It ends later only where a branch hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long umount waits for the daemon. It ends later only where a branch hangs.
+const DAEMON_END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause between two looks whether the pool is mounted elsewhere too.
-const PAUSE: Duration = Duration::from_millis(200);
+const MOUNTS_LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 /// True if the program was called by a name under which umount(8) calls it.
 pub(crate) fn is_called(program: &OsStr) -> bool {
@@ -123,9 +123,9 @@ impl Daemon {
         if self.connection.is_none() && self.is_listed() {
             return;
         }
-        while began.elapsed() < LIMIT {
+        while began.elapsed() < DAEMON_END_TIMEOUT {
             // An error is as good as its end: nothing can be waited for.
-            if self.watched.wait_for(PAUSE).unwrap_or(true) || self.serves() {
+            if self.watched.wait_for(MOUNTS_LOOK_PAUSE).unwrap_or(true) || self.serves() {
                 return;
             }
         }
@@ -133,7 +133,7 @@ impl Daemon {
             "{}: unmounted, but its daemon (process {}) has not ended within {} s: a branch may hang; wait for its end before fsck or mount",
             Printable::path(&self.mount_point),
             self.pid,
-            LIMIT.as_secs()
+            DAEMON_END_TIMEOUT.as_secs()
         ));
     }
 

@@ -8,7 +8,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 use tracing::Level;
 
-/// A local call over FUSE takes some microseconds, one over a network milliseconds.
+/// Shortest `branch-timeout`: a local call over FUSE takes some microseconds, one over a network milliseconds.
 pub(crate) const SHORTEST_BRANCH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Text of `Chain::default_create`; a test compares the two.
 pub(crate) const DEFAULT_CREATE: &str = "mspmfs>any";

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a daemon to end after its pool was unmounted.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two looks whether that daemon has ended.
+const LEAVING_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Environment of the helper; tests make their own.
 #[derive(Clone, Debug)]
@@ -59,7 +61,7 @@ impl World {
             if !ending || self.leaving < began.elapsed() {
                 return live;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(LEAVING_LOOK_PAUSE);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use fsstack_sync::time::{Duration, Instant};
 
-/// Time between two lines.
+/// Time between two lines of the log about the same.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// When it was logged last, and how often it has happened since.

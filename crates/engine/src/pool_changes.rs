@@ -17,6 +17,8 @@ use crate::tree::Tree;
 
 /// How long requests that began before a change are waited for: one may hang.
 pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks whether requests that began before a change have ended.
+const EARLIER_REQUESTS_PAUSE: Duration = Duration::from_micros(200);
 
 /// Changes that were made, for the next one.
 #[derive(Debug, Default)]
@@ -166,7 +168,7 @@ impl PoolChanges {
                 changes.overdue.append(&mut changes.past);
                 return EarlierRequests::Overdue;
             }
-            std::thread::sleep(Duration::from_micros(200));
+            std::thread::sleep(EARLIER_REQUESTS_PAUSE);
         }
     }
 

@@ -9,6 +9,11 @@ use fsstack_pool::{Chain, Floor, PlacementRules, Policy, Rank, Scope, Tiers};
 
 use crate::rules::Rules;
 
+/// `branch-timeout` in [`Settings::plain`].
+const PLAIN_BRANCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long copies of a directory are believed in with [`Settings::plain`].
+const PLAIN_RECHECK: Duration = Duration::from_secs(3600);
+
 pub use fsstack_pool::settings::{ControlFile, Degraded, Locks, PageCache, StatfsMode, Verify, WritePath};
 
 /// Branches of one pool at most: a set of them fits one word.
@@ -123,10 +128,10 @@ impl Settings {
             relocation: Relocation::to_the_roomiest(),
             statfs: StatfsMode::All,
             locks: Locks::Local,
-            branch_timeout: Duration::from_secs(10),
+            branch_timeout: PLAIN_BRANCH_TIMEOUT,
             branch_inflight: 24,
             degraded: Degraded::Strict,
-            recheck: Duration::from_secs(3600),
+            recheck: PLAIN_RECHECK,
             exclusive: false,
             privileged: false,
             nfs_export: false,

@@ -212,7 +212,10 @@ impl Union {
     /// # Errors
     /// The thread cannot be started.
     pub fn end(self: &Arc<Self>, timeout: Duration) -> std::io::Result<()> {
+        /// How much later than its time limit a call counts as late.
         const MONITOR_DELAY: Duration = Duration::from_millis(300);
+        /// Pause between two looks at what the end of a pool waits for.
+        const CLOSING_LOOK_PAUSE: Duration = Duration::from_millis(2);
         let ending = self.clone();
         let closer = fsstack_sync::thread::Builder::new().name("closing".into());
         let closer = fsstack_branch::thread::start(closer, move || ending.destroy())?;
@@ -248,7 +251,7 @@ impl Union {
             }
             drop(stuck);
             drop(pool);
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(CLOSING_LOOK_PAUSE);
         }
     }
 

@@ -29,17 +29,17 @@ pub(crate) fn attr(of: &answer::Attr) -> wire::Attr {
 }
 
 /// Longest caching of attributes of a file that the kernel may write without the daemon.
-const BRIEF: Duration = Duration::from_secs(1);
+const BRIEF_ATTR_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same for attributes after the request's own change. The kernel rounds up to a tick of its clock.
-const INSTANT: Duration = Duration::from_millis(1);
+/// Longest caching of attributes after the request's own change. The kernel rounds up to a tick of its clock.
+const INSTANT_ATTR_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Returns how long the kernel may cache `of` if other attributes may be cached for `timeout`.
 pub(crate) fn attr_valid(of: &answer::Attr, timeout: Duration) -> Duration {
     match of.validity {
         Validity::Full => timeout,
-        Validity::Brief => timeout.min(BRIEF),
-        Validity::Instant => timeout.min(INSTANT),
+        Validity::Brief => timeout.min(BRIEF_ATTR_TIMEOUT),
+        Validity::Instant => timeout.min(INSTANT_ATTR_TIMEOUT),
         Validity::None => Duration::ZERO,
     }
 }

@@ -22,7 +22,7 @@ pub const BALLAST: &str = ".lab-ballast";
 const SPARE_MEMORY: MiB = MiB(1024);
 
 /// Longest wait for a busy branch to become unused.
-const BUSY: Duration = Duration::from_secs(60);
+const BRANCH_BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// File system of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +299,7 @@ impl Branch {
             // A pool closes a file shortly after the program that closed it has continued.
             let stat = command("mount").args(["-o", how]).arg(&self.path).output()?;
             let busy = stat.code != 0 && stat.stderr.contains("busy");
-            if !busy || BUSY < began.elapsed() {
+            if !busy || BRANCH_BUSY_TIMEOUT < began.elapsed() {
                 return stat.check().map(drop);
             }
             sleep(Duration::from_millis(20));

@@ -12,8 +12,8 @@ use crate::cleanup::{self, Entry, Standing, state_dir};
 use crate::mounts;
 use crate::shell::{Run, command, which};
 
-/// Longer than a slow mirror takes.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// Time limit for making and copying a system: longer than a slow mirror takes.
+const SYSTEM_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Journal of the system that others are copied from.
 const BOOK: &str = "debian-system";
@@ -40,7 +40,7 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
     for option in apt_options(&command("apt-config").arg("dump").run()?.stdout) {
         run = run.arg(format!("--aptopt={option}"));
     }
-    run.arg(&codename).arg(dir).args(mirrors).limit(LIMIT).run().map(drop)
+    run.arg(&codename).arg(dir).args(mirrors).limit(SYSTEM_TIMEOUT).run().map(drop)
 }
 
 /// Runs the scenario and ends the system with its exit status.
@@ -84,7 +84,11 @@ impl System {
         drop(turn);
         let root = cleanup::fresh("system")?;
         let entry = Entry::dir(&root)?;
-        command("cp").args(["-a", "--reflink=auto", "-T"]).args([&model, &root]).limit(LIMIT).run()?;
+        command("cp")
+            .args(["-a", "--reflink=auto", "-T"])
+            .args([&model, &root])
+            .limit(SYSTEM_TIMEOUT)
+            .run()?;
         Ok(Self { root, _entry: entry })
     }
 

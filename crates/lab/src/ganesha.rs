@@ -14,7 +14,7 @@ use crate::gluster::server;
 use crate::{must, needs};
 
 /// Time limit for the server to start, and to end.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const SERVER_START_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "ganesha.nfsd";
 /// Makes its C library keep buffers of reads. By default it may map and unmap each of 128 KiB, in some runs and not in
 /// others: that took three times the CPU time of the rest of a read.
@@ -130,7 +130,7 @@ impl Ganesha {
             if let Some(ended) = server.try_wait()? {
                 bail!("nfs-ganesha ended with {ended}: {}", fs::read_to_string(&log).unwrap_or_default());
             }
-            if began.elapsed() > ANSWER_TIMEOUT {
+            if began.elapsed() > SERVER_START_TIMEOUT {
                 bail!("nfs-ganesha does not listen: {}", fs::read_to_string(&log).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -209,7 +209,7 @@ mod tests {
             Command::new("tail").arg0(PROGRAM).arg("-f").arg(config_of(home.path())).spawn().unwrap();
         let began = Instant::now();
         while !stands(home.path()) {
-            assert!(began.elapsed() < ANSWER_TIMEOUT, "it does not start");
+            assert!(began.elapsed() < SERVER_START_TIMEOUT, "it does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!stands(&home.path().join("of-another")));

@@ -2,6 +2,7 @@
 //! and reading files needs.
 
 mod lock;
+mod xdr;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use xdr::{Reply, Words, putfh, read_of, record};
+
 pub use lock::HeldLock;
+pub use xdr::{LAST, read_call, read_reply};
 
 const CLOSE: u32 = 4;
 const COMMIT: u32 = 5;
@@ -18,9 +22,7 @@ const GETFH: u32 = 10;
 const LOOKUP: u32 = 15;
 const OPEN: u32 = 18;
 const OPEN_CONFIRM: u32 = 20;
-const PUTFH: u32 = 22;
 const PUTROOTFH: u32 = 24;
-const READ: u32 = 25;
 const READDIR: u32 = 26;
 const REMOVE: u32 = 28;
 const SETCLIENTID: u32 = 35;
@@ -33,7 +35,6 @@ const LATER: [u32; 2] = [10008, 10013];
 const CONFIRM: u32 = 2;
 /// Time limit for a reply, and for a server that is not ready.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const LAST: u32 = 1 << 31;
 /// Longest reply in bytes.
 const LONGEST: usize = 16 << 20;
 
@@ -87,86 +88,6 @@ pub struct Opened {
     state: [u8; 16],
 }
 
-/// XDR words.
-#[derive(Clone, Debug, Default)]
-struct Words(Vec<u8>);
-
-impl Words {
-    fn of(words: &[u32]) -> Self {
-        Self::default().words(words)
-    }
-
-    fn words(mut self, words: &[u32]) -> Self {
-        words.iter().for_each(|word| self.0.extend_from_slice(&word.to_be_bytes()));
-        self
-    }
-
-    fn long(mut self, long: u64) -> Self {
-        self.0.extend_from_slice(&long.to_be_bytes());
-        self
-    }
-
-    fn opaque(mut self, bytes: &[u8]) -> Self {
-        // Names, handles, blocks: far below 4 GiB.
-        self = self.words(&[u32::try_from(bytes.len()).unwrap_or(u32::MAX)]);
-        self.0.extend_from_slice(bytes);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
-    }
-
-    fn raw(mut self, bytes: &[u8]) -> Self {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-}
-
-/// A reply being parsed.
-struct Answer<'a>(&'a [u8]);
-
-impl<'a> Answer<'a> {
-    fn raw(&mut self, len: usize) -> Told<&'a [u8]> {
-        let short = || NfsError::Broken("the answer is cut short".into());
-        let (head, rest) = self.0.split_at_checked(len).ok_or_else(short)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Told<[u8; N]> {
-        let bytes = self.raw(N)?;
-        bytes.try_into().map_err(|_| NfsError::Broken("the answer is cut short".into()))
-    }
-
-    fn word(&mut self) -> Told<u32> {
-        self.fixed().map(u32::from_be_bytes)
-    }
-
-    fn long(&mut self) -> Told<u64> {
-        self.fixed().map(u64::from_be_bytes)
-    }
-
-    fn len(&mut self) -> Told<usize> {
-        usize::try_from(self.word()?).map_err(|e| NfsError::Broken(e.to_string()))
-    }
-
-    fn opaque(&mut self) -> Told<&'a [u8]> {
-        let len = self.len()?;
-        let bytes = self.raw(len)?;
-        self.raw(len.next_multiple_of(4) - len)?;
-        Ok(bytes)
-    }
-
-    /// Skips an attribute bitmap.
-    fn bitmap(&mut self) -> Told<()> {
-        let words = self.len()?;
-        self.raw(words * 4).map(drop)
-    }
-
-    /// Skips number and status of that many successful operations.
-    fn operations(&mut self, count: usize) -> Told<()> {
-        self.raw(8 * count).map(drop)
-    }
-}
-
 /// A client of a server, by one connection.
 #[derive(Debug)]
 pub struct Client {
@@ -207,9 +128,9 @@ impl Client {
         let mut ops = vec![Words::of(&[PUTROOTFH])];
         ops.extend(names.iter().map(|name| Words::of(&[LOOKUP]).opaque(name.as_bytes())));
         ops.push(Words::of(&[GETFH]));
-        self.ask(&ops, |answer| {
-            answer.operations(names.len() + 2)?;
-            answer.opaque().map(<[u8]>::to_vec)
+        self.ask(&ops, |reply| {
+            reply.operations(names.len() + 2)?;
+            reply.opaque().map(<[u8]>::to_vec)
         })
     }
 
@@ -231,11 +152,11 @@ impl Client {
 
     /// Returns a 64-bit attribute by its number (RFC 7531).
     fn number(&mut self, handle: &[u8], attribute: u32) -> Told<u64> {
-        self.ask(&[putfh(handle), Words::of(&[GETATTR, 1, 1 << attribute])], |answer| {
-            answer.operations(2)?;
-            answer.bitmap()?;
-            answer.word()?; // length of the values
-            answer.long()
+        self.ask(&[putfh(handle), Words::of(&[GETATTR, 1, 1 << attribute])], |reply| {
+            reply.operations(2)?;
+            reply.bitmap()?;
+            reply.word()?; // length of the values
+            reply.long()
         })
     }
 
@@ -250,13 +171,13 @@ impl Client {
             Words::of(&[GETFH]),
             Words::of(&[GETATTR, 1, 1 << 20]),
         ];
-        self.ask(&ops, |answer| {
-            answer.operations(3)?;
-            answer.opaque()?;
-            answer.operations(1)?;
-            answer.bitmap()?;
-            answer.word()?;
-            answer.long()
+        self.ask(&ops, |reply| {
+            reply.operations(3)?;
+            reply.opaque()?;
+            reply.operations(1)?;
+            reply.bitmap()?;
+            reply.word()?;
+            reply.long()
         })
     }
 
@@ -278,12 +199,7 @@ impl Client {
     }
 
     fn read_by(&mut self, handle: &[u8], state: &[u8; 16], offset: u64, len: u32) -> Told<Vec<u8>> {
-        let read = Words::of(&[READ]).raw(state).long(offset).words(&[len]);
-        self.ask(&[putfh(handle), read], |answer| {
-            answer.operations(2)?;
-            answer.word()?; // end of file
-            answer.opaque().map(<[u8]>::to_vec)
-        })
+        self.ask(&read_of(handle, state, offset, len), |reply| reply.read().map(<[u8]>::to_vec))
     }
 
     /// Returns the sorted names of a directory, from its first page.
@@ -292,15 +208,15 @@ impl Client {
     /// The server's error.
     pub fn list(&mut self, handle: &[u8]) -> Told<Vec<String>> {
         let list = Words::of(&[READDIR]).long(0).long(0).words(&[8192, 32768, 0]);
-        self.ask(&[putfh(handle), list], |answer| {
-            answer.operations(2)?;
-            answer.long()?; // verifier
+        self.ask(&[putfh(handle), list], |reply| {
+            reply.operations(2)?;
+            reply.long()?; // verifier
             let mut names = Vec::new();
-            while answer.word()? == 1 {
-                answer.long()?; // cookie
-                names.push(String::from_utf8_lossy(answer.opaque()?).into_owned());
-                answer.bitmap()?;
-                answer.opaque()?;
+            while reply.word()? == 1 {
+                reply.long()?; // cookie
+                names.push(String::from_utf8_lossy(reply.opaque()?).into_owned());
+                reply.bitmap()?;
+                reply.opaque()?;
             }
             names.sort();
             Ok(names)
@@ -322,26 +238,26 @@ impl Client {
             How::MadeBy(verifier) => open.words(&[1, 2]).long(verifier),
         };
         let ops = [putfh(dir), open.words(&[0]).opaque(name.as_bytes()), Words::of(&[GETFH])];
-        let (state, flags, handle) = self.ask(&ops, |answer| {
-            answer.operations(2)?;
-            let state = answer.fixed()?;
-            answer.raw(20)?; // how the directory changed
-            let flags = answer.word()?;
-            answer.bitmap()?;
-            if answer.word()? != 0 {
+        let (state, flags, handle) = self.ask(&ops, |reply| {
+            reply.operations(2)?;
+            let state = reply.fixed()?;
+            reply.raw(20)?; // how the directory changed
+            let flags = reply.word()?;
+            reply.bitmap()?;
+            if reply.word()? != 0 {
                 return Err(NfsError::Broken("a delegation that nobody wants".into()));
             }
-            answer.operations(1)?;
-            Ok((state, flags, answer.opaque()?.to_vec()))
+            reply.operations(1)?;
+            Ok((state, flags, reply.opaque()?.to_vec()))
         })?;
         if flags & CONFIRM == 0 {
             return Ok(Opened { handle, state });
         }
         let sequence = self.next()?.sequence;
         let confirm = Words::of(&[OPEN_CONFIRM]).raw(&state).words(&[sequence]);
-        let state = self.ask(&[putfh(&handle), confirm], |answer| {
-            answer.operations(2)?;
-            answer.fixed()
+        let state = self.ask(&[putfh(&handle), confirm], |reply| {
+            reply.operations(2)?;
+            reply.fixed()
         })?;
         Ok(Opened { handle, state })
     }
@@ -362,9 +278,9 @@ impl Client {
     /// The server's error, also for a short write.
     pub fn write(&mut self, file: &Opened, offset: u64, bytes: &[u8]) -> Told<()> {
         let write = Words::of(&[WRITE]).raw(&file.state).long(offset).words(&[0]).opaque(bytes);
-        let written = self.ask(&[putfh(&file.handle), write], |answer| {
-            answer.operations(2)?;
-            answer.len()
+        let written = self.ask(&[putfh(&file.handle), write], |reply| {
+            reply.operations(2)?;
+            reply.len()
         })?;
         if written == bytes.len() {
             return Ok(());
@@ -399,9 +315,9 @@ impl Client {
                     Words::of(&[SETCLIENTID]).long(u64::from(std::process::id())).opaque(name.as_bytes());
                 // No callback listener.
                 let set = set.words(&[0x4000_0000]).opaque(b"tcp").opaque(b"127.0.0.1.0.0").words(&[0]);
-                let (client, verifier) = self.ask(&[set], |answer| {
-                    answer.operations(1)?;
-                    Ok((answer.long()?, answer.long()?))
+                let (client, verifier) = self.ask(&[set], |reply| {
+                    reply.operations(1)?;
+                    Ok((reply.long()?, reply.long()?))
                 })?;
                 let confirm = Words::of(&[SETCLIENTID_CONFIRM]).long(client).long(verifier);
                 self.ask(&[confirm], |_| Ok(()))?;
@@ -412,48 +328,30 @@ impl Client {
         Ok(owner)
     }
 
-    fn ask<T>(&mut self, ops: &[Words], parse: impl Fn(&mut Answer<'_>) -> Told<T>) -> Told<T> {
+    fn ask<T>(&mut self, ops: &[Words], parse: impl Fn(&mut Reply<'_>) -> Told<T>) -> Told<T> {
         let began = Instant::now();
         loop {
-            let result = self.call(ops)?;
-            let mut answer = Answer(&result);
-            match answer.word()? {
-                0 => {
-                    answer.opaque()?; // tag
-                    answer.word()?; // operations
-                    return parse(&mut answer);
-                }
-                status if LATER.contains(&status) && began.elapsed() < ANSWER_TIMEOUT => {
+            match self.call(ops, &parse) {
+                Err(NfsError::Status(status))
+                    if LATER.contains(&status) && began.elapsed() < ANSWER_TIMEOUT =>
+                {
                     sleep(Duration::from_millis(50));
                 }
-                status => return Err(NfsError::Status(status)),
+                done => return done,
             }
         }
     }
 
-    /// Sends a compound of `ops`; returns the reply after its header.
-    fn call(&mut self, ops: &[Words]) -> Told<Vec<u8>> {
+    /// Sends a compound of `ops`; parses what its operations replied.
+    fn call<T>(&mut self, ops: &[Words], parse: impl Fn(&mut Reply<'_>) -> Told<T>) -> Told<T> {
         self.calls += 1;
-        let root = Words::of(&[0]).opaque(b"lab").words(&[0, 0, 0]);
-        let count = u32::try_from(ops.len()).map_err(|e| NfsError::Broken(e.to_string()))?;
-        // RPC call, version 2, of NFS version 4: a compound, as root.
-        let call = Words::of(&[LAST, self.calls, 0, 2, 100_003, 4, 1, 1]).opaque(&root.0);
-        let call = call.words(&[0, 0]).opaque(b"").words(&[0, count]);
-        let mut call = ops.iter().fold(call, |call, op| call.raw(&op.0)).0;
-        let len = u32::try_from(call.len() - 4).map_err(|e| NfsError::Broken(e.to_string()))?;
-        call[..4].copy_from_slice(&(len | LAST).to_be_bytes());
-        self.stream.write_all(&call)?;
+        self.stream.write_all(&record(self.calls, ops)?)?;
         let whole = self.record()?;
-        let mut answer = Answer(&whole);
-        if (answer.word()?, answer.word()?, answer.word()?) != (self.calls, 1, 0) {
-            return Err(NfsError::Broken("the call was not accepted".into()));
+        let (number, mut reply) = Reply::of(&whole)?;
+        if number != self.calls {
+            return Err(NfsError::Broken("the reply is that of another call".into()));
         }
-        answer.word()?; // verifier
-        answer.opaque()?;
-        match answer.word()? {
-            0 => Ok(answer.0.to_vec()),
-            why => Err(NfsError::Broken(format!("the call was not run: {why}"))),
-        }
+        parse(&mut reply)
     }
 
     /// Reads one complete reply from its fragments.
@@ -474,27 +372,5 @@ impl Client {
                 return Ok(whole);
             }
         }
-    }
-}
-
-fn putfh(handle: &[u8]) -> Words {
-    Words::of(&[PUTFH]).opaque(handle)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_short_answer_is_an_error() {
-        let whole = Words::of(&[7]).opaque(b"seven b").long(9).0;
-        for len in 0..whole.len() {
-            let mut answer = Answer(&whole[..len]);
-            assert!(
-                answer.word().and_then(|_| answer.opaque().map(drop)).and_then(|()| answer.long()).is_err()
-            );
-        }
-        let mut answer = Answer(&whole);
-        assert_eq!((answer.word(), answer.opaque(), answer.long()), (Ok(7), Ok(&b"seven b"[..]), Ok(9)));
     }
 }

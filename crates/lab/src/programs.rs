@@ -25,7 +25,7 @@ const LINKED: usize = 100;
 const LEAST: u64 = 64;
 const DOUBLINGS: u64 = 9;
 /// Time limit of a program.
-const LIMIT: Duration = Duration::from_secs(600);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A program, run by sh(1) in the directory that has the tree.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,11 @@ impl Archive {
         let dir = tempfile::Builder::new().prefix("fsstack-programs-").tempdir_in("/dev/shm")?;
         let tree = dir.path().join("tree");
         (0..files).try_for_each(|n| generate(&tree, n)).context("generating a tree")?;
-        command("tar").args(["-cf", "archive", "--sort=name", "tree"]).dir(dir.path()).limit(LIMIT).run()?;
+        command("tar")
+            .args(["-cf", "archive", "--sort=name", "tree"])
+            .dir(dir.path())
+            .limit(PROGRAM_TIMEOUT)
+            .run()?;
         fs::remove_dir_all(&tree)?;
         Ok(Self { dir })
     }
@@ -113,7 +117,7 @@ impl Archive {
             "began=$(date +%s%N); {{ {}; }} > \"$SAYS\" && echo $(($(date +%s%N) - began))",
             program.line
         );
-        let mut run = command("sh").args(["-c", &script]).dir(at).limit(LIMIT);
+        let mut run = command("sh").args(["-c", &script]).dir(at).limit(PROGRAM_TIMEOUT);
         run = run.env("ARCHIVE", self.path()).env("SAYS", &says).env("HOME", self.dir.path());
         for (name, value) in GIT {
             run = run.env(name, value);
@@ -148,13 +152,13 @@ const GIT: &[(&str, &str)] = &[
 /// They differ: the first differences.
 pub fn compare(one: &Path, other: &Path) -> Result<()> {
     let diff = command("diff").args(["-r", "--no-dereference", "--exclude=.git"]).arg(one).arg(other);
-    let found = diff.limit(LIMIT).output()?;
+    let found = diff.limit(PROGRAM_TIMEOUT).output()?;
     let first: Vec<&str> = found.stdout.lines().chain(found.stderr.lines()).take(5).collect();
     ensure!(found.code == 0, "{} and {} differ: {}", one.display(), other.display(), first.join("; "));
     for at in [one, other] {
         let tree = at.join("tree");
         if tree.join(".git").exists() {
-            command("git").arg("-C").arg(&tree).args(["fsck", "--strict"]).limit(LIMIT).run()?;
+            command("git").arg("-C").arg(&tree).args(["fsck", "--strict"]).limit(PROGRAM_TIMEOUT).run()?;
         }
     }
     Ok(())

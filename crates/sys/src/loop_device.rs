@@ -57,11 +57,13 @@ impl LoopDevice {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                // Another process got the same device first; or holds it open exclusively without a file behind it, so
-                // that no other device is reported as free.
+                // Another process or thread got the same device first: the next free one is asked for at once. Or it holds it open
+                // exclusively without a file behind it, so that no other device is reported as free.
                 Err(Errno::BUSY) if tries + 1 < TRIES => {
                     tries += 1;
-                    std::thread::sleep(PAUSE);
+                    if tries >= FREE_TRIES {
+                        std::thread::sleep(PAUSE);
+                    }
                 }
                 done => {
                     done?;

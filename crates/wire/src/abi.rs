@@ -11,8 +11,6 @@ pub use outbound::*;
 pub const ROOT_ID: u64 = 1;
 /// Longest name that the kernel accepts in a directory listing.
 pub const NAME_MAX: usize = 1024;
-/// uid or gid in the header if the caller has none here (an idmapped mount).
-pub const INVALID_UIDGID: u32 = u32::MAX;
 /// Bit in `unique` of a request that the kernel sends again.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Alignment of records of variable length.
@@ -33,14 +31,11 @@ pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-pub const FOPEN_NONSEEKABLE: u32 = 1 << 2;
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
-pub const FOPEN_STREAM: u32 = 1 << 4;
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 
-pub const RELEASE_FLUSH: u32 = 1 << 0;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const GETATTR_FH: u32 = 1 << 0;
 pub const LK_FLOCK: u32 = 1 << 0;
@@ -50,21 +45,9 @@ pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 
-pub const IOCTL_COMPAT: u32 = 1 << 0;
-pub const IOCTL_UNRESTRICTED: u32 = 1 << 1;
-pub const IOCTL_RETRY: u32 = 1 << 2;
-pub const IOCTL_32BIT: u32 = 1 << 3;
-pub const IOCTL_DIR: u32 = 1 << 4;
-pub const IOCTL_COMPAT_X32: u32 = 1 << 5;
-
-pub const POLL_SCHEDULE_NOTIFY: u32 = 1 << 0;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const ATTR_SUBMOUNT: u32 = 1 << 0;
-pub const ATTR_DAX: u32 = 1 << 1;
-pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// Extension types up to this one are security contexts.
-pub const MAX_NR_SECCTX: u32 = 31;
 /// The extension that carries supplementary groups.
 pub const EXT_GROUPS: u32 = 32;

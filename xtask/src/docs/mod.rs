@@ -1,4 +1,4 @@
-//! Generated documents: pages printed by the two programs, the picture of the crates, and the site.
+//! Generated documents: pages printed by the two programs, the picture of the crates, the list of durations, and the site.
 
 mod arrows;
 mod site;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use fsstack_lab::shell;
 
-use crate::exec;
+use crate::{exec, tidy};
 
 /// A page: program and arguments that print it, and its file.
 const PAGES: &[(&str, &str, &str, &str)] = &[
@@ -24,6 +24,9 @@ const PAGES: &[(&str, &str, &str, &str)] = &[
     ("fsstack", "print", "completions-zsh", "docs/completions/_fsstack"),
     ("fsstack", "print", "completions-fish", "docs/completions/fsstack.fish"),
 ];
+
+/// Page that lists the durations of the programs.
+const DURATIONS: &str = "docs/dev/durations.md";
 
 /// Output inserted into a hand-written page, after this line and up to the next empty one.
 const README: (&str, &str, &str, &str) = ("mount-fsstack", "--print", "readme-options", "README.md");
@@ -79,6 +82,7 @@ fn printed() -> Result<Vec<(&'static str, String)>> {
     let (file, rows) = page(&README)?;
     let held = fs::read_to_string(exec::root().join(file)).context(file)?;
     pages.push((arrows::FILE, arrows::picture()?));
+    pages.push((DURATIONS, tidy::durations()?));
     pages.push((file, with_rows(&held, &rows).with_context(|| format!("{file}: no line {MARK}"))?));
     Ok(pages)
 }

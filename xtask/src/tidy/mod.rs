@@ -1,5 +1,6 @@
 //! Rules of STYLE and ARCHITECTURE that the compiler does not know, each a function from sources to complaints.
 
+mod durations;
 mod imports;
 mod manual;
 mod methods;
@@ -57,6 +58,8 @@ const RULES: &[Rule] = &[
     ("no comment is a sentence in parentheses", prose::parentheses),
     ("a type has its name alone in its crate", names::unique_types),
     ("a type says what it is", names::telling_types),
+    ("a duration has its name alone in its crate, and its comment", durations::unique_names),
+    ("durations are constants", durations::are_constants),
     ("prose fits the width", prose::wide_lines),
     ("every thread has its row in threads.md", pages::threads),
     ("folders of the engine are in no import circle", imports::circles),
@@ -96,6 +99,11 @@ pub(crate) fn run() -> Result<()> {
     }
     println!("tidy: {} rules hold in {} files", RULES.len(), sources.len());
     Ok(())
+}
+
+/// Text of the page that lists the durations.
+pub(crate) fn durations() -> Result<String> {
+    Ok(durations::page(&sources()?))
 }
 
 fn sources() -> Result<Vec<Source>> {

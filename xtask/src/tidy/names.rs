@@ -15,7 +15,7 @@ struct Definition<'s> {
 }
 
 /// The crate that a file is compiled into: each target of `tests`, `benches` and `src/bin` is one of its own.
-fn crate_of(path: &str) -> String {
+pub(super) fn crate_of(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let depth = match parts.as_slice() {
         ["crates", _, "tests", _, _, ..] => 4,

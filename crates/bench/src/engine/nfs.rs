@@ -3,8 +3,6 @@
 //! Like a mount with `nconnect`, it distributes requests over the connections round-robin, without waiting. On loopback
 //! one connection gets all bandwidth, so a rate limit per connection is possible: the client reads it no faster.
 
-mod call;
-
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,8 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use fsstack_lab::nfs4::{Client, LAST, read_call, read_reply};
+
 use super::{Io, IoEngine, Submitted};
-use call::{Answer, Status, lookup, read};
 
 /// Time limit for a silent server.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -75,7 +74,8 @@ impl Nfs {
 
 impl IoEngine for Nfs {
     fn submit(&mut self, io: Io) -> io::Result<Submitted> {
-        let call = read(number(self.calls, io.slot)?, &self.handle, io.offset, self.block);
+        let number = number(self.calls, io.slot)?;
+        let call = read_call(number, &self.handle, io.offset, self.block).map_err(io::Error::other)?;
         let turn = self.calls % self.connections.len();
         self.calls += 1;
         self.connections[turn].stream.write_all(&call)?;
@@ -125,18 +125,9 @@ fn connect(server: SocketAddr) -> io::Result<TcpStream> {
 
 /// Looks up a file's handle; retries while the server is not ready.
 fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
-    let mut stream = connect(route.server)?;
-    let began = Instant::now();
-    let mut answer = Vec::new();
-    loop {
-        stream.write_all(&lookup(route.path)?)?;
-        take(&mut stream, &mut None, &mut answer)?;
-        match Answer::of(&answer)?.handle()? {
-            Status::Done(handle) => return Ok(handle.to_vec()),
-            Status::Later if began.elapsed() < SILENCE => sleep(Duration::from_millis(50)),
-            Status::Later => return Err(io::ErrorKind::TimedOut.into()),
-        }
-    }
+    let path = route.path.to_str().ok_or_else(|| io::Error::other("the path is no text"))?;
+    let mut client = Client::new(route.server, "").map_err(io::Error::other)?;
+    client.handle(path).map_err(io::Error::other)
 }
 
 /// Replies on one connection.
@@ -166,15 +157,11 @@ impl Answers {
     }
 
     fn slot(&self, answer: &[u8]) -> io::Result<usize> {
-        let answer = Answer::of(answer)?;
-        let number = usize::try_from(answer.number()).map_err(io::Error::other)?;
-        match answer.read()? {
-            Status::Done(len) if len == self.block => Ok(number % SLOTS),
-            Status::Done(len) => {
-                Err(io::Error::other(format!("the server read {len} bytes instead of {}", self.block)))
-            }
-            Status::Later => Err(io::Error::other("the server put a read off")),
+        let (number, len) = read_reply(answer).map_err(io::Error::other)?;
+        if len != self.block {
+            return Err(io::Error::other(format!("the server read {len} bytes instead of {}", self.block)));
         }
+        usize::try_from(number).map(|number| number % SLOTS).map_err(io::Error::other)
     }
 }
 
@@ -203,9 +190,6 @@ fn take(stream: &mut TcpStream, pace: &mut Option<Pace>, answer: &mut Vec<u8>) -
         }
     }
 }
-
-/// Bit of a record mark: last fragment.
-const LAST: u32 = 1 << 31;
 
 /// Longest reply in bytes.
 const LONGEST: usize = 320 << 20;

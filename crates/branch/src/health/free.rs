@@ -21,7 +21,7 @@ pub enum NotFreed {
 }
 
 /// Time limit for an answer before a branch counts as silent.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// `FUSE_SUPER_MAGIC`.
 pub const FUSE: u64 = 0x6573_5546;
@@ -37,7 +37,7 @@ impl Branch {
             // The receiver may have timed out.
             let _heard = tell.send(());
         });
-        asked.is_ok() && answer.recv_timeout(ANSWER_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout)
+        asked.is_ok() && answer.recv_timeout(SILENT_AFTER) == Err(mpsc::RecvTimeoutError::Timeout)
     }
 
     /// Aborts the FUSE connection of the branch: all stuck callers get an error at once, also programs outside the

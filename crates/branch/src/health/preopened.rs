@@ -20,8 +20,8 @@ use fsstack_sys::{self as sys, OFlags, SysError};
 
 use crate::thread;
 
-/// Longest time since the path walk.
-const FRESH_FOR: Duration = Duration::from_secs(1);
+/// How long a path walk over a remote branch counts as fresh.
+const WALK_FRESH_FOR: Duration = Duration::from_secs(1);
 /// Maximum length of a layer's description.
 const LONGEST: usize = 256 << 10;
 
@@ -65,7 +65,7 @@ impl PreopenedFile {
     pub(crate) fn read(&self, is_good: impl Fn(&str) -> bool) -> Result<String, SysError> {
         let waited = self.path_below.waiting.lock().take();
         if let Some(file) = waited
-            && file.since.elapsed() < FRESH_FOR
+            && file.since.elapsed() < WALK_FRESH_FOR
         {
             let text = read_all(&file.fd);
             self.is_used(file);
@@ -100,7 +100,7 @@ impl PreopenedPath {
 
     /// Opens the next descriptor through `last`.
     fn open_after(&self, last: &PreopenedFd) -> Result<PreopenedFd, SysError> {
-        if FRESH_FOR / 2 < last.since.elapsed() {
+        if WALK_FRESH_FOR / 2 < last.since.elapsed() {
             return self.open();
         }
         sys::at::reopen(last.fd.as_fd(), OFlags::RDONLY).map(|fd| PreopenedFd { since: last.since, fd })

@@ -9,7 +9,7 @@ use fsstack_control::{ClientError, Refusal};
 use std::time::Duration;
 
 /// Interval of counting the open files of a branch that is being removed.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const REMOVAL_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
@@ -40,7 +40,7 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
     let client = pool::find(word)?.client();
     let mut changed = client.branch(&request)?;
     while changed.waits_for != 0 {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(REMOVAL_LOOK_INTERVAL);
         let branch = changed.branch.clone();
         let ask = BranchRequest::Remove { branch, when_idle: true, only_ask: true };
         changed = match client.branch(&ask) {

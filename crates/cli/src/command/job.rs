@@ -3,6 +3,7 @@
 use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
+use super::upgrade::SILENCE_TIMEOUT;
 use super::{Failed, branch_word, pool, typed_dir};
 use fsstack_control::api::{BalanceBy, HiddenObjects, JobMove, JobRequest, JobStatus, Jobs};
 use fsstack_control::{Client, ClientError};
@@ -13,9 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often a job is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long the daemon may be silent while it is replaced.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+const JOB_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Objects that are named at the end of a job.
 const NAMED: usize = 10;
 
@@ -117,7 +116,7 @@ fn follow(client: &Client, request: &JobRequest, style: Style) -> Result<(), Fai
         if display {
             progress(&job);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(JOB_LOOK_INTERVAL);
         job = look(client, job.id)?;
     }
     if display {
@@ -169,7 +168,7 @@ pub(crate) fn run(wish: &Job, style: Style) -> Result<(), Failed> {
             let client = pool::find(pool)?.client();
             let mut result = only(client.jobs(&JobRequest::Cancel { job: *job })?)?;
             while !result.over {
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(JOB_LOOK_INTERVAL);
                 result = look(&client, *job)?;
             }
             show::answer(style, &result, summary)
@@ -191,7 +190,7 @@ fn look(client: &Client, job: u64) -> Result<JobStatus, Failed> {
     loop {
         match client.jobs(&JobRequest::Show { job: Some(job) }) {
             Err(ClientError::NoAnswer(..)) if asked.elapsed() < SILENCE_TIMEOUT => {
-                std::thread::sleep(LOOK_EVERY)
+                std::thread::sleep(JOB_LOOK_INTERVAL)
             }
             answer => return only(answer?),
         }

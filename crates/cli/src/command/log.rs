@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Interval of asking for further calls with `--follow`.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(wish: &Log, style: Style) -> Result<(), Failed> {
     let threshold = wish.slow.as_deref().map(threshold).transpose()?;
@@ -53,7 +53,7 @@ fn follow(client: &Client, mut slow: SlowCalls, style: Style) -> Result<(), Fail
             ));
         }
         after = slow.last.or_else(|| slow.calls.last().map(|call| call.number)).unwrap_or(after);
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(FOLLOW_INTERVAL);
         slow = further(ask, after)?;
     }
 }

@@ -12,9 +12,12 @@ use std::time::Duration;
 
 /// Rows that are shown to people; JSON has all.
 const SHOWN: usize = 20;
-/// The daemon counts for ten seconds after it was asked.
-const LONGEST: Duration = Duration::from_secs(8);
-const SHORTEST: Duration = Duration::from_millis(10);
+/// Longest pause between two requests: the daemon counts for ten seconds after it was asked.
+const LONGEST_SAMPLE: Duration = Duration::from_secs(8);
+/// Shortest `--interval`.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest `--interval`.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Subject of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,7 +71,7 @@ pub(crate) fn run(wish: &Profile, style: Style) -> Result<(), Failed> {
         _ => By::Process,
     };
     let interval = Duration::from_micros(micros("--interval", &wish.interval)?);
-    if !(SHORTEST..=Duration::from_secs(3600)).contains(&interval) {
+    if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
         return Err(Failed::Usage(format!("--interval {}: from 10ms to 3600s", wish.interval)));
     }
     let client = pool::find(&wish.pool)?.client();
@@ -79,7 +82,7 @@ pub(crate) fn run(wish: &Profile, style: Style) -> Result<(), Failed> {
         let mut calls = Interval::default();
         let mut left = interval;
         while !left.is_zero() {
-            let pause = left.min(LONGEST);
+            let pause = left.min(LONGEST_SAMPLE);
             std::thread::sleep(pause);
             left -= pause;
             let now = client.profile(&request)?;

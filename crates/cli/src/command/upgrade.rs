@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than any answer that the daemon expects.
 const ANSWER_CHARS: usize = 200;
-/// How often the result is asked for.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often the result of an upgrade is asked for.
+const UPGRADE_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the daemon may be silent: it waits for requests that are inside for `branch-timeout`, and the new one for its branches.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(wish: &Wish, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
@@ -98,7 +98,7 @@ fn settled(client: &Client, ticket: u64, pid: u32) -> Result<Upgrade, Failed> {
             Err(error) if SILENCE_TIMEOUT <= heard.elapsed() => return Err(error.into()),
             Err(_) => {}
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(UPGRADE_LOOK_INTERVAL);
     }
 }
 

@@ -7,7 +7,7 @@ use fsstack_control::api::{WritePathChanged, WritePathRequest};
 use std::time::Duration;
 
 /// Interval of counting open files with `--wait`.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const OPEN_FILES_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
@@ -21,7 +21,7 @@ pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed>
         WritePathRequest { write_path: wish.path.clone(), subtree, only_count: false, persist: wish.persist };
     let mut changed = client.write_path(&request)?;
     while wish.wait && changed.other_way != 0 {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(OPEN_FILES_INTERVAL);
         let counted = client.write_path(&WritePathRequest { only_count: true, ..request.clone() })?;
         changed.other_way = counted.other_way;
     }

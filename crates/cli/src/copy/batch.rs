@@ -33,7 +33,7 @@ use crate::command::Failed;
 
 /// How often a batch is begun again.
 const RECONNECTS: u32 = 10;
-/// Pause before another try to connect.
+/// Pause before another try to connect to the daemon.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Up to this many files are synced one by one: syncing the whole file system may wait for other writers.
 const FEW: usize = 4;

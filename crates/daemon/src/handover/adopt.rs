@@ -49,7 +49,7 @@ const NONE: &str = "-";
 const BRANCHES_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a program may take until it serves, if nothing is open.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same, whatever is open: less than the command waits for.
+/// How long a program may take until it serves, whatever is open: less than the command waits for.
 const LONGEST_START: Duration = Duration::from_secs(100);
 /// Bytes of a state for which a second is added. A name takes some 150, and a debug build took over 80 000 names a second.
 const BYTES_PER_SECOND: u64 = 2 << 20;
@@ -464,7 +464,7 @@ fn fail_as_told(is_back: bool) -> Result<(), String> {
         Ok("refuse") => Err("as the test asks".to_owned()),
         Ok("panic") => std::panic::panic_any("as the test asks"),
         Ok("hang") => loop {
-            std::thread::sleep(Duration::from_secs(3600));
+            std::thread::park();
         },
         _ => Ok(()),
     }

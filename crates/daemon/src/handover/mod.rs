@@ -51,7 +51,7 @@ pub(crate) use state::{MountRow, PassedState};
 
 /// This program's version.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longer than any check of a program runs.
+/// Time limit for checks of a program: longer than any runs.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Upgrades that were prepared and not begun, at most.
 const MOST_REPLACED: usize = 32;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::log::LogTarget;
 use crate::options::{self, Origin, Typed};
 use crate::raw::RawOptions;
-use crate::settings::{AccessTimes, MountFlags, Privilege, RunIn, Settings};
+use crate::settings::{MountFlags, Privilege, RunIn, Settings};
 
 /// Settings, without the branches, which may have changed since the mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,26 +29,10 @@ pub(crate) struct SettingsRow {
     watched: (Duration, Duration),
     require: String,
     foreground: bool,
-    flags: FlagsRow,
+    flags: MountFlags,
     registry: Option<Vec<u8>>,
     given: Vec<String>,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of mount(8)")]
-struct FlagsRow {
-    read_only: bool,
-    /// 0: relative, 1: strict, 2: never.
-    access_times: u8,
-    directory_access_times: bool,
-    suid: bool,
-    devices: bool,
-    execute: bool,
-    synchronous: bool,
-    synchronous_directories: bool,
-}
-
-const ACCESS_TIMES: [AccessTimes; 3] = [AccessTimes::Relative, AccessTimes::Strict, AccessTimes::Never];
 
 fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
@@ -64,8 +48,6 @@ impl SettingsRow {
         let value = |row: &options::Row| Some((row.name().to_owned(), row.get(now)?));
         // Paths may be no text: they are kept apart.
         let has_words = |(name, value): &(String, String)| !options::is_path(name) && !value.is_empty();
-        let flags = &settings.flags;
-        let access_times = ACCESS_TIMES.iter().position(|known| *known == flags.access_times);
         Self {
             source: settings.source.as_bytes().to_vec(),
             mount_point: bytes(&settings.mount_point),
@@ -81,16 +63,7 @@ impl SettingsRow {
             watched: now.watched_timeouts,
             require: now.require.to_string(),
             foreground: now.run_in == RunIn::Foreground,
-            flags: FlagsRow {
-                read_only: flags.read_only,
-                access_times: access_times.and_then(|at| u8::try_from(at).ok()).unwrap_or(0),
-                directory_access_times: flags.directory_access_times,
-                suid: flags.suid,
-                devices: flags.devices,
-                execute: flags.execute,
-                synchronous: flags.synchronous,
-                synchronous_directories: flags.synchronous_directories,
-            },
+            flags: settings.flags,
             registry: settings.registry.as_deref().map(bytes),
             given: settings.given.iter().map(|name| (*name).to_owned()).collect(),
         }
@@ -120,25 +93,13 @@ impl SettingsRow {
         now.watched_timeouts = self.watched;
         now.require = self.require.parse::<Require>().map_err(|_| format!("require={}", self.require))?;
         now.run_in = if self.foreground { RunIn::Foreground } else { RunIn::Background };
-        let flags = self.flags;
-        let access_times =
-            ACCESS_TIMES.get(usize::from(flags.access_times)).ok_or("access times: unknown")?;
         let given = self.given.iter().filter_map(|name| options::find(name)).map(options::Row::name);
         Ok(Settings {
             source: OsString::from_vec(self.source.clone()),
             branches: Vec::new(),
             mount_point: path(&self.mount_point),
             options: now,
-            flags: MountFlags {
-                read_only: flags.read_only,
-                access_times: *access_times,
-                directory_access_times: flags.directory_access_times,
-                suid: flags.suid,
-                devices: flags.devices,
-                execute: flags.execute,
-                synchronous: flags.synchronous,
-                synchronous_directories: flags.synchronous_directories,
-            },
+            flags: self.flags,
             privilege: Privilege::Root,
             registry: self.registry.as_deref().map(path),
             given: given.collect(),
@@ -152,6 +113,7 @@ impl SettingsRow {
 mod tests {
     use super::*;
     use crate::resolve::place_by_mlimit;
+    use crate::settings::AccessTimes;
 
     fn settings(typed: &[(&str, &str)]) -> Settings {
         let mut raw = RawOptions::default();
@@ -224,6 +186,21 @@ mod tests {
                 after.options.max_threads.filter(|_| before.options.max_threads.is_some());
             assert_eq!(format!("{after:?}"), format!("{before:?}"));
         }
+    }
+
+    #[test]
+    fn flags_are_read_as_earlier_versions_wrote_them() {
+        // One byte for each flag; access times were 0, 1 or 2 in this order.
+        let flags = settings(&[]).flags;
+        for (byte, access_times) in
+            [AccessTimes::Relative, AccessTimes::Strict, AccessTimes::Never].iter().enumerate()
+        {
+            let flags = MountFlags { access_times: *access_times, ..flags };
+            let old = [1, u8::try_from(byte).unwrap(), 0, 1, 0, 1, 1, 0];
+            assert_eq!(postcard::from_bytes::<MountFlags>(&old).unwrap(), flags);
+            assert_eq!(postcard::to_allocvec(&flags).unwrap(), old);
+        }
+        assert!(postcard::from_bytes::<MountFlags>(&[1, 3, 0, 1, 0, 1, 1, 0]).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Daemons that may die within [`DEATHS_WITHIN`].
 pub(super) const DEATHS: usize = 3;
+/// Time in which deaths of daemons are counted.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The daemon serves: its death is survived.

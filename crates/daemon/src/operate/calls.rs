@@ -10,8 +10,8 @@ use fsstack_pool::{BranchIx, Ino, Printable};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Time for which totals are kept after somebody has asked for them.
-const LEASE: Duration = Duration::from_secs(10);
+/// Time for which totals of calls are kept after somebody has asked for them.
+const TOTALS_LEASE: Duration = Duration::from_secs(10);
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
@@ -56,7 +56,7 @@ impl Served {
     }
 
     pub(super) fn tell_profile(&self, request: &ProfileRequest) -> CallsByCaller {
-        let totals = self.adapter.calls().profile(LEASE, request.directories);
+        let totals = self.adapter.calls().profile(TOTALS_LEASE, request.directories);
         // Several callers may work in a directory.
         let dirs: HashSet<Ino> = totals.rows.keys().filter_map(|key| key.dir).collect();
         let shown =

@@ -95,10 +95,10 @@ const MOUNT_ONLY: [&str; 2] = ["branches-mount-timeout", "branches-mount-timeout
 const LOGGED: usize = 200;
 
 /// Time between two lines of the log about refusals to others than the operator, who may repeat them without end.
-const BETWEEN_LINES: Duration = Duration::from_secs(60);
+const REFUSAL_LINES_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a caller waits for a change. It may still be made after that.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a caller waits for a change by the control file. It may still be made after that.
+const CONTROL_CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Changes that may wait for the thread that makes them, beside the one that it makes.
 const WAITING: usize = 1;
@@ -178,7 +178,7 @@ impl Keys {
             return true;
         }
         let (mut logged, now) = (self.logged.lock(), Instant::now());
-        let is_due = logged.is_none_or(|at| BETWEEN_LINES <= now.saturating_duration_since(at));
+        let is_due = logged.is_none_or(|at| REFUSAL_LINES_INTERVAL <= now.saturating_duration_since(at));
         if is_due {
             *logged = Some(now);
         }
@@ -222,7 +222,7 @@ impl ControlKeys for Keys {
             }
             refused.errno
         })?;
-        reply_takeover::aside(|| answered.recv_timeout(PATIENCE)).unwrap_or_else(|_| {
+        reply_takeover::aside(|| answered.recv_timeout(CONTROL_CHANGE_TIMEOUT)).unwrap_or_else(|_| {
             let refused = Refused::new(Errno::TIMEDOUT, "no result after 15 s; it may still be set");
             refused.log(key, value);
             Err(refused.errno)

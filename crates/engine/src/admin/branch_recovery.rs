@@ -19,8 +19,8 @@ use crate::union::Union;
 /// How long the tree lock is waited for, and how long a branch that is back is kept closed for all of this.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Pause before another try, where the tree was busy.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before another try to settle a branch, where the tree was busy.
+const SETTLE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Outcome of one try to settle what was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Union {
 /// is back. Does not keep the pool alive in between.
 fn recover_later(union: &Weak<Union>, back: (BranchIx, BranchId)) {
     loop {
-        fsstack_sync::thread::sleep(RETRY_PAUSE);
+        fsstack_sync::thread::sleep(SETTLE_RETRY_PAUSE);
         let Some(union) = union.upgrade() else { return };
         let is_open = union.tree.pool.load().live(back.0).is_some_and(|branch| branch.is_open());
         if !is_open {

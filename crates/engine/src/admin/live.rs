@@ -38,7 +38,7 @@ pub use crate::pool_changes::CHANGE_TIMEOUT;
 const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Interval of the check that a branch's files are closed.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const CLOSED_FILES_INTERVAL: Duration = Duration::from_millis(20);
 /// Time limit for a look at the records of a remote branch.
 const RECORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -162,7 +162,7 @@ impl Union {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
-                    std::thread::sleep(LOOK_INTERVAL);
+                    std::thread::sleep(CLOSED_FILES_INTERVAL);
                 }
                 (Err(refusal), _) => return refused(refusal),
             }

@@ -36,8 +36,8 @@ use crate::union::Union;
 use crate::branch_watch::WatchedRoot;
 pub use crate::branch_watch::{BranchWatch, Invalidator};
 
-/// Pause between two polls while events come.
-const READ_PAUSE: Duration = Duration::from_millis(5);
+/// Pause between two polls for out-of-band changes while events come.
+const EVENTS_READ_PAUSE: Duration = Duration::from_millis(5);
 /// Empty polls before it sleeps until it is woken.
 const QUIET_ROUNDS: u32 = 20;
 /// Delay after which a changed name is invalidated a second time.
@@ -73,7 +73,7 @@ impl BranchWatch {
                         self.pass_on(union, &roots, &event, &mut known, &mut again);
                     }
                 }
-                std::thread::sleep(READ_PAUSE);
+                std::thread::sleep(EVENTS_READ_PAUSE);
                 let now = Instant::now();
                 let due = again.iter().take_while(|(due, ..)| *due <= now).count();
                 for (_, parent, name) in again.drain(..due) {

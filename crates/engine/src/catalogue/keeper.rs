@@ -30,22 +30,23 @@ use crate::union::Union;
 /// builds did not.
 const WITH_ALL: u32 = 0b11 << 30;
 
-/// Pause after changes: further ones of the same names cost nothing.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause, with changes all the time: a branch that dies takes along what was not looked at.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after changes before they are looked at: further ones of the same names cost nothing.
+const CHANGES_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause before changes are looked at, where more come all the time: a branch that dies takes along what was not looked at.
+const LONGEST_CHANGES_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a branch that could not be asked is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
+const BRANCH_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Names that are written in one step.
 const CHUNK: usize = 4096;
-/// Time for which directories are listed before changes are looked at.
-const WALK_FOR: Duration = Duration::from_millis(50);
-/// Rest after directories were listed again, as a multiple of the time that took, and the longest: a program that changes a large
-/// directory all the time does not have it listed all the time.
+/// Time for which a walk lists directories before changes are looked at.
+const WALK_SLICE: Duration = Duration::from_millis(50);
+/// Rest after directories were listed again, as a multiple of the time that took: a program that changes a large directory all the
+/// time does not have it listed all the time.
 const REST: u32 = 9;
-const LONGEST_REST: Duration = Duration::from_secs(30);
-/// Time for the last directories when the pool ends.
-const LAST_FOR: Duration = Duration::from_secs(2);
+/// Longest rest after directories were listed again.
+const LONGEST_LISTING_REST: Duration = Duration::from_secs(30);
+/// Time for listing the last directories when the pool ends.
+const LAST_LISTINGS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Changed names of a branch.
 type Uncatalogued = Pending<Arc<Inode>>;
@@ -161,11 +162,11 @@ impl Keeper {
         }
         loop {
             let wait = match (self.again, self.waiting.is_empty(), self.upkeep.is_dirty()) {
-                (true, ..) => Some(AGAIN),
+                (true, ..) => Some(BRANCH_RETRY_PAUSE),
                 (_, false, _) => Some(Duration::ZERO),
                 _ if self.upkeep.catalogue.unsure(self.id) > 0 => Some(Duration::ZERO),
                 (.., true) => Some(FLUSH_AFTER),
-                _ => self.seeks_in().map(|left| left.max(AGAIN)),
+                _ => self.seeks_in().map(|left| left.max(BRANCH_RETRY_PAUSE)),
             };
             self.pending.wait(wait);
             self.pause();
@@ -177,12 +178,12 @@ impl Keeper {
                 None if stopped => return self.leave(&union),
                 // Its removal may still be refused.
                 None => {
-                    self.pending.pause(PAUSE);
+                    self.pending.pause(CHANGES_PAUSE);
                     continue;
                 }
             };
             if stopped && !self.walking {
-                self.last_until = Some(Instant::now() + LAST_FOR);
+                self.last_until = Some(Instant::now() + LAST_LISTINGS_TIMEOUT);
             }
             if self.step(&union, &branch).is_err() || stopped {
                 return;
@@ -194,13 +195,13 @@ impl Keeper {
     fn pause(&mut self) {
         match (self.pending.is_empty() || !self.waiting.is_empty(), self.walking) {
             (true, _) => {}
-            (false, true) => self.pending.pause(PAUSE),
+            (false, true) => self.pending.pause(CHANGES_PAUSE),
             (false, false) => {
                 let (began, rest) = (Instant::now(), std::mem::take(&mut self.rest));
                 while began.elapsed() < rest && !self.pending.is_urgent() {
-                    self.pending.pause(PAUSE.min(rest));
+                    self.pending.pause(CHANGES_PAUSE.min(rest));
                 }
-                self.pending.pause_until_quiet(PAUSE, LONGEST_PAUSE);
+                self.pending.pause_until_quiet(CHANGES_PAUSE, LONGEST_CHANGES_PAUSE);
             }
         }
     }
@@ -322,7 +323,7 @@ impl Keeper {
             let listing = Instant::now();
             let listed = self.list(union, branch, dir);
             if self.relisted.remove(&dir) {
-                self.rest = (self.rest + listing.elapsed().saturating_mul(REST)).min(LONGEST_REST);
+                self.rest = (self.rest + listing.elapsed().saturating_mul(REST)).min(LONGEST_LISTING_REST);
             }
             match listed {
                 Ok(()) => {}
@@ -346,7 +347,7 @@ impl Keeper {
             }
             // After the last directory the walk ends now: nothing may wake this thread for that later.
             let more = self.last_until.is_none() && !self.waiting.is_empty();
-            if more && began.elapsed() > WALK_FOR {
+            if more && began.elapsed() > WALK_SLICE {
                 return Ok(());
             }
         }

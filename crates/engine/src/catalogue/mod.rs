@@ -28,10 +28,12 @@ use keeper::Keeper;
 
 /// The database in the pool's folder.
 const FILE: &str = "catalogue.redb";
-/// How long the end of the pool waits for the threads.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a daemon that is just ending may still have the file open.
-const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end of the pool waits for the threads of the catalogue.
+const CATALOGUE_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a daemon that is just ending may still have the catalogue open.
+const CATALOGUE_IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before a catalogue that is in use is opened again.
+const CATALOGUE_IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A branch in the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +157,7 @@ impl Union {
     pub(crate) fn end_catalogue(&self) -> Option<Catalogue> {
         let upkeep = self.catalogue.swap(None)?;
         // Without a clean close the next mount walks the branches.
-        let is_closed = self.close_catalogue(&upkeep, END_TIMEOUT);
+        let is_closed = self.close_catalogue(&upkeep, CATALOGUE_END_TIMEOUT);
         Arc::into_inner(upkeep).filter(|_| is_closed).map(|upkeep| upkeep.catalogue)
     }
 
@@ -174,11 +176,6 @@ impl Union {
             tracing::warn!(%error, "catalogue: clean close failed; the next mount walks the branches");
         }
         has_ended
-    }
-
-    /// Whether the pool keeps a catalogue.
-    pub fn keeps_catalogue(&self) -> bool {
-        self.catalogue.load().as_ref().is_some_and(|upkeep| !upkeep.has_failed())
     }
 
     /// The branches in the catalogue: those of the pool first, in their order. None: there is no catalogue.
@@ -280,8 +277,8 @@ fn open(file: &Path) -> Result<Catalogue, CatalogueError> {
     }
     loop {
         match Catalogue::open(file) {
-            Err(error) if error.is_in_use() && began.elapsed() < IN_USE_TIMEOUT => {
-                std::thread::sleep(Duration::from_millis(20));
+            Err(error) if error.is_in_use() && began.elapsed() < CATALOGUE_IN_USE_TIMEOUT => {
+                std::thread::sleep(CATALOGUE_IN_USE_PAUSE);
             }
             Err(error) if error.is_damage() => {
                 tracing::error!(%error, file = %file.display(), "catalogue damaged; it is made anew from a walk over the branches");

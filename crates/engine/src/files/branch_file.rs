@@ -22,12 +22,12 @@ use fsstack_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fsstack_sys as sys;
 
 use super::departure::{Departure, DepartureOutcome};
-use super::{Access, LOOK_AGAIN, LOOKS, OpenFile, OpenedObject};
+use super::{Access, LOOKS, MAPPED_LOOK_PAUSE, OpenFile, OpenedObject};
 
 /// How long one attempt to have a file alone lasts.
-pub(super) const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
-/// How long such an attempt becomes: meanwhile callers that share the file wait.
-const LONGEST_LOCK_ATTEMPT: Duration = Duration::from_secs(1);
+pub(super) const FILE_LOCK_ATTEMPT: Duration = Duration::from_millis(20);
+/// How long an attempt to have a file alone becomes: meanwhile callers that share the file wait.
+const LONGEST_FILE_LOCK_ATTEMPT: Duration = Duration::from_secs(1);
 /// Timeout of waiting for other threads that hold the file, and may be stuck on a mount that was replaced.
 pub(super) const OLD_MOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -173,7 +173,7 @@ pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
     (1..LOOKS).all(|_| {
         elsewhere()
             && reply_takeover::aside(|| {
-                fsstack_sync::thread::sleep(LOOK_AGAIN);
+                fsstack_sync::thread::sleep(MAPPED_LOOK_PAUSE);
                 true
             })
     }) && elsewhere()
@@ -204,7 +204,7 @@ impl OpenFile {
         }
         reply_takeover::aside(|| {
             loop {
-                if let Some(placed) = within(&self.placed, LOCK_ATTEMPT) {
+                if let Some(placed) = within(&self.placed, FILE_LOCK_ATTEMPT) {
                     return Ok(SharedFile { placed, _rank: rank });
                 }
                 self.check_holder()?;
@@ -338,14 +338,14 @@ impl OpenFile {
     }
 
     fn wait_for_exclusive(&self) -> Result<RwLockWriteGuard<'_, BranchFile>> {
-        let (came, mut attempt) = (Instant::now(), LOCK_ATTEMPT);
+        let (came, mut attempt) = (Instant::now(), FILE_LOCK_ATTEMPT);
         loop {
             if let Some(alone) = self.placed.try_write_for(attempt) {
                 return Ok(alone);
             }
             self.check_waiting(came)?;
             // Calls that are longer than the attempt would follow each other for ever.
-            attempt = (attempt * 2).min(LONGEST_LOCK_ATTEMPT);
+            attempt = (attempt * 2).min(LONGEST_FILE_LOCK_ATTEMPT);
         }
     }
 

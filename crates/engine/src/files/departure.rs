@@ -9,8 +9,8 @@ use std::time::Duration;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_sync::{Condvar, Mutex};
 
-/// How often waiters look at the mover.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often those that wait for a move look at the mover.
+const MOVER_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of a move, for the threads that waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Departure {
     pub(crate) fn goes_on_copying(&self) -> bool {
         let mut state = self.state.lock();
         while state.stage == DepartureStage::Copying && state.is_held && state.waiters <= 1 {
-            self.changed.wait_for(&mut state, LOOK_EVERY);
+            self.changed.wait_for(&mut state, MOVER_LOOK_INTERVAL);
         }
         state.stage == DepartureStage::Copying
     }
@@ -192,7 +192,7 @@ impl Departure {
                     self.changed.notify_all();
                     return DepartureOutcome::Stays;
                 }
-                self.changed.wait_for(&mut state, LOOK_EVERY);
+                self.changed.wait_for(&mut state, MOVER_LOOK_INTERVAL);
             }
             meanwhile();
         }

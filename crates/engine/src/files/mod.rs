@@ -38,7 +38,7 @@ pub use access::Access;
 pub(crate) use access::is_refused;
 pub use branch_file::BranchFile;
 pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, SharedFile, may_be_mapped};
-use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
+use branch_file::{FILE_LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
 use capability::has_capability;
 use decision::{PathDecision, StackedReason};
 use dirty::DirtyFlag;
@@ -56,9 +56,10 @@ pub(crate) const WRITTEN_PAST: &str = "it is open by passthrough, past the daemo
 /// Reason that a file is not moved after the kernel has read or written it.
 pub(crate) const MAPPED: &str =
     "it may be mapped: a program that had it open by passthrough may store into it";
-/// Tries for a file that seems to be mapped, and the pause between them: a descriptor of it may be about to be closed.
+/// Tries for a file that seems to be mapped: a descriptor of it may be about to be closed.
 const LOOKS: usize = 4;
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Pause between two looks at a file that seems to be mapped.
+const MAPPED_LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The open file of an inode.
 #[derive(Debug)]

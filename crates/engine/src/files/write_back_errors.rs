@@ -23,7 +23,7 @@ use fsstack_sys::SysError;
 use smallvec::SmallVec;
 
 use super::handed::ErrorsRow;
-use super::{LOCK_ATTEMPT, OpenFile};
+use super::{FILE_LOCK_ATTEMPT, OpenFile};
 
 /// Errors that the branch reported of an open file.
 #[derive(Debug, Default)]
@@ -229,7 +229,7 @@ impl OpenFile {
     ) -> Result<()> {
         let came = Instant::now();
         let timeout = || self.check_waiting(came);
-        self.write_back_errors.settle(who, (LOCK_ATTEMPT, timeout), || self.ask_long(call))
+        self.write_back_errors.settle(who, (FILE_LOCK_ATTEMPT, timeout), || self.ask_long(call))
     }
 }
 

@@ -25,9 +25,9 @@ use crate::pool::{id_attribute, keep_id};
 use crate::settings::Settings;
 
 /// Pause between two attempts to open a branch.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Time of the last attempt of one that fails.
-const LAST_ATTEMPT: Duration = Duration::from_secs(1);
+const BRANCH_OPEN_PAUSE: Duration = Duration::from_millis(100);
+/// Time of the last attempt to open a branch that fails.
+const LAST_OPEN_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// A branch, or why it cannot be opened.
 pub(super) type OpenedBranch = Result<Arc<Member>, Unopened>;
@@ -138,7 +138,7 @@ impl LeftBranch {
     fn open_until(&self, left: Option<&OwnedFd>, deadline: Instant) -> OpenedBranch {
         loop {
             match self.open(left) {
-                Err(_) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(_) if Instant::now() < deadline => std::thread::sleep(BRANCH_OPEN_PAUSE),
                 opened => return opened,
             }
         }
@@ -188,7 +188,7 @@ pub(super) fn open_within<'a>(
     for (at, branch, root) in here {
         opened[at] = branch.open_until(root.as_deref(), until);
     }
-    let limit = timeout.max(retry + LAST_ATTEMPT);
+    let limit = timeout.max(retry + LAST_OPEN_ATTEMPT);
     loop {
         let answer = match timeout.is_zero() {
             true => answers.recv().ok(),

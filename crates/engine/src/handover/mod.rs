@@ -30,8 +30,8 @@ use crate::union::Union;
 pub use restore::Unreachable;
 pub use revive::Revived;
 
-/// Pause between two looks at work that is waited for.
-const LOOK_PAUSE: Duration = Duration::from_millis(1);
+/// Pause between two looks at work that an upgrade waits for.
+const HANDOVER_LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Memory of a pool that is not made anew. Its form is part of the handover's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ impl Union {
                     "a file is still being moved to another branch, or closed: try again".to_owned(),
                 ));
             }
-            std::thread::sleep(LOOK_PAUSE);
+            std::thread::sleep(HANDOVER_LOOK_PAUSE);
         }
         self.check_handover()?;
         self.tree.index.rest();

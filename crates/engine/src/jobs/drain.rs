@@ -25,9 +25,10 @@ use crate::recovery::recover::has_waiting_records;
 
 /// Walks without any move after which what fails stays.
 const TRIES: u32 = 8;
-/// Pauses between walks that move nothing.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// First pause between walks of a drain that move nothing.
+const SHORTEST_DRAIN_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause between walks of a drain that move nothing.
+const LONGEST_DRAIN_PAUSE: Duration = Duration::from_secs(60);
 /// Least pause after a close that the job waited for, in durations of a walk.
 const WALKS_APART: u32 = 4;
 /// Files that are met before some are moved.
@@ -164,7 +165,7 @@ impl Jobs {
 
     /// Empties the branch; `ended` if no earlier request makes anything there any more.
     fn empty(&self, job: &Job, (from, mut ended): (BranchIx, bool), targets: &Arc<[BranchIx]>) -> JobState {
-        let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
+        let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_DRAIN_PAUSE, Vec::new());
         let mut tries = FailedTries::new(TRIES);
         loop {
             if !self.has_target(targets) {
@@ -207,7 +208,7 @@ impl Jobs {
                 return self.drained(job, from);
             }
             if moved > 0 {
-                (idle, pause) = (0, SHORTEST_PAUSE);
+                (idle, pause) = (0, SHORTEST_DRAIN_PAUSE);
                 tries.forget();
                 continue;
             }
@@ -221,9 +222,9 @@ impl Jobs {
             pause = match job.pause(pause) {
                 true => {
                     job.rest(walk * WALKS_APART);
-                    SHORTEST_PAUSE
+                    SHORTEST_DRAIN_PAUSE
                 }
-                false => (pause * 2).min(LONGEST_PAUSE),
+                false => (pause * 2).min(LONGEST_DRAIN_PAUSE),
             };
             job.is_now(JobState::Moving);
         }

@@ -64,7 +64,7 @@ const PLANNED_SHOWN: usize = 10_000;
 /// Objects that stay and are named.
 const NAMED: usize = 1000;
 /// How long jobs are waited for when the daemon ends.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+const JOBS_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Work of a drain on its thread.
 type DrainRun = fn(&Jobs, &Job, BranchIx, &Arc<[BranchIx]>) -> JobState;
@@ -266,7 +266,7 @@ impl JobList {
 /// Calls the jobs off and waits for their threads, unless they hang. False: one is still at work.
 fn call_off_all(jobs: &[Arc<Job>]) -> bool {
     jobs.iter().for_each(|job| job.call_off());
-    let until = Instant::now() + END_TIMEOUT;
+    let until = Instant::now() + JOBS_END_TIMEOUT;
     for job in jobs {
         let mut progress = job.progress.lock();
         while !progress.gone && !job.changed.wait_until(&mut progress, until).timed_out() {}

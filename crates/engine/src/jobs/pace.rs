@@ -20,15 +20,16 @@ const LEAST_AT_REST: u64 = 100;
 const LEAST_AT_WORK: u64 = 200;
 /// Late calls that are no chance.
 const LEAST_LATE: u64 = 3;
-/// Work after which a judgement is due even if programs make hardly a call.
+/// Work of a job after which a judgement is due even if programs make hardly a call.
 const LONGEST_WORK: Duration = Duration::from_secs(10);
-/// Work that is not looked at.
+/// Work of a job that is not looked at.
 const SHORTEST_WORK: Duration = Duration::from_millis(100);
-/// Pauses: to learn what is usual, and at most.
-const LOOK: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Work between two pauses only to learn.
-const LOOK_AFTER: Duration = Duration::from_secs(20);
+/// Pause of a job to learn what is usual.
+const LEARNING_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause of a job for the sake of programs.
+const LONGEST_PACE_PAUSE: Duration = Duration::from_secs(10);
+/// Work of a job between two pauses that only serve to learn.
+const LEARN_AFTER_WORK: Duration = Duration::from_secs(20);
 /// Halvings of the time at work.
 const LOWEST: u32 = 3;
 
@@ -124,9 +125,9 @@ impl Pace {
             self.branches.values_mut().for_each(|branch| branch.at_work = CallTimes::default());
         }
         let worked = std::mem::take(&mut self.unpaused);
-        let aside = worked.saturating_mul((1 << self.level) - 1).min(LONGEST_PAUSE);
-        let looks = verdicts.contains(&Verdict::Unknown) && self.unlooked >= LOOK_AFTER;
-        let pause = if looks { aside.max(LOOK) } else { aside };
+        let aside = worked.saturating_mul((1 << self.level) - 1).min(LONGEST_PACE_PAUSE);
+        let looks = verdicts.contains(&Verdict::Unknown) && self.unlooked >= LEARN_AFTER_WORK;
+        let pause = if looks { aside.max(LEARNING_PAUSE) } else { aside };
         if !pause.is_zero() {
             self.unlooked = Duration::ZERO;
         }
@@ -190,7 +191,7 @@ mod tests {
     fn what_is_usual_is_looked_for_now_and_then_and_nobody_is_waited_for() {
         let mut pace = Pace::default();
         let unknown = calls(&[(5, 1000)], &[]);
-        let pauses: Vec<bool> = (0..41).map(|_| after(&mut pace, &unknown) == LOOK).collect();
+        let pauses: Vec<bool> = (0..41).map(|_| after(&mut pace, &unknown) == LEARNING_PAUSE).collect();
         assert_eq!(pauses.iter().filter(|looked| **looked).count(), 2);
         // Programs have gone.
         pace.rested(BRANCH, &calls(&[(1, 1000)], &[]));
@@ -222,7 +223,7 @@ mod tests {
                 if rests {
                     pace.rested(BRANCH, &calls);
                 } else if pace.worked(Duration::from_millis(millis)) {
-                    prop_assert!(pace.pause([(BRANCH, &calls)]) <= LONGEST_PAUSE);
+                    prop_assert!(pace.pause([(BRANCH, &calls)]) <= LONGEST_PACE_PAUSE);
                 }
                 prop_assert!((12..=100).contains(&pace.percent()));
             }

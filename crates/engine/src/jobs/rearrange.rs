@@ -25,12 +25,13 @@ use crate::moves::moving::Names;
 use crate::moves::reasons::RULED;
 use crate::tree::placement::placement_at;
 
-/// Passes over the list, and the pause between two.
+/// Passes over the list.
 const PASSES: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(500);
+/// Pause between two passes of a job over its list.
+const PASS_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause of a job that waits for files to make way.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long a tier waits for that after its last move.
+const LONGEST_PASS_PAUSE: Duration = Duration::from_secs(60);
+/// How long a tier waits for files to make way after its last move.
 const LONGEST_TIER_WAIT: Duration = Duration::from_secs(600);
 /// Files that are held open for their move at a time.
 const BATCH: usize = 128;
@@ -197,7 +198,7 @@ impl Jobs {
             (progress.staying, progress.named.clone())
         };
         let mut left: Vec<&PlannedMove> = list.moves().iter().collect();
-        let (mut tries, mut pause, mut moved_at) = (0, PAUSE, Instant::now());
+        let (mut tries, mut pause, mut moved_at) = (0, PASS_PAUSE, Instant::now());
         let mut failed = FailedTries::new(PASSES);
         loop {
             self.list.awaits_none(job);
@@ -213,7 +214,7 @@ impl Jobs {
                 return JobState::Cancelled;
             }
             if left.len() < before {
-                (pause, moved_at) = (PAUSE, Instant::now());
+                (pause, moved_at) = (PASS_PAUSE, Instant::now());
             }
             // A pass that a pause cuts short has not tried all.
             let is_cut = hopes.contains(&Hope::Paused);
@@ -229,11 +230,11 @@ impl Jobs {
             job.is_now(JobState::Waiting);
             pause = match job.pause(pause) {
                 true => {
-                    job.rest(PAUSE);
-                    PAUSE
+                    job.rest(PASS_PAUSE);
+                    PASS_PAUSE
                 }
-                false if waits => (pause * 2).min(LONGEST_PAUSE),
-                false => PAUSE,
+                false if waits => (pause * 2).min(LONGEST_PASS_PAUSE),
+                false => PASS_PAUSE,
             };
             job.is_now(JobState::Moving);
         }

@@ -18,13 +18,14 @@ use super::{BadJob, Job, JobState, TierRun};
 use crate::pool::Pool;
 
 /// How often the tiers are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const TIERS_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a tier rests whose job moved files: a file system may free their space a moment later, and what is not free yet would
 /// have more files move than need be.
-const AFTER_MOVES: Duration = Duration::from_secs(10);
-/// How long a tier rests whose job moved nothing, at first and at most.
-const SHORTEST_REST: Duration = Duration::from_secs(60);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
+const TIER_REST_AFTER_MOVES: Duration = Duration::from_secs(10);
+/// How long a tier rests at first whose job moved nothing.
+const SHORTEST_TIER_REST: Duration = Duration::from_secs(60);
+/// How long a tier rests at most whose job moved nothing.
+const LONGEST_TIER_REST: Duration = Duration::from_secs(3600);
 
 /// Present state of a tier, with the reason if it does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,11 +97,11 @@ impl Run {
 /// Rest after a job that moved so many files and ended so, where the rest before it was `before`.
 fn rest_after(moved: u64, ended: JobState, is_cancelled: bool, before: Duration) -> Duration {
     match ended {
-        _ if is_cancelled => LONGEST_REST,
+        _ if is_cancelled => LONGEST_TIER_REST,
         // It made way, or its window has closed.
         JobState::Cancelled | JobState::OutOfWindow => Duration::ZERO,
-        _ if moved > 0 => AFTER_MOVES,
-        _ => before.saturating_mul(2).clamp(SHORTEST_REST, LONGEST_REST),
+        _ if moved > 0 => TIER_REST_AFTER_MOVES,
+        _ => before.saturating_mul(2).clamp(SHORTEST_TIER_REST, LONGEST_TIER_REST),
     }
 }
 
@@ -136,7 +137,7 @@ impl TierWatch {
     fn next_look(&self) -> bool {
         let mut state = self.state.lock();
         if !state.is_over && !state.is_due {
-            self.changed.wait_for(&mut state, LOOK_EVERY);
+            self.changed.wait_for(&mut state, TIERS_LOOK_INTERVAL);
         }
         state.is_due = false;
         !state.is_over
@@ -313,11 +314,14 @@ mod tests {
         let rest = |before| rest_after(0, JobState::Incomplete, false, before);
         let mut rests = vec![rest(Duration::ZERO)];
         (0..8).for_each(|_| rests.push(rest(rests[rests.len() - 1])));
-        assert_eq!((rests[0], rests[1], rests[8]), (SHORTEST_REST, 2 * SHORTEST_REST, LONGEST_REST));
-        assert_eq!(rest_after(1, JobState::Incomplete, false, LONGEST_REST), AFTER_MOVES);
+        assert_eq!(
+            (rests[0], rests[1], rests[8]),
+            (SHORTEST_TIER_REST, 2 * SHORTEST_TIER_REST, LONGEST_TIER_REST)
+        );
+        assert_eq!(rest_after(1, JobState::Incomplete, false, LONGEST_TIER_REST), TIER_REST_AFTER_MOVES);
         for made_way in [JobState::Cancelled, JobState::OutOfWindow] {
-            assert_eq!(rest_after(0, made_way, false, LONGEST_REST), Duration::ZERO);
+            assert_eq!(rest_after(0, made_way, false, LONGEST_TIER_REST), Duration::ZERO);
         }
-        assert_eq!(rest_after(9, JobState::Cancelled, true, Duration::ZERO), LONGEST_REST);
+        assert_eq!(rest_after(9, JobState::Cancelled, true, Duration::ZERO), LONGEST_TIER_REST);
     }
 }

@@ -27,7 +27,9 @@ use crate::moves::moving::Names;
 const AT_ONCE: usize = 2;
 /// How long movers are waited for when the daemon ends.
 const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long exchanges of names are waited for whose target takes no more moves.
+/// Pause between two looks at movers that are waited for.
+const MOVERS_LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// How long exchanges of names whose target takes no more moves are waited for.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A file that is to leave its branch.
@@ -186,7 +188,7 @@ impl Movers {
                     "relocation still running at the daemon's end; the next mount clears the partial copy"
                 );
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(MOVERS_LOOK_PAUSE);
         }
     }
 }

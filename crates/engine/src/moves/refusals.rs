@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// A refusal is remembered for this many times the duration of the try.
 const SHARE: u32 = 20;
-/// The least time that a refusal is remembered.
+/// The least time that the refusal of a move is remembered.
 const SHORTEST_REFUSAL: Duration = Duration::from_secs(2);
 /// Refusals remembered at most; beyond that all are forgotten.
 const MOST: usize = 4096;

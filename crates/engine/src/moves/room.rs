@@ -23,7 +23,7 @@ use crate::opened::tables::Files;
 use crate::pool::Pool;
 
 /// How often a copy looks how much room is left.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const ROOM_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Floor of the branch, which has `total` bytes, for files of a directory with this placement.
 pub(crate) fn floor_of(pool: &Pool, placement: &DirPlacement<'_>, branch: &Branch, total: u64) -> u64 {
@@ -76,7 +76,7 @@ impl<'a> ReservedRoom<'a> {
 
     /// Whether there is room for more of `copy`. The caller is inside of the branch.
     pub(crate) fn has_more(&self, copy: BorrowedFd<'_>) -> bool {
-        if self.looked.get().elapsed() < LOOK_EVERY {
+        if self.looked.get().elapsed() < ROOM_LOOK_INTERVAL {
             return true;
         }
         self.looked.set(Instant::now());

@@ -11,8 +11,8 @@ use crate::write_all::write_all;
 
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
-/// How long a copy sleeps at a time that is ahead of its pace.
-const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+/// How long a copy that is ahead of its pace sleeps at a time.
+const LONGEST_PACED_SLEEP: Duration = Duration::from_millis(50);
 
 /// Failure of a copy.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl<'a> Transfer<'a> {
         }
         while let Some(early) = self.rate_limit.as_ref().and_then(RateLimit::early) {
             self.check_wanted()?;
-            std::thread::sleep(early.min(LONGEST_SLEEP));
+            std::thread::sleep(early.min(LONGEST_PACED_SLEEP));
         }
         Ok(carried)
     }

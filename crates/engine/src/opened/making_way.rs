@@ -24,8 +24,8 @@ use crate::inode::Inode;
 const MOST: usize = 4096;
 /// How long an open waits for a close that was made before it.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
-/// Least time between two such waits for a file that stays open.
-const WAITS_APART: Duration = Duration::from_secs(1);
+/// Least time between two waits for a close of a file that stays open.
+const CLOSE_WAITS_APART: Duration = Duration::from_secs(1);
 
 /// Files that make way, with the job that they make way for and the end of the time without waits.
 #[derive(Debug, Default)]
@@ -97,14 +97,14 @@ impl MakingWay {
         }
     }
 
-    /// Whether an open of the file may wait for a close now; if so, the next wait is not before [`WAITS_APART`].
+    /// Whether an open of the file may wait for a close now; if so, the next wait is not before [`CLOSE_WAITS_APART`].
     fn may_wait(&self, ino: Ino) -> bool {
         let now = Instant::now();
         let mut files = self.files.lock();
         let Some((_, waits_from)) = files.get_mut(&ino).filter(|(_, waits_from)| *waits_from <= now) else {
             return false;
         };
-        *waits_from = now + WAITS_APART;
+        *waits_from = now + CLOSE_WAITS_APART;
         true
     }
 }

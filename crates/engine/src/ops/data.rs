@@ -26,8 +26,9 @@ use crate::union::Union;
 /// Modes of fallocate(2) that take no space: FALLOC_FL_PUNCH_HOLE, _COLLAPSE_RANGE and _INSERT_RANGE.
 const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
 
-/// How long an append waits at most, and at a time, for the bytes before it.
+/// How often an append waits at most for the bytes before it.
 const EARLY_APPEND_PAUSES: u32 = 500;
+/// How long an append waits at a time for the bytes before it.
 const EARLY_APPEND_PAUSE: Duration = Duration::from_millis(1);
 
 /// The part of a file that [`Union::seek`] looks for.

@@ -19,6 +19,11 @@ use crate::union::Union;
 
 pub use fsstack_sys::locks::LockType;
 
+/// First pause before a lock that another owner has is tried again; each is twice the one before.
+const SHORTEST_LOCK_PAUSE: Duration = Duration::from_millis(1);
+/// Longest pause before a lock that another owner has is tried again.
+const LONGEST_LOCK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Which kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -61,7 +66,7 @@ impl Union {
     /// meanwhile, EIO if the request was answered so meanwhile: the owner has no lock then that it did not have before.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
-        let mut pause = Duration::from_millis(1);
+        let mut pause = SHORTEST_LOCK_PAUSE;
         loop {
             let branch = open.file.branch();
             // Anew each time, and not kept while it waits: another thread of the owner may close the file meanwhile, which gives
@@ -87,7 +92,7 @@ impl Union {
                 (settled, _) => return settled,
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+            pause = (pause * 2).min(LONGEST_LOCK_PAUSE);
         }
     }
 

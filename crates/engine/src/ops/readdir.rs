@@ -32,7 +32,9 @@ use crate::union::Union;
 const LISTING_LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two changes of a directory within this may have the same time.
-const TICK: Duration = Duration::from_millis(50);
+const CTIME_TICK: Duration = Duration::from_millis(50);
+/// Two changes of a directory within this may have the same time where a file system keeps whole seconds.
+const WHOLE_SECONDS_TICK: Duration = Duration::from_millis(1050);
 
 /// Receiver of entries.
 pub trait Sink {
@@ -232,7 +234,7 @@ impl Tree {
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
             // A second change in the same tick of the clock might not show. Inodes of 128 bytes (ext4) have whole seconds.
             let is_whole = stat.ctime.nsec == 0 && stat.mtime.nsec == 0;
-            let tick = if is_whole { Duration::from_secs(1) + TICK } else { TICK };
+            let tick = if is_whole { WHOLE_SECONDS_TICK } else { CTIME_TICK };
             let changed = UNIX_EPOCH + Duration::new(u64::try_from(stat.ctime.sec).ok()?, stat.ctime.nsec);
             if now.duration_since(changed).ok()? < tick {
                 return None;

@@ -23,19 +23,22 @@ use fsstack_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::member::Member;
 use crate::pool::Pool;
 
-/// How long one attempt to have it alone lasts: it keeps others from sharing it.
-const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
-/// How long one attempt to share it lasts. Its end only looks whether a holder is stuck: a waiter is woken when the lock is free.
-const SHARED_ATTEMPT: Duration = Duration::from_millis(250);
+/// How long one attempt to have the tree lock alone lasts: it keeps others from sharing it.
+const TREE_LOCK_ATTEMPT: Duration = Duration::from_millis(20);
+/// Pause between two attempts to have the tree lock alone, in which others may share it.
+const TREE_LOCK_PAUSE: Duration = Duration::from_millis(1);
+/// How long one attempt to share the tree lock lasts. Its end only looks whether a holder is stuck: a waiter is woken when the lock
+/// is free.
+const TREE_SHARED_ATTEMPT: Duration = Duration::from_millis(250);
 /// First and longest pause between two attempts; each is twice the one before. 200 threads that wait to share the lock for
 /// seconds took 16 % of a CPU with the first one throughout, and attempts of 20 ms.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Timeout while a branch is out of reach: a holder may be stuck there.
 const STUCK_HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long further threads may share it while one waits for exclusive use.
+/// How long further threads may share the tree lock while one waits for exclusive use.
 const SHARED_FOR: Duration = Duration::from_millis(100);
-/// How long a claim counts.
+/// How long a claim to the tree lock counts.
 const CLAIM_VALID_FOR: Duration = Duration::from_secs(5);
 
 fsstack_sync::thread_local! {
@@ -85,7 +88,8 @@ impl TreeLock {
     pub(crate) fn read(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockReadGuard<'_, ()>>> {
         let rank = HeldRank::in_order();
         let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
-        let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(SHARED_ATTEMPT) };
+        let within =
+            || if self.is_claimed(pool) { None } else { self.lock.try_read_for(TREE_SHARED_ATTEMPT) };
         let wait = || reply_takeover::aside(|| unless_stuck(pool, within, || self.is_stuck()));
         let shared = share().map_or_else(wait, Ok);
         shared.map(|guard| self.guard(guard, rank))
@@ -103,7 +107,7 @@ impl TreeLock {
         let (came, claim) = (Instant::now(), Cell::new(None));
         let attempt = || {
             // A thread that waits for exclusive access keeps others from sharing it: only for a moment each time.
-            let guard = self.lock.try_write_for(LOCK_ATTEMPT);
+            let guard = self.lock.try_write_for(TREE_LOCK_ATTEMPT);
             let claims = guard.is_none() && (SHARED_FOR..CLAIM_VALID_FOR).contains(&came.elapsed());
             let before = claim.take();
             claim.set(claims.then(|| before.unwrap_or_else(|| TreeLockClaim::on(&self.claims))));
@@ -125,7 +129,7 @@ impl TreeLock {
         let (came, rank) = (Instant::now(), HeldRank::in_order());
         let mut claim = None;
         loop {
-            match self.lock.try_write_for(LOCK_ATTEMPT) {
+            match self.lock.try_write_for(TREE_LOCK_ATTEMPT) {
                 Some(guard) => return Some(self.guard(guard, rank)),
                 None if came.elapsed() > timeout => return None,
                 None if came.elapsed() > SHARED_FOR => {
@@ -133,7 +137,7 @@ impl TreeLock {
                 }
                 None => {}
             }
-            fsstack_sync::thread::sleep(Duration::from_millis(1)); // others may share it meanwhile
+            fsstack_sync::thread::sleep(TREE_LOCK_PAUSE);
         }
     }
 

@@ -16,10 +16,12 @@ use rustix::io::Errno;
 
 use super::workers::Workers;
 
-/// Time without anything written back after which nothing more comes.
-const ERROR_FREE_FOR: Duration = Duration::from_millis(100);
-/// Pause between two looks.
-const READ_RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Time without anything written back after which the kernel counts as done with it.
+const WRITE_BACK_QUIET_FOR: Duration = Duration::from_millis(100);
+/// Pause between two looks whether the kernel writes something back.
+const WRITE_BACK_LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Pause before a device that cannot be read is read again.
+const DEVICE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How far a transport's end has come.
 #[derive(Debug, Default)]
@@ -93,11 +95,11 @@ impl Ending {
         self.pause()
     }
 
-    /// Waits for a second; false: the mount is gone.
+    /// Waits for [`DEVICE_RETRY_PAUSE`]; false: the mount is gone.
     pub(super) fn pause(&self) -> bool {
         let mut ended = self.ended.0.lock();
         if !self.is_gone() {
-            self.ended.1.wait_for(&mut ended, Duration::from_secs(1));
+            self.ended.1.wait_for(&mut ended, DEVICE_RETRY_PAUSE);
         }
         !self.is_gone()
     }
@@ -125,13 +127,13 @@ impl Closer {
     pub fn is_drained(&self, deadline: Instant) -> bool {
         let (mut calm_since, mut last) = (Instant::now(), self.ending.written_back.load(Relaxed));
         loop {
-            std::thread::sleep(READ_RETRY_PAUSE);
+            std::thread::sleep(WRITE_BACK_LOOK_PAUSE);
             let now = self.ending.written_back.load(Relaxed);
             let inside = self.workers.look() > 0;
             if inside || last != now {
                 (calm_since, last) = (Instant::now(), now);
             }
-            if self.ending.is_gone() || ERROR_FREE_FOR <= calm_since.elapsed() {
+            if self.ending.is_gone() || WRITE_BACK_QUIET_FOR <= calm_since.elapsed() {
                 return true;
             }
             if deadline <= Instant::now() {

@@ -21,7 +21,7 @@ use fsstack_sys::handover;
 use super::dev::DevShared;
 
 /// Pause between two looks at threads that are to rest.
-const LOOK_PAUSE: Duration = Duration::from_micros(200);
+const GATE_LOOK_PAUSE: Duration = Duration::from_micros(200);
 
 /// The gate before the device, open at first.
 #[derive(Debug, Default)]
@@ -163,7 +163,7 @@ impl Pauser {
             if deadline <= Instant::now() {
                 return Err(StillInside(inside));
             }
-            fsstack_sync::thread::sleep(LOOK_PAUSE);
+            fsstack_sync::thread::sleep(GATE_LOOK_PAUSE);
         }
     }
 

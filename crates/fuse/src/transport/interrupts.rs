@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// How long an INTERRUPT is remembered that found nobody waiting.
-const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+const INTERRUPT_REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// So many are remembered. At a million a second the oldest has come 65 ms before.
 const MOST_REMEMBERED: usize = 1 << 16;
 
@@ -40,7 +40,7 @@ impl InterruptTable {
     fn note_early(&mut self, unique: u64) {
         let now = Instant::now();
         while let Some((since, oldest)) = self.order.front().copied()
-            && (MOST_REMEMBERED <= self.order.len() || REMEMBERED_FOR < now.duration_since(since))
+            && (MOST_REMEMBERED <= self.order.len() || INTERRUPT_REMEMBERED_FOR < now.duration_since(since))
         {
             self.order.pop_front();
             if self.early.get(&oldest) == Some(&since) {

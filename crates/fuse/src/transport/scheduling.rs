@@ -93,13 +93,15 @@ const LOOK_FIRST: u32 = 2;
 const LONG_DELAY: Duration = Duration::from_millis(2);
 /// So many long waits in a second are starving; one is a host that was elsewhere.
 const LONG_DELAYS_A_SECOND: u32 = 3;
+/// Time in which long waits for a CPU are counted.
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the threads of a CPU stay ordinary where one starved: the first time, and at most. It doubles when the next
-/// try ends as soon as it was begun.
+/// How long the threads of a CPU stay ordinary where one starved, the first time. It doubles when the next try ends as soon as
+/// it was begun.
 const ORDINARY_FOR: Duration = Duration::from_secs(10);
+/// How long the threads of a CPU stay ordinary at most.
 const ORDINARY_AT_MOST: Duration = Duration::from_secs(160);
-/// A try that lasted this long was worth it.
-const WORTH_IT: Duration = Duration::from_secs(5);
+/// A try of `SCHED_IDLE` that lasted this long was worth it.
+const WORTHWHILE_TRY: Duration = Duration::from_secs(5);
 
 /// How the threads of one CPU are scheduled where `SCHED_IDLE` is wanted: they starve under it where other programs keep
 /// the CPU busy and they are woken there for a caller on another. What one finds out holds for all.
@@ -124,7 +126,7 @@ impl QueueScheduling {
         if self.ordinary.load(Relaxed) {
             return;
         }
-        let worth_it = times.idle_since.is_none_or(|since| WORTH_IT < now.duration_since(since));
+        let worth_it = times.idle_since.is_none_or(|since| WORTHWHILE_TRY < now.duration_since(since));
         times.pause = if worth_it { ORDINARY_FOR } else { (times.pause * 2).min(ORDINARY_AT_MOST) };
         times.ordinary_until = Some(now + times.pause);
         self.ordinary.store(true, Relaxed);
@@ -271,7 +273,7 @@ mod tests {
             queue_scheduling.try_again(now);
             assert!(!queue_scheduling.ordinary.load(Relaxed), "{pause}");
         }
-        now += WORTH_IT + Duration::from_secs(1);
+        now += WORTHWHILE_TRY + Duration::from_secs(1);
         queue_scheduling.starved(now);
         queue_scheduling.try_again(now + ORDINARY_FOR);
         assert!(!queue_scheduling.ordinary.load(Relaxed));

@@ -20,8 +20,8 @@ const ASIDE_PER_WORKER: usize = 8;
 const LONG_REQUEST_AFTER: Duration = Duration::from_millis(100);
 /// Bit of a pulse: the request counts as long. The other bits count beginnings and ends, so an odd number is a request.
 const IS_LONG: u64 = 1 << 63;
-/// Pause between two looks at threads that are waited for.
-const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// Pause between two looks at worker threads that are waited for.
+const WORKERS_LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads of a transport.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl Workers {
             if at_work == 0 && (self.aside() == 0 || deadline <= Instant::now()) {
                 return;
             }
-            self.ended.wait_for(&mut rows, LOOK_PAUSE);
+            self.ended.wait_for(&mut rows, WORKERS_LOOK_PAUSE);
         }
     }
 

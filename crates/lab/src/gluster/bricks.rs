@@ -13,7 +13,7 @@ use crate::shell::command;
 use crate::{MiB, mounts};
 
 /// Longest wait for a busy image.
-const BUSY: Duration = Duration::from_secs(5);
+const IMAGE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes and mounts the missing ones of bricks `b1` to `b<count>`.
 pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
@@ -47,7 +47,7 @@ fn mount(image: &Path, target: &Path) -> Result<()> {
         if output.code == 0 || mounts::at(target)?.is_some() {
             return Ok(());
         }
-        if BUSY < began.elapsed() {
+        if IMAGE_BUSY_TIMEOUT < began.elapsed() {
             return output.check().map(drop);
         }
         sleep(Duration::from_millis(50));

@@ -11,8 +11,8 @@ use super::write;
 use crate::debian;
 use crate::shell::{Run, command};
 
-/// Longer than a slow mirror takes.
-pub(super) const LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Time limit of apt: longer than a slow mirror takes.
+pub(super) const APT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Sources and their package lists.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Apt {
     /// `apt-get` or a related program with these sources.
     pub(super) fn run(&self, program: &str) -> Run {
         let options = self.options.iter().flat_map(|option| ["-o", option]);
-        command(program).args(options).limit(LIMIT)
+        command(program).args(options).limit(APT_TIMEOUT)
     }
 
     /// Fetches the package lists.

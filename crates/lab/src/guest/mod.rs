@@ -31,8 +31,8 @@ const ACCELERATOR: &str = "FSSTACK_GUEST_ACCEL";
 /// a program's memory, one more level of page tables. They take a third of the CPU time of copying, pipes and forks
 /// with QEMU 7.2.
 const CPU: &str = "max,erms=off,fsrm=off,smap=off,smep=off,la57=off";
-/// Longer than making a file system takes.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Time limit for making an image: longer than any takes.
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A machine ready to start.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Guest {
             let image = self.home.join(name);
             File::create(&image)?.set_len(disks.size.bytes())?;
             let files = files.into_iter().flat_map(|files| [OsStr::new("-p"), files.as_os_str()]);
-            command("mkfs.xfs").args(["-q", "-f"]).args(files).arg(&image).limit(LIMIT).run()?;
+            command("mkfs.xfs").args(["-q", "-f"]).args(files).arg(&image).limit(IMAGE_TIMEOUT).run()?;
             qemu = qemu.arg("-drive").arg(drive(&image, ""));
         }
         let output = qemu.limit(limit).output();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
-use super::apt::{Apt, LIMIT};
+use super::apt::{APT_TIMEOUT, Apt};
 use crate::cleanup::{Standing, state_dir};
 use crate::needs;
 use crate::shell::{Run, command};
@@ -148,7 +148,7 @@ fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
         apt.download(EMULATORS, &debs)?;
     }
     for deb in fs::read_dir(&debs)? {
-        command("dpkg-deb").arg("-x").arg(deb?.path()).arg(&all).limit(LIMIT).run()?;
+        command("dpkg-deb").arg("-x").arg(deb?.path()).arg(&all).limit(APT_TIMEOUT).run()?;
     }
     // Newer kernels' packages use only the one path.
     if !all.join("lib").exists() {
@@ -157,7 +157,7 @@ fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
     let modules = fs::read_dir(all.join("lib/modules"))?.next();
     let Some(modules) = modules.transpose()? else { bail!("{image} has no modules") };
     let version = modules.file_name();
-    command("depmod").arg("-b").arg(&all).arg(&version).limit(LIMIT).run()?;
+    command("depmod").arg("-b").arg(&all).arg(&version).limit(APT_TIMEOUT).run()?;
     // Without matching libraries of an installed one it cannot even print its version.
     ensure!(ripe || is_young(&emulator_in(&all))?, "{image} needs QEMU {YOUNG}, which no apt source has");
     fs::rename(&all, unpacked)?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{LIMIT, Packages, write};
+use super::{IMAGE_TIMEOUT, Packages, write};
 use crate::shell::{command, which};
 
 /// Programs of every guest: mount tools, and those of an NFS server and client.
@@ -107,7 +107,13 @@ pub(super) fn image(
     copy_tree(&packages.unpacked().join(&modules), &root.join("usr").join(&modules))?;
     applets(&root)?;
     let image = home.join("root.img");
-    command("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&root).arg(&image).arg(SIZE).limit(LIMIT).run()?;
+    command("mkfs.ext4")
+        .args(["-q", "-F", "-d"])
+        .arg(&root)
+        .arg(&image)
+        .arg(SIZE)
+        .limit(IMAGE_TIMEOUT)
+        .run()?;
     fs::remove_dir_all(&root)?;
     Ok(image)
 }
@@ -193,7 +199,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a directory in a directory")?)?;
-    command("cp").arg("-a").arg(from).arg(to).limit(LIMIT).run().map(drop)
+    command("cp").arg("-a").arg(from).arg(to).limit(IMAGE_TIMEOUT).run().map(drop)
 }
 
 fn executable(path: &Path) -> Result<()> {
@@ -229,7 +235,7 @@ pub(super) fn initrd(home: &Path, packages: &Packages) -> Result<()> {
     write(&dir.join("init"), INITRD)?;
     executable(&dir.join("init"))?;
     let pack = "busybox find . | busybox cpio -o -H newc > ../initrd";
-    command("sh").args(["-c", pack]).dir(&dir).limit(LIMIT).run()?;
+    command("sh").args(["-c", pack]).dir(&dir).limit(IMAGE_TIMEOUT).run()?;
     fs::remove_dir_all(&dir)?;
     Ok(())
 }

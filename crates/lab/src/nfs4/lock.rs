@@ -1,6 +1,7 @@
 //! Byte-range locks of a client ([RFC 7530](https://www.rfc-editor.org/rfc/rfc7530), sections 16.10 and 16.12).
 
-use super::{Client, NfsError, Opened, Owner, Told, Words, putfh};
+use super::xdr::{Words, putfh};
+use super::{Client, NfsError, Opened, Owner, Told};
 
 const LOCK: u32 = 12;
 const LOCKU: u32 = 14;
@@ -32,9 +33,9 @@ impl Client {
         let owner = format!("lab {sequence}");
         let by_new_owner = lock.words(&[1, sequence]).raw(&file.state).words(&[0]);
         let lock = by_new_owner.long(client).opaque(owner.as_bytes());
-        let state = self.ask(&[putfh(&file.handle), lock], |answer| {
-            answer.operations(2)?;
-            answer.fixed()
+        let state = self.ask(&[putfh(&file.handle), lock], |reply| {
+            reply.operations(2)?;
+            reply.fixed()
         })?;
         Ok(HeldLock { state, offset, length })
     }

@@ -31,9 +31,10 @@ use std::time::Duration;
 const RECORDS: [&[u8]; 2] = [b".move", b".names"];
 /// Attempts at making two copies equal while programs change them.
 const ATTEMPTS: usize = 3;
-/// Attempts at finding the ways to two copies unchanged, and the pause between them.
+/// Attempts at finding the ways to two copies unchanged.
 const LOOKS: u64 = 10;
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Pause between two attempts at finding the ways to two copies unchanged.
+const COPIES_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Result of a fix: the reason where nothing was changed.
 pub(super) type Fixed = std::result::Result<(), String>;
@@ -99,7 +100,7 @@ fn check_counterparts(pair: &DirPair<'_>, branches: &[Arc<OpenBranch>], watch: &
             return Ok(());
         }
         watch.rests();
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(COPIES_LOOK_PAUSE);
     }
     Err("names above it are changed by a program at the moment; run it again".to_owned())
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const ORIGIN: &CStr = c"origin";
 const OBJECT: &CStr = c"object";
 /// Time limit for all kept objects of a branch.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
+const KEPT_OBJECTS_TIMEOUT: Duration = Duration::from_secs(60);
 /// An `origin` is not longer than this.
 const LONGEST: u64 = 1 << 20;
 
@@ -240,7 +240,7 @@ pub(super) fn prune(
             below: below.strip_suffix(b"/").unwrap_or(below).to_vec(),
             daemon: daemon.clone(),
         };
-        match unless_it_hangs(HANGS_AFTER, move || pruning.run()) {
+        match unless_it_hangs(KEPT_OBJECTS_TIMEOUT, move || pruning.run()) {
             Some(Ok(pruned)) => all.kept.extend(pruned),
             Some(Err(error)) => {
                 return Err(Failed::Refused(format!("check: branch {}: {error}", branch.shown)));

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time limit for the leftovers of a branch.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
+const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(20);
 /// A bulk copy's lock file, in its directory.
 const LOCK: &CStr = c".lock";
 
@@ -65,7 +65,7 @@ impl Places<'_> {
     ) -> std::result::Result<(), Failed> {
         for branch in branches.clone() {
             let (of, stale_after, fixes) = (branch.clone(), self.stale_after, self.fixes);
-            match unless_it_hangs(HANGS_AFTER, move || leftovers(&of, stale_after, fixes)) {
+            match unless_it_hangs(LEFTOVERS_TIMEOUT, move || leftovers(&of, stale_after, fixes)) {
                 Some(Ok(found)) => found.iter().try_for_each(|finding| output.add(finding))?,
                 Some(Err(error)) => output.not_checked(b"/", &format!("branch {}: {error}", branch.shown))?,
                 None => {

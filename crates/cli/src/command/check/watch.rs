@@ -17,11 +17,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 /// A branch in which one call lasts for this long hangs. Disks that have to spin up take less.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
-/// Wait for the walk after a signal.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// Interval of looking at the walk.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CALL_HANGS_AFTER: Duration = Duration::from_secs(20);
+/// How long the walk is waited for after a signal.
+const WALK_ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// Interval of looking at the walk of a check.
+const WALK_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Findings that wait to be printed; the walk waits for the printer.
 const WAITING: usize = 64;
 /// No call is under way in a branch.
@@ -162,7 +162,7 @@ fn attend(
 ) -> Attended {
     let (mut counted, mut beats, mut since, mut stopped) = (0, 0, Instant::now(), None);
     loop {
-        let report = told.recv_timeout(LOOK_EVERY);
+        let report = told.recv_timeout(WALK_LOOK_INTERVAL);
         let names = watch.names.load(Relaxed);
         output.passed(names - counted, || shown(&watch.path.lock()));
         counted = names;
@@ -182,10 +182,10 @@ fn attend(
         let (now, branch) = (watch.beats.load(Relaxed), watch.branch.load(Relaxed));
         if now != beats || branch == NOWHERE {
             (beats, since) = (now, Instant::now());
-        } else if since.elapsed() > HANGS_AFTER {
+        } else if since.elapsed() > CALL_HANGS_AFTER {
             return Attended::Hangs(branch);
         }
-        if stop.load(Relaxed) && stopped.get_or_insert_with(Instant::now).elapsed() > ENDS_WITHIN {
+        if stop.load(Relaxed) && stopped.get_or_insert_with(Instant::now).elapsed() > WALK_ENDS_WITHIN {
             return Attended::Interrupted;
         }
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Clocks that differ by more than this confuse programs that compare times of files (make, rsync).
-const SKEW: Duration = Duration::from_secs(2);
+const CLOCK_SKEW: Duration = Duration::from_secs(2);
 
 /// Attributes with a branch's id, of root's daemon and of a user's.
 const IDS: [&CStr; 2] = [c"trusted.fsstack.branch", c"user.fsstack.branch-id"];
@@ -129,7 +129,7 @@ fn ask(path: &Path, writable: bool) -> Answer {
     }
     if writable && !read_only {
         match skew(path) {
-            Some(skew) if SKEW < skew => add(
+            Some(skew) if CLOCK_SKEW < skew => add(
                 Level::Warn,
                 format!(
                     "its clock differs from this machine's by {:.1} s: synchronise them (NTP)",

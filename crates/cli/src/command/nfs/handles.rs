@@ -27,8 +27,8 @@ const INDEXED: u16 = 200;
 /// Handles per request to the daemon: branches may be slow.
 const AT_ONCE: usize = 20;
 
-/// Time limit for making these handles: each one on an unresponsive branch takes a timeout.
-const HUNG_AFTER: Duration = Duration::from_secs(60);
+/// Time limit for making handles of a sample: each one on an unresponsive branch takes a timeout.
+const SAMPLE_HANDLES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Tries handles and reports the result.
 pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
@@ -42,7 +42,7 @@ pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level,
         Err(error) => add(Level::Fail, "away", error.to_string()),
     }
     let asked = mount_point.to_owned();
-    let sampled = unless_it_hangs(HUNG_AFTER, move || {
+    let sampled = unless_it_hangs(SAMPLE_HANDLES_TIMEOUT, move || {
         let mut sample = Sample::of(&asked)?;
         let filled = sample.fill();
         Ok((sample, filled))

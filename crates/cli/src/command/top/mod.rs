@@ -15,8 +15,8 @@ use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-/// Interval of samples.
-const EVERY: Duration = Duration::from_secs(1);
+/// Interval of the samples of `fsstack top`.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(word: &OsStr, style: Style) -> Result<(), Failed> {
     let pool = pool::find(word)?;
@@ -24,7 +24,7 @@ pub(crate) fn run(word: &OsStr, style: Style) -> Result<(), Failed> {
     match style {
         Style::Json => {
             watch.look()?;
-            std::thread::sleep(EVERY);
+            std::thread::sleep(SAMPLE_INTERVAL);
             show::answer(style, &watch.look()?, |_| String::new())
         }
         Style::Human if !io::stdout().is_terminal() => {
@@ -46,7 +46,7 @@ fn show_until_quit(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch) -
     loop {
         let moment = watch.look()?;
         terminal.draw(|frame| view::draw(frame, &moment)).map_err(failed)?;
-        let next = Instant::now() + EVERY;
+        let next = Instant::now() + SAMPLE_INTERVAL;
         loop {
             let left = next.saturating_duration_since(Instant::now());
             if !event::poll(left).map_err(failed)? {

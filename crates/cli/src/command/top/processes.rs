@@ -21,7 +21,7 @@ const SERVERS: [(&str, &[&str]); 7] = [
 ];
 
 /// Interval of searching for processes, which reads every descriptor of every process.
-const SEARCH_EVERY: Duration = Duration::from_secs(5);
+const PROCESS_SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Processes {
@@ -41,7 +41,7 @@ impl Processes {
 
     /// Returns the pool's own daemon, then the others, busiest first.
     pub(super) fn look(&mut self, branches: &[BranchStatus]) -> Vec<ProcessLoad> {
-        if self.searched.is_none_or(|then| SEARCH_EVERY <= then.elapsed()) {
+        if self.searched.is_none_or(|then| PROCESS_SEARCH_INTERVAL <= then.elapsed()) {
             self.known = search(self.daemon, &mounts_of(branches));
             self.searched = Some(Instant::now());
         }

@@ -13,8 +13,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: answers the entry's request and waits for the next.
 const COMMIT_AND_FETCH: u32 = 2;
-/// How long the kernel is left alone that is short of memory.
-const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// How long a kernel that is short of memory is left alone.
+const MEMORY_RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Data in buffers that is not worth being given back.
 const LEAST_GIVEN_BACK: usize = 64 << 10;
 /// Behind the payload: an answer that does not fit behind a request's own data.
@@ -155,7 +155,7 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
             // Nothing was taken: an answer that is not given now is given a moment later.
             Err(error) if is_passing(&error) => {
-                std::thread::sleep(RETRY_PAUSE);
+                std::thread::sleep(MEMORY_RETRY_PAUSE);
                 return Ok(Fetched::Nothing);
             }
             waited => waited?,

@@ -19,9 +19,9 @@ use super::{FirstEntry, RingShared};
 
 /// Time between the moment at which a queue has no free thread and the look at what its threads do, and between two looks
 /// while they wait.
-const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// The same while they run, or no thread may come: it doubles up to this.
-const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(8);
+const QUEUE_LOOK_PAUSE: Duration = Duration::from_millis(1);
+/// Longest time between two such looks while the threads run, or no thread may come: it doubles up to this.
+const LONGEST_QUEUE_LOOK_PAUSE: Duration = Duration::from_millis(8);
 /// Looks in a row at which no thread of a queue was runnable before it gets one more.
 const LOOKS_BEFORE_GROWING: u32 = 2;
 
@@ -64,7 +64,7 @@ impl RingShared {
             *ordered = false;
             drop(ordered);
             self.start_spares();
-            let (mut supply, mut pause) = (Supply::Waits, LOOK_PAUSE);
+            let (mut supply, mut pause) = (Supply::Waits, QUEUE_LOOK_PAUSE);
             while supply != Supply::Enough {
                 if self.ending.is_gone() {
                     return;
@@ -74,7 +74,11 @@ impl RingShared {
                 self.workers.look();
                 let all = waits.iter_mut().enumerate().map(|(number, waits)| self.supply(number, waits));
                 supply = all.max().unwrap_or(Supply::Enough);
-                pause = if supply == Supply::Later { LONGEST_LOOK_PAUSE.min(2 * pause) } else { LOOK_PAUSE };
+                pause = if supply == Supply::Later {
+                    LONGEST_QUEUE_LOOK_PAUSE.min(2 * pause)
+                } else {
+                    QUEUE_LOOK_PAUSE
+                };
             }
         }
     }

@@ -16,7 +16,8 @@ use super::RingShared;
 use crate::adapter::Outcome;
 use crate::transport::device::{self, BEFORE_DATA, Buffer, Taken};
 
-const READ_RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Pause before the next round where there was no FORGET to read.
+const FORGETS_READ_PAUSE: Duration = Duration::from_millis(5);
 /// Rounds without anything to read before the thread blocks.
 const READ_ATTEMPTS: u32 = 40;
 
@@ -55,7 +56,7 @@ fn rounds(shared: &RingShared) -> std::io::Result<()> {
         }
         idle = if found { 0 } else { idle + 1 };
         if idle < READ_ATTEMPTS {
-            std::thread::sleep(READ_RETRY_PAUSE);
+            std::thread::sleep(FORGETS_READ_PAUSE);
             continue;
         }
         match poll(&mut [PollFd::new(&shared.device, PollFlags::IN)], None) {

@@ -22,6 +22,8 @@ use crate::transport::workers::Worker;
 
 /// Room for an answer besides its data.
 const BESIDES: usize = 4096;
+/// Pause before a ring for an entry that a thread left is set up again.
+const NEW_RING_PAUSE: Duration = Duration::from_secs(1);
 
 /// A thread's place at the transport.
 #[derive(Debug)]
@@ -111,7 +113,7 @@ impl TakenEntry {
                 Err(_) if ending.is_gone() => return None,
                 Err(error) => {
                     tracing::error!(%error, "stuck request: cannot set up a ring to answer it");
-                    std::thread::sleep(Duration::from_secs(1));
+                    std::thread::sleep(NEW_RING_PAUSE);
                 }
             }
         }
