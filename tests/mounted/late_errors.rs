@@ -4,11 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use fsstack_lab::cleanup::Entry;
 use fsstack_lab::{self as lab, MiB, Pool, needs, until};
 use tempfile::TempDir;
 
+use crate::command::output_of;
 use crate::keep::crash_and_serve;
 use crate::script::{python, sh, ways};
 
@@ -79,6 +81,31 @@ fn open(path: &Path) -> File {
 
 fn sync<const N: usize>(files: [&File; N]) -> [i32; N] {
     files.map(|file| errno(file.sync_all()))
+}
+
+/// A file with two names moves, by itself and in a batch, whose content its disk could not store.
+#[test]
+fn an_error_that_the_move_of_a_linked_file_finds_is_reported_by_fsync() {
+    needs!(mounting(), root(), loops(), program("mkfs.ext4"));
+    for bytes in [8 << 10, 4 << 20] {
+        let (leaky, other) = (Leaky::new(), tempfile::tempdir().unwrap());
+        fs::hard_link(leaky.disk.join("film"), leaky.disk.join("again")).unwrap();
+        let branches = [&*leaky.disk, other.path()].map(|branch| branch.to_str().unwrap());
+        let log = leaky.disk.with_file_name("log");
+        let pool = lab::pool().over(&branches).option("write-path=stacked,minfreespace=0,create=ff");
+        let pool = pool.option(&format!("log={}", log.display())).mount();
+        let [one, two] = [(); 2].map(|()| open(&pool.at("film")));
+        one.write_all_at(&vec![b'x'; bytes], 1 << 20).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| output_of(&["branch", "drain", pool.path().to_str().unwrap(), branches[0]]));
+            let failed = "relocation to this branch failed";
+            until("the disk refuses", || fs::read_to_string(&log).is_ok_and(|log| log.contains(failed)));
+            fs::remove_file(leaky.disk.with_file_name("memory/ballast")).unwrap();
+        });
+        assert!(other.path().join("again").exists(), "{bytes} bytes: it did not move");
+        assert!(sync([&one, &two]).iter().all(|errno| *errno != 0), "{bytes} bytes");
+        assert_eq!(sync([&one, &two]), [0; 2], "{bytes} bytes");
+    }
 }
 
 /// A mount vanishes, perhaps with acknowledged writes.

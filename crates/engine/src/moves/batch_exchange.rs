@@ -114,12 +114,7 @@ impl<'a> Exchange<'_, 'a> {
     /// No name was touched.
     pub(super) fn names(&self, departure: &Departure) -> Result<Vec<Named<'a>>> {
         let Self { moves, pool, from, to, copies } = *self;
-        for moving in copies.iter().map(|copied| &copied.moving).filter(|moving| moving.is_group()) {
-            if moving.stat.is_file() {
-                // After a power cut between the removals the old copy is to look as the record says, or it would count as changed.
-                from.ask_long(|| sys::file::fsync(moving.source))?;
-            }
-        }
+        copies.iter().try_for_each(|copied| copied.moving.sync_group(&copied.source.order.file))?;
         // `exchange_names` says why.
         let _tree_lock = moves.tree.tree_lock.read(pool)?;
         check_modes(from, to)?;

@@ -16,8 +16,8 @@ use fsstack_sys::file::MountRestrictions;
 use fsstack_sys::{self as sys, Kind, Stat, Time};
 use smallvec::SmallVec;
 
-use crate::files::SET_ID;
 use crate::files::capability::has_capability;
+use crate::files::{OpenFile, SET_ID};
 use crate::inode::clock::Moment;
 use crate::inode::{Inode, InodeName};
 use crate::moves::transfer;
@@ -75,6 +75,30 @@ impl<'a> Move<'a> {
             modified: Cell::new(stat.mtime),
             unreadable: Cell::new(false),
         }
+    }
+
+    /// Syncs the old copy of a group: after a power cut between the removals it is to look as the record says, or it would count as
+    /// changed. A write-back error that is found is for the next fsync of each handle of `file`; the new copy has the content.
+    ///
+    /// # Errors
+    /// Those of fsync(2) the second time.
+    pub(crate) fn sync_group(&self, file: &OpenFile) -> Result<()> {
+        if !self.is_group() || !self.stat.is_file() {
+            return Ok(());
+        }
+        let sync = || self.from.ask_long(|| sys::file::fsync(self.source));
+        match file.write_back_errors.ask(None, OpError::is_of_a_sync, sync) {
+            Err(error) if error.is_of_a_sync() => {
+                self.log_late_error(error);
+                sync()
+            }
+            synced => synced,
+        }
+    }
+
+    pub(crate) fn log_late_error(&self, error: OpError) {
+        let (name, branch) = (&self.name().name, self.from.path.display());
+        tracing::warn!(%error, ?name, %branch, "relocated file: write-back error on the old copy; its next fsync fails");
     }
 
     /// It is a file with content, not a symbolic link, fifo, socket or device.

@@ -124,10 +124,6 @@ impl Tree {
         let paths: Option<Vec<Vec<u8>>> = moving.names.iter().map(InodeName::path).collect();
         let paths = paths.ok_or(OpError::STALE)?;
         self.sync_ways(pool, &moving.names, &[to.ix, from.ix])?;
-        if moving.is_group() && moving.stat.is_file() {
-            // After a power cut between the removals the old copy is to look as the intent says, or it would count as changed.
-            from.ask_long(|| sys::file::fsync(moving.source))?;
-        }
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let mut intent = Intent { from, to, old, new: new_stamp, paths: &paths }.write()?;
         // Only now: the settling of the intent takes this back if the copy has got no name.

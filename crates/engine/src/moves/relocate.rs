@@ -243,7 +243,8 @@ impl Moves {
                 .and_then(|()| alone())
                 .map_err(Unmoved::from)
                 .and_then(|alone| {
-                    let named = self.exchange_names(pool, moving, &new, &copy);
+                    let synced = moving.sync_group(&order.file).map_err(Unmoved::from);
+                    let named = synced.and_then(|()| self.exchange_names(pool, moving, &new, &copy));
                     Ok((named.inspect_err(|_| departure.copy_again())?, alone))
                 })
         });
@@ -436,6 +437,6 @@ pub(crate) fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
     let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));
     if let Err(error) = late {
-        tracing::warn!(%error, name = ?moving.name().name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
+        moving.log_late_error(error);
     }
 }
