@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fsstack_engine::admin::live::Position;
 use fsstack_pool::Ino;
@@ -64,12 +64,6 @@ pub(crate) struct Cut {
     pub(crate) lost: usize,
 }
 
-/// Held while a pool is recorded: its observer sees the calls of all threads. Other recordings mount or unmount their disks meanwhile.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Recording {
     /// Runs `plan`.
     pub(crate) fn of(plan: Plan) -> Self {
@@ -91,7 +85,6 @@ impl Recording {
         let state_dir = state.path().to_owned();
         let mut given = plan.tree();
         let mut handles = Vec::new();
-        let turn = turn();
         let early = begin(&plan, (&paths, &state_dir), &mut given, &mut handles)?;
         for path in paths.iter().chain([&state_dir]) {
             rustix::fs::syncfs(fs::File::open(path).unwrap()).unwrap();
@@ -114,7 +107,6 @@ impl Recording {
         add_handles(&engine, &tree, &mut handles);
         all_moved(&plan, &paths, &tree)?;
         drop(engine);
-        drop(turn);
         let kept = kept_by(recorder);
         let (index, numbers) = index_states(&home, &kept.index);
         let cuts = cuts(&kept.moments, &numbers, plan.index_alone);
@@ -155,12 +147,10 @@ impl Recording {
         let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
         let state_dir = state.path().to_owned();
         let recorder = Arc::new(Recorder::of(disks, state, progress));
-        let turn = turn();
         witness::observed(recorder.clone(), || {
             drop(plan.mount(&paths, &state_dir, without));
             recorder.progress(progress);
         });
-        drop(turn);
         let kept = kept_by(recorder);
         let (index, numbers) = index_states(&home, &kept.index);
         // The initial content is on disk, and nothing of it is lost any more.

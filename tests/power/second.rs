@@ -5,8 +5,8 @@ use fsstack_lab::needs;
 use crate::disk::Format::{Ext4, Xfs};
 use crate::model::Progress;
 use crate::plan::{Meanwhile, Plan, Then};
-use crate::recording::{Cut, Recording};
-use crate::run::{is_long, is_wanted, record_all, report_all};
+use crate::recording::Recording;
+use crate::run::{is_long, is_wanted, report_all};
 use crate::single::{Single, few_steps, many_steps, programs};
 
 /// Recordings of what takes many steps; in a long run, of all single operations and sequences of programs. `export`: handles of NFS clients are judged, too.
@@ -18,16 +18,7 @@ fn recordings(formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
 fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format], export: bool) -> Vec<Recording> {
     let plan = |single: Single| Plan { index_alone: is_long(), ..single.plan(formats, export, Then::Mount) };
     let plans = singles.into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
-    record_all(plans.collect(), Recording::of)
-}
-
-/// The recovery after each crash of `recordings`, cut itself: without each branch of `ways` in turn.
-fn recoveries(recordings: &[Recording], ways: &[Option<usize>]) -> Vec<Recording> {
-    let crashes = |one| Recording::crashes(one, crash_step()).into_iter().map(move |cut| (one, cut));
-    let crashes = recordings.iter().flat_map(crashes);
-    let all: Vec<(&Recording, Cut, Option<usize>)> =
-        crashes.flat_map(|(one, cut)| ways.iter().map(move |away| (one, cut.clone(), *away))).collect();
-    record_all(all, |(recording, cut, away)| recording.recovered(&cut, away))
+    plans.map(Recording::of).collect()
 }
 
 /// Step between the power cuts, of those that leave something to settle, that are judged: every one in a long run.
@@ -62,22 +53,33 @@ pub(crate) fn away(title: &str, single: Single, all: &[Meanwhile]) {
 
 /// Cuts the recovery of `single` after each of its kills, with all branches and without each of the two branches of a move.
 pub(crate) fn recovery_cut(title: &str, single: Single) {
-    let recordings = recordings_of(vec![single], &[Ext4; 3], false);
-    report_all(title, recoveries(&recordings, &[None, Some(0), Some(1)]));
+    let of = |recording: Recording| {
+        let ways = [None, Some(0), Some(1)];
+        let crashes = recording.crashes(crash_step()).into_iter();
+        crashes.flat_map(|cut| ways.map(|away| recording.recovered(&cut, away))).collect::<Vec<_>>()
+    };
+    report_all(title, recordings_of(vec![single], &[Ext4; 3], false).into_iter().flat_map(of).collect());
 }
 
 #[test]
 fn recovery_is_cut() {
     needs!(root(), loops());
     let recordings = recordings(&[Ext4; 3], is_long());
-    report_all("recovery is cut", recoveries(&recordings, &[None]));
+    let recovered = recordings.iter().flat_map(|recording| {
+        recording.crashes(crash_step()).into_iter().map(|cut| recording.recovered(&cut, None))
+    });
+    report_all("recovery is cut", recovered.collect());
 }
 
 #[test]
 fn recovery_without_a_branch_is_cut() {
     needs!(root(), loops());
     let recordings = recordings(&[Ext4; 3], is_long());
-    report_all("recovery without a branch is cut", recoveries(&recordings, &[0, 1, 2].map(Some)));
+    let recovered = recordings.iter().flat_map(|recording| {
+        let crashes = recording.crashes(crash_step()).into_iter();
+        crashes.flat_map(move |cut| (0..3).map(move |away| recording.recovered(&cut, Some(away))))
+    });
+    report_all("recovery without a branch is cut", recovered.collect());
 }
 
 #[test]
