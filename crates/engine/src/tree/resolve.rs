@@ -332,11 +332,7 @@ impl Tree {
         let stats = DirStats::from_slice(&[(at, stat)]);
         let branch = pool.branch(at);
         let other = self.other_for_new(pool, branch, &stat, on);
-        let id = other.unwrap_or_else(|| {
-            let id = self.copy_identity(pool, branch, &stat, &stats);
-            self.keep_other(branch, &stat, id);
-            id
-        });
+        let id = other.unwrap_or_else(|| self.copy_identity(pool, branch, &stat, &stats));
         self.admit_dir_as(id, parent, name, stat, &copies)
     }
 
