@@ -22,7 +22,7 @@ struct Leaky {
 }
 
 impl Leaky {
-    /// With a file `film`, on a disk that reports lack of space only at write-back.
+    /// With a file `film` and a small one with two names, on a disk that reports lack of space only at write-back.
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let [disk, memory] = ["disk", "memory"].map(|name| home.path().join(name));
@@ -33,7 +33,7 @@ impl Leaky {
                     truncate -s 64M memory/image
                     mkfs.ext4 -q -F -O ^has_journal -E nodiscard,lazy_itable_init=0 memory/image
                     mount -o loop memory/image disk
-                    head -c 4096 /dev/zero > disk/film; sync -f disk
+                    head -c 4096 /dev/zero > disk/film; echo small > disk/small; ln disk/small disk/link; sync -f disk
                     head -c 16M /dev/zero > memory/ballast 2> /dev/null || true";
         sh(home.path(), make);
         Self { disk, _mounts: mounts, _home: home }
@@ -98,8 +98,12 @@ fn an_error_that_the_move_of_a_linked_file_finds_is_reported_by_fsync() {
         one.write_all_at(&vec![b'x'; bytes], 1 << 20).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| output_of(&["branch", "drain", pool.path().to_str().unwrap(), branches[0]]));
-            let failed = "relocation to this branch failed";
-            until("the disk refuses", || fs::read_to_string(&log).is_ok_and(|log| log.contains(failed)));
+            let names = ["name=\"film\"", "name=\"again\""];
+            let is_refusal =
+                |line: &str| line.contains("Fsync") && names.iter().any(|name| line.contains(name));
+            until("the disk refuses", || {
+                fs::read_to_string(&log).is_ok_and(|log| log.lines().any(is_refusal))
+            });
             fs::remove_file(leaky.disk.with_file_name("memory/ballast")).unwrap();
         });
         assert!(other.path().join("again").exists(), "{bytes} bytes: it did not move");

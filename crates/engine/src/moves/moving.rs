@@ -13,13 +13,14 @@ use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::file::MountRestrictions;
-use fsstack_sys::{self as sys, Kind, Stat, Time};
+use fsstack_sys::{self as sys, Call, Kind, Stat, SysError, Time};
 use smallvec::SmallVec;
 
 use crate::files::capability::has_capability;
 use crate::files::{OpenFile, SET_ID};
 use crate::inode::clock::Moment;
 use crate::inode::{Inode, InodeName};
+use crate::moves::reasons::{UNREADABLE, UNSYNCED};
 use crate::moves::transfer;
 
 /// Names of a file, one or more.
@@ -81,24 +82,42 @@ impl<'a> Move<'a> {
     /// changed. A write-back error that is found is for the next fsync of each handle of `file`; the new copy has the content.
     ///
     /// # Errors
-    /// Those of fsync(2) the second time.
+    /// Those of fsync(2), of the second one if the first found a write-back error; then it stays.
     pub(crate) fn sync_group(&self, file: &OpenFile) -> Result<()> {
         if !self.is_group() || !self.stat.is_file() {
             return Ok(());
         }
-        let sync = || self.from.ask_long(|| sys::file::fsync(self.source));
-        match file.write_back_errors.ask(None, OpError::is_of_a_sync, sync) {
-            Err(error) if error.is_of_a_sync() => {
-                self.log_late_error(error);
-                sync()
-            }
+        match self.report_late_error(file, sys::file::fsync) {
+            Err(error) if error.is_of_a_sync() => self.from.ask_long(|| sys::file::fsync(self.source)),
             synced => synced,
         }
     }
 
-    pub(crate) fn log_late_error(&self, error: OpError) {
-        let (name, branch) = (&self.name().name, self.from.path.display());
-        tracing::warn!(%error, ?name, %branch, "relocated file: write-back error on the old copy; its next fsync fails");
+    /// Has the old copy's file system report a write-back error by `sync`, for the next fsync of each handle of `file`.
+    ///
+    /// # Errors
+    /// That error, which is logged, or why the branch was not asked.
+    pub(crate) fn report_late_error(
+        &self,
+        file: &OpenFile,
+        sync: fn(BorrowedFd<'_>) -> Result<(), SysError>,
+    ) -> Result<()> {
+        let ask = || self.from.ask_long(|| sync(self.source));
+        file.write_back_errors.ask(None, OpError::is_of_a_sync, ask).inspect_err(|error| {
+            let (name, branch) = (&self.name().name, self.from.path.display());
+            tracing::warn!(%error, ?name, %branch, "moving file: write-back error on the old copy; its next fsync fails");
+        })
+    }
+
+    /// Reason to stay if `error` is of its own branch, where no other target would help.
+    pub(crate) fn source_fault(&self, error: OpError) -> Option<&'static str> {
+        match error {
+            _ if self.unreadable.get() => Some(UNREADABLE),
+            OpError::Branch { branch, sys } if branch == self.from.ix && sys.call == Call::Fsync => {
+                Some(UNSYNCED)
+            }
+            _ => None,
+        }
     }
 
     /// It is a file with content, not a symbolic link, fifo, socket or device.

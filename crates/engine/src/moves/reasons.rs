@@ -39,6 +39,14 @@ pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
 
 /// Reason for a file to stay whose content its own branch cannot give.
 pub(crate) const UNREADABLE: &str = "it cannot be read from its branch";
+/// Reason for a file to stay that its own branch cannot sync, or the directories of its names: what a record of its move relies on is to
+/// be on disk first.
+pub(crate) const UNSYNCED: &str = "its branch cannot store what was written to it before";
+
+/// Whether the reason `why` is a fault of the file's own branch: no other branch would take the file, either.
+pub(crate) fn is_of_source(why: &str) -> bool {
+    [UNREADABLE, UNSYNCED].contains(&why)
+}
 
 /// Reason for a file or directory to stay whose directory cannot be made on the branches that have room for it.
 pub(crate) const OBSTRUCTED: &str =

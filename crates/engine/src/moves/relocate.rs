@@ -42,7 +42,7 @@ use crate::moves::job_move::{JobMove, MoveCause};
 use crate::moves::movers::OrderedMove;
 use crate::moves::moving::{Move, Names, lifted_restrictions};
 use crate::moves::naming::{NewCopy, OldName, Unmoved};
-use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, UNREADABLE, why_failed, why_not};
+use crate::moves::reasons::{HIDES, READ_ONLY, RESTRICTED, RULED, is_of_source, why_failed, why_not};
 use crate::moves::room::{ReservedBytes, ReservedRoom, floor_of};
 use crate::moves::special;
 use crate::moves::transfer::split_source_error;
@@ -131,7 +131,7 @@ impl Moves {
             let room = pool.branch(at).space().map_or(0, |space| space.available);
             if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
                 why = known;
-                if why == UNREADABLE {
+                if is_of_source(why) {
                     break;
                 }
                 continue;
@@ -166,9 +166,9 @@ impl Moves {
                     let left = matches!(unmoved, Unmoved::Left(_));
                     why = why_not_to(pool.branch(at), &moving, error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
-                    // A file that has changed, or cannot be read, would not go to another branch, either.
+                    // A file that has changed, or cannot be read or synced, would not go to another branch, either.
                     let is_changed = matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST);
-                    if left || is_changed || why == UNREADABLE {
+                    if left || is_changed || is_of_source(why) {
                         break;
                     }
                 }
@@ -372,10 +372,10 @@ fn why_nowhere(ranking: &Ranking) -> &'static str {
 /// Logs that a move to the branch `to` failed with `error`. Returns the reason; `known` is that of the others.
 fn why_not_to(to: &Branch, moving: &Move<'_>, error: OpError, known: &'static str) -> &'static str {
     let name = &moving.name().name;
-    if moving.unreadable.get() {
+    if let Some(fault) = moving.source_fault(error) {
         let branch = moving.from.path.display();
-        tracing::error!(%error, ?name, %branch, "file not moved: it cannot be read from its branch");
-        return UNREADABLE;
+        tracing::error!(%error, ?name, %branch, "file not moved: {fault}");
+        return fault;
     }
     tracing::warn!(%error, ?name, branch = %to.path.display(), "relocation to this branch failed; trying the next");
     why_failed(error, known)
@@ -433,10 +433,6 @@ fn alone<'f>(
 
 /// Write-back errors of the old copy that no handle got yet go to all handles of the file: the new copy may lack those bytes.
 pub(crate) fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
-    let (from, old) = (&moving.from, moving.source);
-    let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
-    let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));
-    if let Err(error) = late {
-        moving.log_late_error(error);
-    }
+    let sync = if moving.from.is_remote() { sys::file::flush } else { sys::file::await_written };
+    let _logged = moving.report_late_error(file, sync);
 }

@@ -14,6 +14,8 @@ use super::store::{DbResult, Store, StoreError};
 const FILE: &str = "index.redb";
 /// How long to wait for a daemon that is just ending and still has the file open.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two tries to open an index that is in use.
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens the index in `folder`. Returns the file's path, None if no file may be made there, and the index, None if
 /// there is none yet. If the pool `exports`, the index counts as not closed cleanly from now on.
@@ -44,7 +46,7 @@ fn open_unless_in_use(file: &Path) -> DbResult<Option<Store>> {
     loop {
         match Store::open(file) {
             Err(error) if error.is_in_use() && began.elapsed() < IN_USE_TIMEOUT => {
-                fsstack_sync::thread::sleep(Duration::from_millis(20));
+                fsstack_sync::thread::sleep(IN_USE_PAUSE);
             }
             opened => return opened,
         }

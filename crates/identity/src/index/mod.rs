@@ -62,6 +62,9 @@ use store::{DbResult, EntryKind, Store, StoreError, StoreWhen};
 use unwritten::Unwritten;
 pub use unwritten::learn_further;
 
+/// Interval at which the index writes what was deferred.
+const DEFERRED_WRITES_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Where the objects with one number are, as the index has it.
 pub type Places = SmallVec<[IndexEntry; 1]>;
 
@@ -458,7 +461,7 @@ impl SharedIndex {
             let job = {
                 let mut jobs = self.jobs.lock();
                 if !jobs.stopped() && jobs.is_empty() {
-                    self.wake.wait_until(&mut jobs, Instant::now() + Duration::from_secs(1));
+                    self.wake.wait_until(&mut jobs, Instant::now() + DEFERRED_WRITES_INTERVAL);
                 }
                 if jobs.stopped() {
                     break;
