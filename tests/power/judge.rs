@@ -125,7 +125,6 @@ pub(crate) fn mounted(test_bed: &TestBed<'_>, cut: &Cut) -> Verdict {
     }
     drop(engine);
     faults.extend(branches(test_bed, cut, &names));
-    faults.extend(unreported(test_bed));
     faults.extend(again(test_bed, &names));
     let Recording { given, plan, .. } = test_bed.recording;
     let done =
@@ -273,7 +272,7 @@ fn opens(
     }
 }
 
-/// Checks that the branches have nothing that is not shown.
+/// Checks that the branches have nothing that is not shown, and that copies which differ are narrowed or logged.
 pub(crate) fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
     let is_loose = |path: &Path| {
         // A file may have been renamed since.
@@ -281,7 +280,10 @@ pub(crate) fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<
         test_bed.is_loose_at(cut, &if is_new { path.with_extension("") } else { path.to_owned() })
     };
     let are_equal = test_bed.are_attributes_done(cut);
-    copies(&test_bed.recording.plan, &test_bed.paths, names, (is_loose, are_equal))
+    // First, as it waits until the pool has narrowed copies.
+    let mut faults: Vec<Fault> = unreported(test_bed).into_iter().collect();
+    faults.extend(copies(&test_bed.recording.plan, &test_bed.paths, names, (is_loose, are_equal)));
+    faults
 }
 
 /// Checks that the branches of `plan` have nothing that `names` does not have, where the order of changes is guaranteed, and

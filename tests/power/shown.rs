@@ -14,6 +14,7 @@ use fsstack_sys::{Errno, Kind, OFlags};
 use rustix::fs::IFlags;
 
 use crate::act::{ACL, NOTE, acl_for};
+use crate::disk::PAGE;
 use crate::engine::Engine;
 use crate::model::{Node, Object, Thing, Tree};
 use crate::plan::{BALLAST, OBJECT};
@@ -142,7 +143,11 @@ pub(crate) fn has_content(shown: &str, text: &str, synced: usize) -> bool {
         || shown.len() >= synced
             && shown.len() <= text.len()
             && shown[..synced] == text[..synced]
-            && shown.iter().zip(text).all(|(one, other)| one == other || *one == 0)
+            && shown.chunks(PAGE).zip(text.chunks(PAGE)).all(|(shown, text)| {
+                shown == &text[..shown.len()]
+                    || *shown == [0; PAGE][..shown.len()]
+                    || shown.iter().zip(text).all(|(one, other)| one == other || *one == 0)
+            })
 }
 
 /// Differences between this tree and `tree`.

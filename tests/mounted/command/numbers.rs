@@ -165,6 +165,46 @@ fn check_finds_rows_whose_objects_are_gone_and_fix_removes_those_only() {
     check(&made);
 }
 
+/// Directories whose later copies have inode numbers of drained files lose these copies, or are removed.
+fn later_copies_leave_no_rows(options: &str) {
+    const DIRS: usize = 20;
+    needs!(mounting(), loops(), drop_caches());
+    let (pool, again) = drained(options);
+    let (id, a) = (at(&pool), branch(&pool, "a"));
+    // An exported pool's root has one.
+    let rows = indexed(&pool) - OLD;
+    let mode = |mode| drop(output_of(&["branch", "mode", &id, &a, mode]));
+    let new = |n| pool.at(format!("new{n}"));
+    mode("NC");
+    (0..DIRS).for_each(|n| pool.mkdir(format!("new{n}")));
+    mode("RW");
+    (0..DIRS).for_each(|n| pool.write(format!("new{n}/file"), b"new"));
+    let copies: HashSet<_> = (0..DIRS).map(|n| own(&pool, &new(n))).collect();
+    assert!(!copies.is_disjoint(&again), "no number was used again: {again:?} {copies:?}");
+    forget_everywhere(&pool);
+    let made: Vec<_> = (0..DIRS).map(|n| with_number(new(n))).collect();
+    let (removed, stay) = made.split_at(DIRS / 2);
+    removed.iter().for_each(|(path, _)| fs::remove_dir_all(path).unwrap());
+    output_of(&["branch", "drain", &id, &a, "--to", &branch(&pool, "b")]);
+    check(stay);
+    forget_everywhere(&pool);
+    assert_eq!(findings(&[&id]), BTreeMap::new());
+    check(stay);
+    stay.iter().for_each(|(path, _)| fs::remove_dir_all(path).unwrap());
+    (0..OLD).for_each(|n| fs::remove_file(pool.at(format!("old{n}"))).unwrap());
+    assert_eq!(indexed(&pool), rows);
+}
+
+#[test]
+fn later_copies_of_directories_leave_no_rows() {
+    later_copies_leave_no_rows("write-path=auto");
+}
+
+#[test]
+fn later_copies_of_exported_directories_leave_no_rows() {
+    later_copies_leave_no_rows("nfs-export");
+}
+
 #[test]
 fn check_leaves_rows_of_a_branch_that_is_away() {
     needs!(mounting(), loops());

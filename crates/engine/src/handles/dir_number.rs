@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
+use fsstack_identity::index::IndexEntry;
 use fsstack_identity::mark;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
@@ -40,6 +41,18 @@ fn since_1970(time: Time) -> u64 {
 impl Tree {
     /// The number of a directory, whose copies are all that there are.
     pub(crate) fn dir_identity(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+    ) -> Result<Identity> {
+        let id = self.chosen_identity(pool, parent, name, stats)?;
+        stats.iter().for_each(|(at, stat)| self.keep_other(pool.branch(*at), stat, id));
+        Ok(id)
+    }
+
+    fn chosen_identity(
         &self,
         pool: &Pool,
         parent: &Arc<Inode>,
@@ -298,12 +311,16 @@ impl Tree {
                 }
                 continue;
             }
-            self.index.note_dir(branch, id, number::number(branch, branch.dev(), own));
+            let place = number::number(branch, branch.dev(), own);
+            self.index.note_dir(branch, id, place);
             if marked != Some(id)
                 && branch.is_writable()
                 && let Ok(fd) = self.dirfd(pool, parent, at)
+                && put(branch, On::Name(fd.as_fd(), name), id, own)
             {
-                put(branch, On::Name(fd.as_fd(), name), id, own);
+                // The directory is not known by the numbers that the copy had before.
+                let before = marked.into_iter().chain((natural.ino != place).then_some(natural));
+                self.index.forget_each(&before.map(|before| (before, Some(place))).collect::<Vec<_>>());
             }
         }
     }
@@ -371,6 +388,17 @@ pub(crate) fn guard_number(tree: &Tree, pool: &Pool, dir: &Arc<Inode>, leaving: 
     }
 }
 
+/// The copy of `dir` with the inode number `own` is gone from the branch `at`.
+pub(crate) fn forget_copy(tree: &Tree, pool: &Pool, dir: &Inode, (at, own): (BranchIx, u64)) {
+    let place = natural(pool, (at, own));
+    // A number that leads nowhere by itself was made from one of its places, by which `check` distinguishes it.
+    let leads = number::inode_of(dir.id.ino).is_some();
+    let is_known = |known: &IndexEntry| known.id == dir.id && known.naturals.contains(&place);
+    if leads && tree.index.places(dir.id.ino).iter().any(is_known) {
+        tree.index.forget(dir.id, Some(place));
+    }
+}
+
 /// A new copy of the directory `id` on `branch` may have the inode number `own` of its first copy, which was removed. Lookups find the
 /// directory by it all the same: the kernel would take it for another one, and fail all calls on it where it is open.
 fn note_used_again(tree: &Tree, branch: &Member, id: Identity, own: u64) {
@@ -424,7 +452,7 @@ fn unmark(
     is_gone
 }
 
-/// Marks a copy on `branch`. One that cannot be marked stays unmarked.
-fn put(branch: &Member, on: On<'_>, id: Identity, own: u64) {
-    let _put = branch.ask(|| mark::put(on, mark::DIR, id, own));
+/// Marks a copy on `branch`. False: it stays unmarked.
+fn put(branch: &Member, on: On<'_>, id: Identity, own: u64) -> bool {
+    branch.ask(|| mark::put(on, mark::DIR, id, own)).is_ok()
 }

@@ -60,11 +60,15 @@ impl Tree {
             return natural;
         }
         let marked = self.open_to_mark(branch, stat, mark::FILE);
-        let had = marked.as_ref().and_then(|(_, had)| *had);
+        let had = marked.mark();
         // The mark of one whose row was lost by a kill says which number it was given.
         let own = had.filter(|had| branch.by_number.is_some() && number::is_further(natural, *had));
         let further = own.or_else(|| further_number(self, pool, natural, (branch, stat)));
         let other = further.unwrap_or_else(|| number::another(natural));
+        // One without a name was just made.
+        if matches!(marked, OpenedToMark::Gone) && stat.nlink > 0 {
+            return other;
+        }
         match further {
             Some(further) => learn_further(&self.index, branch, further, natural.ino, birth(stat)),
             None => _ = self.index.note_files(branch, &[(other, natural.ino, birth(stat))]),
@@ -110,7 +114,8 @@ impl Tree {
         marked.is_ok().then_some(other)
     }
 
-    /// Like [`Self::identity`], for a directory whose copies are `siblings`.
+    /// Like [`Self::identity`], for a directory whose copies are `siblings`. If the directory is known by this one, [`Self::keep_other`]
+    /// records it: a row of a number that nothing is known by would stay when the copy goes.
     pub(crate) fn copy_identity(
         &self,
         pool: &Pool,
@@ -127,24 +132,37 @@ impl Tree {
         if !self.is_taken(pool, natural, (branch, stat), &copies) {
             return natural;
         }
-        let other = number::another(natural);
-        if self.index.guard_dir(branch, other, natural.ino) {
-            let marked = self.open_to_mark(branch, stat, mark::DIR);
-            mark_other(branch, stat, mark::DIR, other, marked);
-        }
-        other
+        number::another(natural)
     }
 
-    /// Descriptor of the object of `stat`, and its mark. None: it cannot be marked, or its mark not be read.
-    fn open_to_mark(
-        &self,
-        branch: &Member,
-        stat: &Stat,
-        which: &CStr,
-    ) -> Option<(MountedFd, Option<Identity>)> {
-        let (fd, there) = self.open_raw(branch, stat.ino).ok().flatten()?;
-        let marked = branch.ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino)).ok()?;
-        (birth(&there) == birth(stat)).then_some((fd, marked))
+    /// The directory with the copy `stat` on `branch` is known by `id`. If the copy has that number instead of its own, the index and its
+    /// mark keep it.
+    pub(crate) fn keep_other(&self, branch: &Member, stat: &Stat, id: Identity) {
+        let natural = number::identity(branch, stat);
+        if number::another(natural) != id || !self.index.guard_dir(branch, id, natural.ino) {
+            return;
+        }
+        match self.open_to_mark(branch, stat, mark::DIR) {
+            // It was removed since it was seen, and the index may have forgotten it before.
+            OpenedToMark::Gone => self.index.forget(id, Some(natural.ino)),
+            marked => _ = mark_other(branch, stat, mark::DIR, id, marked),
+        }
+    }
+
+    /// The object of `stat` on `branch`, to be marked.
+    fn open_to_mark(&self, branch: &Member, stat: &Stat, which: &CStr) -> OpenedToMark {
+        // On a file system that is mounted below the root the number means another object, or none.
+        let is_on_root = branch.by_number.is_some() && stat.dev == branch.dev();
+        let (fd, there) = match self.open_raw(branch, stat.ino) {
+            Ok(Some(found)) => found,
+            Ok(None) if is_on_root => return OpenedToMark::Gone,
+            Ok(None) | Err(_) => return OpenedToMark::Unknown,
+        };
+        if birth(&there) != birth(stat) {
+            return if is_on_root { OpenedToMark::Gone } else { OpenedToMark::Unknown };
+        }
+        let marked = branch.ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino));
+        marked.map_or(OpenedToMark::Unknown, |marked| OpenedToMark::Open(fd, marked))
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
@@ -265,6 +283,25 @@ impl Tree {
     }
 }
 
+/// Object that is to be marked.
+enum OpenedToMark {
+    /// Its descriptor and mark.
+    Open(MountedFd, Option<Identity>),
+    /// It has no name any more, or had none yet.
+    Gone,
+    /// It cannot be marked, or its mark not be read.
+    Unknown,
+}
+
+impl OpenedToMark {
+    fn mark(&self) -> Option<Identity> {
+        match self {
+            Self::Open(_, marked) => *marked,
+            Self::Gone | Self::Unknown => None,
+        }
+    }
+}
+
 /// Copy of a file that moves, marked as that file if its branch takes marks.
 pub(crate) struct MarkedCopy {
     id: Identity,
@@ -330,17 +367,14 @@ fn gone_beside(
 
 /// The object of `stat` on `branch`, which was opened as `marked`, is known by `other`, whose number leads nowhere by itself: a lost index
 /// is rebuilt from the marks, and the object that it is distinguished from may be gone by then. False: its mark does not say so.
-fn mark_other(
-    branch: &Member,
-    stat: &Stat,
-    which: &CStr,
-    other: Identity,
-    marked: Option<(MountedFd, Option<Identity>)>,
-) -> bool {
-    match marked.filter(|_| branch.is_writable()) {
-        Some((fd, None)) => branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino)).is_ok(),
-        Some((_, marked)) => marked == Some(other),
-        None => false,
+fn mark_other(branch: &Member, stat: &Stat, which: &CStr, other: Identity, marked: OpenedToMark) -> bool {
+    match marked {
+        _ if !branch.is_writable() => false,
+        OpenedToMark::Open(fd, None) => {
+            branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino)).is_ok()
+        }
+        OpenedToMark::Open(_, marked) => marked == Some(other),
+        OpenedToMark::Gone | OpenedToMark::Unknown => false,
     }
 }
 

@@ -18,7 +18,7 @@ use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::handles::dir_number::guard_number;
+use crate::handles::dir_number::{forget_copy, guard_number};
 use crate::inode::{Inode, InodeName};
 use crate::moves::Moves;
 use crate::moves::job_move;
@@ -92,14 +92,19 @@ impl Moves {
         name.parent.has_new(&name.name);
         self.tree.relocations.fetch_add(1, SeqCst);
         let kept_times = self.tree.quiet_dirs.keep(branch, [&parent]);
+        // Before it goes: a lookup that does not find it leaves it out.
+        let was = dir.copy_on(from);
         branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
         drop(kept_times);
-        if let Some(was) = dir.copy_on(from) {
+        if let Some(was) = was {
             dir.drop_copy(from, was);
         }
         changed_unseen(&self.tree, &pool, from, (&name.parent, &name.name), NameEvent::Went);
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");
+        }
+        if let Some((own, _)) = was {
+            forget_copy(&self.tree, &pool, dir, (from, own));
         }
         Ok(true)
     }

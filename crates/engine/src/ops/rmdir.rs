@@ -20,6 +20,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::changes::names::End;
+use crate::handles::dir_number::forget_copy;
 use crate::handles::removed::NameRemoval;
 use crate::inode::Inode;
 use crate::kept::slots;
@@ -79,7 +80,10 @@ impl Union {
                 Err(error) => {
                     // It is there, but not on those branches: nothing is to be made in what it had there.
                     if let Some(inode) = &known {
-                        gone.into_iter().for_each(|(at, copy)| inode.drop_copy(at, copy));
+                        for (at, copy) in gone {
+                            inode.drop_copy(at, copy);
+                            forget_copy(&self.tree, &pool, inode, (at, copy.0));
+                        }
                     }
                     return Err(error);
                 }

@@ -332,7 +332,11 @@ impl Tree {
         let stats = DirStats::from_slice(&[(at, stat)]);
         let branch = pool.branch(at);
         let other = self.other_for_new(pool, branch, &stat, on);
-        let id = other.unwrap_or_else(|| self.copy_identity(pool, branch, &stat, &stats));
+        let id = other.unwrap_or_else(|| {
+            let id = self.copy_identity(pool, branch, &stat, &stats);
+            self.keep_other(branch, &stat, id);
+            id
+        });
         self.admit_dir_as(id, parent, name, stat, &copies)
     }
 
