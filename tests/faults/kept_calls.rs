@@ -22,10 +22,11 @@ const MOST_CALLS: u64 = 1000;
 /// Longest time of a mount in the tests that are not long.
 const SHORT_LIMIT: Duration = Duration::from_secs(330);
 
-type Work = fn(&Path) -> io::Result<()>;
+/// Calls of a program below a directory.
+pub(crate) type Work = fn(&Path) -> io::Result<()>;
 
 /// Each scenario by programs' calls, and further changes of what a scenario has prepared: its name, what is done, and that.
-const ACTS: &[(&str, &str, Work)] = &[
+pub(crate) const ACTS: &[(&str, &str, Work)] = &[
     ("create", "create", |at| made(&at.join("d/new"), 0o644)),
     ("mkdir", "mkdir", |at| fs::create_dir(at.join("d/new"))),
     ("symlink", "symlink", |at| symlink("far/away", at.join("d/new"))),
@@ -104,31 +105,39 @@ fn past(file: &File) -> io::Result<()> {
     file.set_times(fs::FileTimes::new().set_accessed(time).set_modified(time))
 }
 
-/// Names below `root`, each with all that a program can see of it.
-fn seen(root: &Path) -> BTreeMap<PathBuf, String> {
+/// Names of a tree, each with all that a program can see of it.
+pub(crate) type Seen = BTreeMap<PathBuf, String>;
+
+/// Names below `root`.
+pub(crate) fn seen(root: &Path) -> Seen {
+    try_seen(root).unwrap()
+}
+
+/// Like [`seen`], of a pool that may not answer.
+pub(crate) fn try_seen(root: &Path) -> io::Result<Seen> {
     let mut tree = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(dir) = waiting.pop() {
-        for entry in fs::read_dir(&dir).unwrap() {
-            let path = entry.unwrap().path();
-            let stat = path.symlink_metadata().unwrap();
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            let stat = path.symlink_metadata()?;
             let what = if stat.is_dir() {
                 waiting.push(path.clone());
                 let kept = rustix::fs::lgetxattr(&path, c"user.kept", &mut [0; 8][..]).is_ok();
                 format!("directory, kept: {kept}")
             } else if stat.is_symlink() {
-                format!("link to {}", fs::read_link(&path).unwrap().display())
+                format!("link to {}", fs::read_link(&path)?.display())
             } else {
                 // Times that nobody has set differ.
                 let time = if stat.mtime() < 10_000_000 { stat.mtime() } else { 0 };
-                format!("{} names, time {time}, {}", stat.nlink(), fs::read_to_string(&path).unwrap())
+                format!("{} names, time {time}, {}", stat.nlink(), fs::read_to_string(&path)?)
             };
             let name = path.strip_prefix(root).unwrap().to_owned();
             let row = format!("{:o} {}:{} {what}", stat.mode(), stat.uid(), stat.gid());
             assert_eq!(tree.insert(name, row), None, "{} is listed twice", path.display());
         }
     }
-    tree
+    Ok(tree)
 }
 
 /// A pool whose daemon dies at a call that a test names, and a local disk beside it.

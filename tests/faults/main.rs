@@ -13,6 +13,7 @@ mod drained;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod frozen_calls;
 mod full_source;
 mod given_up;
 mod handles;

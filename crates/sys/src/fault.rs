@@ -2,7 +2,8 @@
 //!
 //! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `stop:N` stops it there until it gets SIGCONT;
 //! `fail:N:ERRNO` fails that call with an error number. N starts at 1. `trap:FILE` kills it each time that a test makes FILE, whose first
-//! word is N: at the N-th call after that. The file is removed then.
+//! word is N: at the N-th call after that. The file is removed then. With the words `N stop KIND` it is stopped, at the N-th call of that
+//! kind, or of any.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
 
 /// Counts the call. Returns an errno if a fault is due for it.
 pub(crate) fn due(call: Call) -> Option<Errno> {
-    by_thread(call).or_else(by_process)
+    by_thread(call).or_else(|| by_process(call))
 }
 
 fn by_thread(call: Call) -> Option<Errno> {
@@ -144,7 +145,7 @@ fn by_thread(call: Call) -> Option<Errno> {
     errno
 }
 
-fn by_process() -> Option<Errno> {
+fn by_process(call: Call) -> Option<Errno> {
     static ORDER: OnceLock<Option<Order>> = OnceLock::new();
     static MADE: AtomicU64 = AtomicU64::new(0);
     let order = ORDER.get_or_init(from_environment).as_ref()?;
@@ -152,33 +153,46 @@ fn by_process() -> Option<Errno> {
     match order {
         Order::Kill { nth } if *nth == made => die(),
         Order::Stop { nth } if *nth == made => {
-            // Signalling one's own process cannot fail.
-            let _ = kill_process(getpid(), Signal::STOP);
+            stop();
             None
         }
         Order::Fail { nth, errno } if *nth == made => Some(*errno),
         Order::Trap { file } => {
-            walk_into(file);
+            walk_into(file, call);
             None
         }
         Order::Kill { .. } | Order::Stop { .. } | Order::Fail { .. } => None,
     }
 }
 
-/// Counts the call if the trap is there, and dies if it is the one that the trap waits for.
-fn walk_into(trap: &Path) {
+/// Counts the call if the trap is there and is for such calls; dies or stops if it is the one that the trap waits for.
+fn walk_into(trap: &Path, call: Call) {
     /// Text of the trap, by which it differs from the one before, and the calls since it was made.
     static TRAP: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
     let Ok(text) = std::fs::read_to_string(trap) else { return };
-    let Some(nth) = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()) else { return };
+    let mut words = text.split_whitespace();
+    let Some(nth) = words.next().and_then(|word| word.parse::<u64>().ok()) else { return };
+    let kind = words.next().filter(|word| *word == "stop").and(words.next());
+    if kind.is_some_and(|kind| kind != "any" && kind != format!("{call:?}")) {
+        return;
+    }
+    let stops = kind.is_some();
     let mut seen = TRAP.lock().unwrap_or_else(PoisonError::into_inner);
     if seen.0 != text {
         *seen = (text, 0);
     }
     seen.1 += 1;
-    if seen.1 == nth && std::fs::remove_file(trap).is_ok() {
-        die();
+    if seen.1 != nth || std::fs::remove_file(trap).is_err() {
+        return;
     }
+    drop(seen);
+    if stops { stop() } else { die() }
+}
+
+/// Stops the process until it gets SIGCONT.
+fn stop() {
+    // Signalling one's own process cannot fail.
+    let _ = kill_process(getpid(), Signal::STOP);
 }
 
 /// Ends the process like a power cut: nothing is flushed or unwound.
