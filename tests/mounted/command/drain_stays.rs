@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fsstack_lab::{self as lab, MiB, needs, until};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fcntl_lock, flock, linkat, openat};
@@ -47,6 +48,32 @@ fn a_file_that_is_locked_on_its_branch_is_waited_for_and_named() {
         output_of(&["branch", "remove", &at, &a]);
         assert_clean(&pool);
     }
+}
+
+/// XFS has no time later than July 2486, and would show that one.
+#[test]
+fn a_file_stays_whose_times_no_other_branch_can_store() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().tmpfs_branch("a", MiB(64)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    let late = UNIX_EPOCH + Duration::from_secs(20_000_000_000);
+    let large = vec![1; 3 << 20];
+    for (name, content) in [("film", &large[..]), ("small", b"small"), ("other", b"other")] {
+        pool.write(name, content);
+        if name != "other" {
+            File::options().write(true).open(pool.at(name)).unwrap().set_modified(late).unwrap();
+        }
+    }
+    let drained = run(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    assert_eq!(drained.code, 1, "{}{}", drained.stdout, drained.stderr);
+    for name in ["film", "small"] {
+        assert_eq!(pool.holders(name), ["a"], "{name}");
+        assert_eq!(fs::metadata(pool.at(name)).unwrap().modified().unwrap(), late, "{name}");
+        let named =
+            |line: &str| line.contains(name) && line.contains("no branch with room for it can hold its");
+        let said = [drained.stdout.as_str(), &drained.stderr].concat();
+        assert!(said.lines().any(named), "{name}: {said}");
+    }
+    assert_eq!(pool.holders("other"), ["b"]);
 }
 
 /// It could get its name on the branch after the drain has ended, and leave the pool with that.

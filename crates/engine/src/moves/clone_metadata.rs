@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use fsstack_branch::caller::as_owner;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 
 use crate::moves::allocation::allocate_as;
 use crate::moves::transfer::{self, CarriedBy, CopyError, split_source_error};
@@ -63,7 +63,7 @@ pub(crate) fn verify(new: BorrowedFd<'_>, old: BorrowedFd<'_>, how: &Relocation)
     }
     sys::file::drop_cached(new)?;
     let same = transfer::is_same_as_copy(old, new)?;
-    if same { Ok(()) } else { Err(SysError { call: sys::Call::Read, errno: Errno::IO }) }
+    if same { Ok(()) } else { Err(SysError { call: Call::Read, errno: Errno::IO }) }
 }
 
 /// Like [`clone_metadata`], not on disk yet. Returns whether the two share their content. Both files with their attributes; `together`:
@@ -91,7 +91,7 @@ pub(crate) fn copy_file(
     copy_capability(new, old)?;
     let written = sys::at::stat_fd(new)?;
     if written.size != stat.size {
-        return Err(SysError { call: sys::Call::Write, errno: Errno::IO }.into());
+        return Err(SysError { call: Call::Write, errno: Errno::IO }.into());
     }
     // After the owner and the content, which clear set-uid.
     if written.mode != stat.mode {
@@ -101,7 +101,23 @@ pub(crate) fn copy_file(
     inode_flags.check_promises(new)?;
     let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
     sys::at::utimens_fd(new, times)?;
+    check_times(new, stat)?;
     Ok(shared)
+}
+
+/// Checks that `new` has the times of `old`, to the second, where a file system may have less room for them than another: the kernel
+/// sets the nearest that it can store.
+///
+/// # Errors
+/// EOPNOTSUPP if it has others.
+fn check_times(new: BorrowedFd<'_>, old: &Stat) -> Result<(), SysError> {
+    let seconds = |stat: &Stat| [stat.atime.sec, stat.mtime.sec];
+    // All file systems store these.
+    let is_common = |second: &i64| (0..=i64::from(i32::MAX)).contains(second);
+    if seconds(old).iter().all(is_common) || seconds(&sys::at::stat_fd(new)?) == seconds(old) {
+        return Ok(());
+    }
+    Err(SysError::new(Call::Utimens, Errno::OPNOTSUPP))
 }
 
 /// Gives `new` the content of `old`, and the space that is allocated for it: whether the two share it. The calling thread acts as
