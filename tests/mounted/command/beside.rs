@@ -187,6 +187,28 @@ fn a_listing_that_goes_back_leaves_out_no_moved_name() {
     assert!(before < NAMES && all == NAMES + 2, "{all} of {} names", NAMES + 2);
 }
 
+/// All names move while a program is in the middle of its listing.
+#[test]
+fn a_listing_of_a_large_directory_that_moves_meanwhile_has_each_name_once() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff,minfreespace=4M").mount();
+    pool.mkdir("d");
+    let names = 11 * 1024;
+    (0..names).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
+    let mut entries = Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 4096);
+    let mut listed: Vec<CString> = Vec::new();
+    while listed.len() < names / 2 {
+        listed.push(entries.next().unwrap().unwrap().name.to_owned());
+    }
+    output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    while let Some(entry) = entries.next().unwrap() {
+        listed.push(entry.name.to_owned());
+    }
+    let distinct = listed.iter().collect::<HashSet<_>>().len();
+    assert_eq!((listed.len(), distinct), (names + 2, names + 2));
+}
+
 /// Movers set back the times of the directories that they work in.
 #[test]
 fn a_directory_has_the_times_that_programs_give_it_beside_drains() {

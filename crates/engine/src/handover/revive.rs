@@ -242,12 +242,13 @@ impl Union {
             }
         };
         let noatime = self.noatime_scope().directories;
-        let listing = Ranked::new(Listing::going_on(noatime, &self.files.listing_memory));
+        let memory = &self.files.listing_memory;
+        let listing = Ranked::new(Listing::going_on(noatime, memory));
         let losses = inode.losses().into();
         let open = DirHandle {
             inode,
             listing,
-            followed: if row.moved { Followed::lost() } else { Followed::default() },
+            followed: if row.moved { Followed::lost(memory) } else { Followed::new(memory) },
             losses,
             is_kept: false.into(),
             row: self.kept().map(|kept| kept.row_of_dir(row.number)),

@@ -26,14 +26,18 @@ use super::behind::is_tail;
 use super::cookie::{DOT_DOT, TAIL, WIDE, branch_of, turn_of};
 use super::handed::FollowedRow;
 use super::listing::{Listing, Read};
+use super::listing_memory::{Allowance, ListingMemory};
 use super::tables::Files;
 use crate::files::handed::NameRow;
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::tree::Tree;
 
-/// Names that one listing follows; with more it ends as one that is short.
-const MOST: usize = 10_000;
+/// Names that each listing may follow. Further ones take part of the memory of all listings; without that it ends as one that is
+/// short.
+const ALWAYS_FOLLOWED: usize = 10_000;
+/// Entries of [`ListingMemory`] that a followed name takes: some 150 bytes.
+const ENTRIES_OF_A_NAME: usize = 12;
 
 /// Where a listing is when a name is about to move.
 enum Seen {
@@ -46,7 +50,7 @@ enum Seen {
 }
 
 /// Names that a listing follows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Followed {
     /// The cookie of the last entry handed out.
     at: AtomicU64,
@@ -57,13 +61,14 @@ pub(crate) struct Followed {
     names: Mutex<FollowedNames>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FollowedNames {
     /// In the order in which they are shown at the end.
     order: Vec<FollowedName>,
     positions: HashMap<Arc<CStr>, usize>,
     /// There were too many, or they are not known.
     lost: bool,
+    memory: Allowance,
 }
 
 #[derive(Debug)]
@@ -76,6 +81,23 @@ struct FollowedName {
 }
 
 impl FollowedNames {
+    fn new(memory: &Arc<ListingMemory>) -> Self {
+        Self {
+            order: Vec::new(),
+            positions: HashMap::new(),
+            lost: false,
+            memory: Allowance::of(memory.clone()),
+        }
+    }
+
+    /// No name is followed.
+    fn begin_anew(&mut self) {
+        self.order = Vec::new();
+        self.positions = HashMap::new();
+        self.lost = false;
+        self.memory.shrink(0);
+    }
+
     fn get(&mut self, name: &CStr) -> Option<&mut FollowedName> {
         let at = *self.positions.get(name)?;
         self.order.get_mut(at)
@@ -86,7 +108,8 @@ impl FollowedNames {
         if self.positions.contains_key(name) {
             return false;
         }
-        if self.order.len() >= MOST {
+        let further = (self.order.len() + 1).saturating_sub(ALWAYS_FOLLOWED);
+        if !self.memory.covers(further * ENTRIES_OF_A_NAME) {
             self.lost = true;
             return false;
         }
@@ -106,6 +129,19 @@ impl FollowedNames {
 }
 
 impl Followed {
+    pub(crate) fn new(memory: &Arc<ListingMemory>) -> Self {
+        Self::of(FollowedNames::new(memory))
+    }
+
+    fn of(names: FollowedNames) -> Self {
+        Self {
+            at: AtomicU64::new(0),
+            since: Mutex::new(None),
+            any: AtomicBool::new(names.lost || !names.order.is_empty()),
+            names: Mutex::new(names),
+        }
+    }
+
     /// When the listing began at the start of the directory, if that is known.
     pub(crate) fn since(&self) -> Option<Time> {
         *self.since.lock()
@@ -123,23 +159,21 @@ impl Followed {
     }
 
     /// Names of a listing that followed some for a former daemon, which are not known: it ends as one that is short.
-    pub(crate) fn lost() -> Self {
-        let names = FollowedNames { lost: true, ..FollowedNames::default() };
-        Self { any: AtomicBool::new(true), names: Mutex::new(names), ..Self::default() }
+    pub(crate) fn lost(memory: &Arc<ListingMemory>) -> Self {
+        Self::of(FollowedNames { lost: true, ..FollowedNames::new(memory) })
     }
 
     /// Names that `row` describes; None: a name is none.
-    pub(super) fn of_row(row: &FollowedRow) -> Option<Self> {
-        let mut names = FollowedNames::default();
+    pub(super) fn of_row(row: &FollowedRow, memory: &Arc<ListingMemory>) -> Option<Self> {
+        let mut names = FollowedNames::new(memory);
         for (name, shown) in &row.names {
             let name: Arc<CStr> = name.name()?.into();
             names.add(&name);
-            let one = names.get(&name)?;
+            let Some(one) = names.get(&name) else { break };
             (one.shown, one.asked) = (shown.map(|at| (BranchIx(at), row.at)), false);
         }
-        names.lost = row.lost;
-        let any = AtomicBool::new(row.lost || !row.names.is_empty());
-        Some(Self { at: AtomicU64::new(row.at), any, names: Mutex::new(names), ..Self::default() })
+        names.lost |= row.lost;
+        Some(Self { at: AtomicU64::new(row.at), ..Self::of(names) })
     }
 
     /// The listing has come to `cookie`.
@@ -163,7 +197,7 @@ impl Followed {
         let mut names = self.names.lock();
         if cookie == 0 {
             if names.lost {
-                *names = FollowedNames::default();
+                names.begin_anew();
             }
             names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
         }
@@ -212,7 +246,8 @@ impl Followed {
             return Err(OpError::UNSURE);
         }
         let from = if is_tail(cookie) { cookie - TAIL + 1 } else { 0 };
-        let mut rest = (0_u64..).zip(&names.order).skip_while(|(at, _)| *at < from);
+        let skipped = usize::try_from(from).unwrap_or(usize::MAX).min(names.order.len());
+        let mut rest = (from..).zip(&names.order[skipped..]);
         let is_followed =
             |at: u64, one: &FollowedName| names.positions.get(&one.name).is_some_and(|of| *of as u64 == at);
         let left = rest.find(|(at, one)| one.shown.is_none() && !one.asked && is_followed(*at, one));

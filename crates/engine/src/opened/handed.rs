@@ -114,7 +114,7 @@ impl DirHandle {
         inode: Arc<Inode>,
         memory: &Arc<ListingMemory>,
     ) -> Result<Self, Unusable> {
-        let followed = Followed::of_row(&row.followed)
+        let followed = Followed::of_row(&row.followed, memory)
             .ok_or_else(|| format!("directory handle {}: its row is damaged", row.handle))?;
         let listing = Ranked::new(Listing::of_row(&row.listing, memory));
         Ok(Self { inode, listing, followed, losses: row.losses.into(), is_kept: false.into(), row: None })

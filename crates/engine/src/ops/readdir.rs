@@ -59,7 +59,7 @@ impl Union {
         slots::opens(handle.0);
         // One that is known from the catalogue only cannot be found again by its number.
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
-        let (followed, is_kept) = (Followed::default(), AtomicBool::new(false));
+        let (followed, is_kept) = (Followed::new(&self.files.listing_memory), AtomicBool::new(false));
         let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
         self.files.dirs.insert(handle.0, open.clone());
         self.files.follow_moving(&open);
