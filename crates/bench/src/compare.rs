@@ -29,6 +29,7 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
         rounds: given.running.rounds.unwrap_or(7),
         rounds_max: 0,
         warmups: given.running.warmups.unwrap_or(1),
+        bonnie_rounds: u32::MAX,
         cells: Cells { seconds: given.running.cell_seconds.unwrap_or(0.0), of: Repeated::All },
         bars: Vec::new(),
         again: None,

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bar;
+mod bonnie;
 mod buffers;
 mod cache;
 mod cell;

@@ -28,7 +28,7 @@ pub(crate) fn check(memory: Bytes, cases: &[Case]) -> Result<()> {
 
 /// Most memory of a workload's buffers in bytes.
 fn buffers(workload: &Workload) -> u64 {
-    if !workload.op.moves_data() || workload.engine == Engine::Copy {
+    if !workload.op.moves_data() || matches!(workload.engine, Engine::Copy | Engine::Bonnie) {
         return 0;
     }
     let block = workload.block.0;

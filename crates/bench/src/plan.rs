@@ -26,7 +26,7 @@ pub(crate) fn baseline_of<'a>(
 }
 
 /// Cases, targets and rounds of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// A word for file names and readers of JSON.
     pub(crate) name: String,
@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) rounds_max: u32,
     /// Rounds before the first that counts.
     pub(crate) warmups: u32,
+    /// Most rounds of bonnie++, which takes seconds for each of its runs, and no warm-up.
+    pub(crate) bonnie_rounds: u32,
     pub(crate) cells: Cells,
     pub(crate) bars: Vec<Promise>,
     /// A target that is the baseline once more: its ratio shows what the run can tell.

@@ -73,6 +73,7 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         rounds: running.rounds.or(written.rounds).unwrap_or(7),
         rounds_max: 0,
         warmups: running.warmups.unwrap_or(written.warmups),
+        bonnie_rounds: u32::MAX,
         cells: Cells { seconds: running.cell_seconds.unwrap_or(0.0), of: Repeated::All },
         bars: Vec::new(),
         again: None,

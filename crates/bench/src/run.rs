@@ -9,6 +9,8 @@ use hdrhistogram::Histogram;
 use rustix::fs::statvfs;
 
 use crate::bar::{self, Decision, Promise};
+use crate::bonnie::{self, Shape, Test, Told};
+use crate::cache;
 use crate::cell;
 use crate::copying::{Copier, Source};
 use crate::machine;
@@ -46,6 +48,8 @@ struct Run<'a> {
     latencies: Latencies,
     /// Files to copy, while a case of the engine copy is measured.
     source: Option<Source>,
+    /// Figures of runs of bonnie++, by target and round; `None` where one failed.
+    bonnie: BTreeMap<(usize, u32, Shape), Option<Told>>,
 }
 
 /// Runs a plan to its end, or until `stop` is set. An error means that nothing was measured.
@@ -85,8 +89,8 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::of(plan);
     let layers = plan.targets.iter().map(|target| serving::layers(&target.dir)).collect();
-    let mut run =
-        Run { plan, stop, progress, places, layers, results, latencies: Latencies::new(), source: None };
+    let (latencies, bonnie) = (Latencies::new(), BTreeMap::new());
+    let mut run = Run { plan, stop, progress, places, layers, results, latencies, source: None, bonnie };
     for case in &plan.cases {
         if run.stopped() {
             break;
@@ -148,6 +152,9 @@ impl Run<'_> {
                 turn.able[n] = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
             }
         }
+        if case.workload.engine == Engine::Bonnie {
+            return self.bonnie_case(turn);
+        }
         for _ in 0..self.plan.warmups {
             self.round(&mut turn, None, &turns::in_round(0, targets));
         }
@@ -174,6 +181,61 @@ impl Run<'_> {
             }
         }
         self.source = None;
+    }
+
+    /// Measures a case of bonnie++: no warm-up, and not more rounds than it may take.
+    fn bonnie_case(&mut self, mut turn: CaseTurn<'_>) {
+        for round in 0..self.plan.rounds.min(self.plan.bonnie_rounds) {
+            for n in turns::in_round(round, self.places.len()) {
+                if self.stopped() {
+                    return;
+                }
+                let name = &self.plan.targets[n].name;
+                self.progress.round(&turn.case.name, name, Some(round));
+                if turn.able[n] {
+                    match self.by_bonnie(n, turn.case, round) {
+                        Some(_) if self.stopped() => {}
+                        Some(measured) => self.note(n, turn.case, round, measured),
+                        None => turn.able[n] = false,
+                    }
+                }
+                self.progress.done(&turn.case.workload);
+            }
+        }
+    }
+
+    /// The case's part of the figures of bonnie++ in this round; runs it if no other case has.
+    fn by_bonnie(&mut self, n: usize, case: &Case, round: u32) -> Option<Measured> {
+        let key = (n, round, bonnie::shape(&case.workload));
+        if !self.bonnie.contains_key(&key) {
+            let layers = self.layers[n].clone();
+            let told = self.step(n, case, "measuring", |bench| {
+                let told = bonnie::run(bench)?;
+                cache::quiet(&layers)?;
+                Ok(told)
+            });
+            if let Some(told) = &told {
+                self.note_short(n, key.2, told);
+            }
+            self.bonnie.insert(key, told);
+        }
+        self.bonnie.get(&key)?.as_ref()?.measured(&case.workload)
+    }
+
+    /// Notes the cases for which a run of bonnie++ was too short, in one line.
+    fn note_short(&mut self, n: usize, shape: Shape, told: &Told) {
+        let alike =
+            |case: &&Case| case.workload.engine == Engine::Bonnie && bonnie::shape(&case.workload) == shape;
+        let of = self.plan.cases.iter().filter(alike).filter(|c| told.measured(&c.workload).is_none());
+        let short: Vec<&str> = of.filter_map(|case| Test::of(&case.workload)).map(Test::word).collect();
+        if short.is_empty() {
+            return;
+        }
+        let (words, target) = (short.join(", "), &self.plan.targets[n].name);
+        let what = format!("{} with {} on {target}: {words}", bonnie::PROGRAM, bonnie::processes(shape));
+        if !self.results.skipped.iter().any(|skipped| skipped.what == what) {
+            self.results.skipped.push(Skipped::of(what, bonnie::TOO_SHORT));
+        }
     }
 
     /// Measures the targets in this order; `None` stands for a round that does not count.

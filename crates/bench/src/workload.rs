@@ -8,6 +8,8 @@ use clap::ValueEnum;
 use fsstack_pool::Size;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::bonnie;
+
 /// A number of bytes; in plans also written with a unit (`"4K"`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Bytes(pub(crate) u64);
@@ -69,6 +71,8 @@ words! {
         Nfs = "nfs",
         /// Files that lie elsewhere, one for each task, are copied into the target by cp, or by `fsstack copy`.
         Copy = "copy",
+        /// bonnie++ itself, a process for each task: write, rewrite, read (random: its seeks), create, stat, unlink.
+        Bonnie = "bonnie++",
         /// Nothing at all: measures the harness.
         Null = "null",
     }
@@ -240,7 +244,7 @@ impl Default for Workload {
 }
 
 /// Maximum number of tasks, and of operations in flight per task.
-const MOST: u32 = 4096;
+pub(crate) const MOST: u32 = 4096;
 
 impl Op {
     /// True if data is moved, not names.
@@ -264,7 +268,13 @@ impl Engine {
 impl Workload {
     /// Unit of its rates.
     pub(crate) fn unit(&self) -> &'static str {
-        if self.op.moves_data() && self.engine != Engine::Null { "B/s" } else { "op/s" }
+        let bytes = match self.engine {
+            Engine::Null => false,
+            // Its seeks are counted.
+            Engine::Bonnie => self.op.moves_data() && self.pattern == Pattern::Sequential,
+            _ => self.op.moves_data(),
+        };
+        if bytes { "B/s" } else { "op/s" }
     }
 
     /// Blocks in a task's part.
@@ -287,7 +297,7 @@ impl Workload {
             Engine::Null => 0,
             // A name may take a block, and a directory one more.
             Engine::Metadata => u64::from(self.tasks.get()) * (u64::from(self.entries.get()) * 4096 + 4096),
-            Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs | Engine::Copy => {
+            Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs | Engine::Copy | Engine::Bonnie => {
                 u64::from(self.tasks.get()).saturating_mul(self.file_size.0)
             }
         }
@@ -295,7 +305,7 @@ impl Workload {
 
     /// True if files with data exist before the start.
     pub(crate) fn keeps_files(&self) -> bool {
-        self.engine != Engine::Null && matches!(self.op, Op::Read | Op::Rewrite)
+        !matches!(self.engine, Engine::Null | Engine::Bonnie) && matches!(self.op, Op::Read | Op::Rewrite)
     }
 
     /// True if it needs files or names that exist before the start.
@@ -347,6 +357,14 @@ impl Workload {
 
     /// Refuses invalid combinations; `name` is the case's.
     pub(crate) fn check(&self, name: &str) -> Result<()> {
+        match self.engine {
+            Engine::Bonnie => bonnie::check(self, name),
+            _ => self.check_calls(name),
+        }
+    }
+
+    /// Checks a workload whose calls the bench makes, or that of a copy.
+    fn check_calls(&self, name: &str) -> Result<()> {
         let Self { engine, op, block, file_size, .. } = self;
         ensure!(
             (*engine == Engine::Metadata) != op.moves_data(),

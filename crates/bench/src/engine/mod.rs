@@ -101,7 +101,7 @@ pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoE
             let route = job.route.ok_or_else(|| io::Error::other("no NFS server has this target"))?;
             Ok(Box::new(nfs::Nfs::new(&route, job.block)?))
         }
-        Engine::Metadata | Engine::Copy => {
+        Engine::Metadata | Engine::Copy | Engine::Bonnie => {
             Err(io::Error::other(format!("the engine {} makes no single calls on data", workload.engine)))
         }
     }

@@ -9,6 +9,7 @@ mod raid_compare;
 use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Running, Which};
+use crate::bonnie;
 use crate::memory;
 use crate::plan::{Cells, Plan, Repeated};
 use crate::published::{Point, Published};
@@ -140,6 +141,7 @@ pub(crate) fn plan(
         rounds: running.rounds.unwrap_or(content.rounds),
         rounds_max: running.rounds_max.or(running.rounds).unwrap_or(extent.pick(4, 16) * content.rounds),
         warmups: running.warmups.unwrap_or(1),
+        bonnie_rounds: extent.pick(2, u32::MAX),
         cells: Cells {
             seconds: running.cell_seconds.unwrap_or(CELL_SECONDS),
             of: extent.pick(Repeated::OfBars, Repeated::All),
@@ -207,7 +209,8 @@ impl Name {
             Self::DoubleFuse => double_fuse::bars(plan),
             Self::ClusterIo => plan.add_rate_bars("pool", cluster_io::BARS, 0.8),
             Self::NfsNconnect => nfs_nconnect::bars(plan),
-            Self::GlusterVolumes | Self::RaidCompare => {}
+            Self::RaidCompare => raid_compare::without_missing_program(plan, bonnie::installed()),
+            Self::GlusterVolumes => {}
         }
         plan.add_again();
     }

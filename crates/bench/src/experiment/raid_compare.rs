@@ -1,5 +1,5 @@
 //! File systems and RAID below a branch: bonnie++'s tests (write, rewrite, read, random reads), with one task and four
-//! in step, and data that compresses or not.
+//! in step, and data that compresses or not; and bonnie++ itself.
 
 use std::num::NonZeroU32;
 
@@ -7,6 +7,7 @@ use anyhow::Result;
 use fsstack_lab::MiB;
 
 use super::{Content, Extent, point, skipped};
+use crate::bonnie::{NAMES_UNIT, PROGRAM, Test};
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Results, WorkloadShape};
@@ -69,6 +70,7 @@ pub(super) fn content(extent: Extent) -> Content {
         }
     }
     names(&mut content, extent);
+    by_bonnie(&mut content, extent);
     content
 }
 
@@ -95,6 +97,64 @@ fn names(content: &mut Content, extent: Extent) {
     }
 }
 
+/// bonnie++ itself with the published options, one process and four in step.
+fn by_bonnie(content: &mut Content, extent: Extent) {
+    let figures = [
+        ("bonnie-1", "1 process", "B/s"),
+        ("bonnie-4", "4 processes in step", "B/s"),
+        ("bonnie-seeks", "seeks", "op/s"),
+        ("bonnie-names", "1024 files a process", "op/s"),
+    ];
+    for (name, what, unit) in figures {
+        content.figures.push(Figure {
+            name: name.to_owned(),
+            title: format!("bonnie++ -f -b -n 1, {what}"),
+            shape: WorkloadShape::Bars,
+            x_label: String::new(),
+            unit: unit.to_owned(),
+        });
+    }
+    let size = extent.pick(BONNIE_QUICK, 80 << 30);
+    for tasks in [1_u32, 4] {
+        let who = if tasks == 1 { "1 process" } else { "4 processes" };
+        for (n, test) in Test::ALL.into_iter().enumerate() {
+            let (op, pattern) = test.asked();
+            let workload = Workload {
+                engine: Engine::Bonnie,
+                op,
+                pattern,
+                block: Bytes(8 << 10),
+                file_size: Bytes(size / u64::from(tasks)),
+                tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
+                entries: NonZeroU32::new(NAMES_UNIT).unwrap_or(NonZeroU32::MIN),
+                ..Workload::default()
+            };
+            let (figure, label) = match test {
+                Test::Write | Test::Rewrite | Test::Read => {
+                    (format!("bonnie-{tasks}"), test.word().to_owned())
+                }
+                Test::Seeks => ("bonnie-seeks".to_owned(), format!("seeks, {who}")),
+                _ => ("bonnie-names".to_owned(), format!("{}, {who}", test.word())),
+            };
+            let name = format!("{PROGRAM} {}, {who}", test.word());
+            content.case(&figure, name, (n as f64, label), workload);
+        }
+    }
+}
+
+/// Bytes that bonnie++ writes in a quick run.
+const BONNIE_QUICK: u64 = 256 << 20;
+
+/// Leaves bonnie++ out where it is not installed, and says so.
+pub(super) fn without_missing_program(plan: &mut Plan, installed: Result<(), String>) {
+    if let Err(why) = installed {
+        plan.cases.retain(|case| case.workload.engine != Engine::Bonnie);
+        plan.figures.retain(|figure| !figure.name.starts_with("bonnie"));
+        plan.published.retain(|series| !series.figure.starts_with("bonnie"));
+        plan.skipped.push(skipped(PROGRAM, why));
+    }
+}
+
 /// The publication gives its bars as pictures, and these in words: what compression did to raidz ("more than double",
 /// "hardly anything", "nearly three times"), and that hardware RAID5 did as raidz ("hardly a difference").
 fn published() -> Vec<Published> {
@@ -109,6 +169,9 @@ fn published() -> Vec<Published> {
         series("compressible-1", "lz4 to raidz", &[(0.0, "write", 2.0), (2.0, "read", 1.0)]),
         series("compressible-4", "lz4 to raidz", &[(0.0, "write", 3.0)]),
         series("compressible-1", "RAID5 to raidz", &[(0.0, "write", 1.0), (2.0, "read", 1.0)]),
+        series("bonnie-1", "lz4 to raidz", &[(0.0, "write", 2.0), (2.0, "read", 1.0)]),
+        series("bonnie-4", "lz4 to raidz", &[(0.0, "write", 3.0)]),
+        series("bonnie-1", "RAID5 to raidz", &[(0.0, "write", 1.0), (2.0, "read", 1.0)]),
     ]
 }
 
@@ -118,8 +181,11 @@ pub(super) const KINDS: [&str; 6] =
 
 /// A file system of each available kind.
 pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
-    let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
-    let needed = largest.saturating_mul(KINDS.len() as u64);
+    let largest = |bonnie: bool| {
+        let of = plan.cases.iter().filter(|case| (case.workload.engine == Engine::Bonnie) == bonnie);
+        of.map(|case| case.workload.footprint()).max().unwrap_or(0)
+    };
+    let needed = largest(false).saturating_mul(KINDS.len() as u64).max(largest(true));
     room(needed)?;
     let mut test_bed = TestBed::default();
     // Each must hold everything, in case all share one disk. All images together are to fit into memory.
@@ -151,6 +217,20 @@ pub(super) fn says(results: &Results) -> Vec<String> {
             writes("incompressible", 1)?,
         ))
     };
+    let by_bonnie = |(compressed, plain): (&str, &str)| {
+        let writes = |who: &str| to(&format!("{PROGRAM} write, {who}"), compressed, plain);
+        let parts = [("1 process", "2"), ("4 processes", "3")];
+        let parts = parts.map(|(who, published)| {
+            Some(format!("{who} {:.2} times (published, lz4 and raidz: {published})", writes(who)?))
+        });
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| {
+            format!(
+                "By {PROGRAM} itself, whose data compresses, {compressed} writes beside {plain}: {}.",
+                parts.join(", ")
+            )
+        })
+    };
     let synced = |kind: &&str| {
         let rate = |case: &str| results.summary(case, kind).map(|s| s.rate.median);
         let parts = [1, 4].map(|tasks| {
@@ -163,5 +243,24 @@ pub(super) fn says(results: &Results) -> Vec<String> {
             one?, four?
         ))
     };
-    pairs.into_iter().filter_map(sentence).chain(KINDS.iter().filter_map(synced)).collect()
+    let bonnie = pairs.into_iter().filter_map(by_bonnie);
+    pairs.into_iter().filter_map(sentence).chain(bonnie).chain(KINDS.iter().filter_map(synced)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_leaves_its_cases_out_with_the_command_that_installs_it() {
+        let Content { figures, cases, published, .. } = content(Extent::Quick);
+        let mut plan = Plan { figures, cases, published, ..Plan::default() };
+        let all = (plan.figures.len(), plan.cases.len(), plan.published.len());
+        without_missing_program(&mut plan, Ok(()));
+        assert_eq!((plan.figures.len(), plan.cases.len(), plan.published.len()), all);
+        assert!(plan.cases.iter().all(|case| plan.figures.iter().any(|figure| figure.name == case.figure)));
+        without_missing_program(&mut plan, Err("it is not installed: `apt-get install bonnie++`".into()));
+        assert_eq!((plan.figures.len(), plan.cases.len(), plan.published.len()), (all.0 - 4, all.1 - 14, 3));
+        assert_eq!(plan.skipped, [skipped(PROGRAM, "it is not installed: `apt-get install bonnie++`")]);
+    }
 }

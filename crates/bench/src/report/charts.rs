@@ -224,13 +224,14 @@ fn latency(results: &Results) -> Vec<Chart> {
             WorkloadShape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
         };
         let groups = target_groups(results);
-        let each = |case| groups.iter().map(move |group| latency_of(results, case, group));
+        let each = |case| groups.iter().filter_map(move |group| latency_of(results, case, group));
         charts.extend(shown.into_iter().flat_map(each));
     }
     charts
 }
 
-fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
+/// The latencies of a case in a group of targets; `None` where none were observed.
+fn latency_of(results: &Results, case: &Case, group: &str) -> Option<Chart> {
     let (mut lines, mut legend) = (Vec::new(), Vec::new());
     for target in results.contenders().filter(|t| group_and_role(&t.name).0 == group) {
         let Some(summary) = results.summary(&case.name, &target.name) else { continue };
@@ -240,6 +241,9 @@ fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
         let points = curve.map(|&(q, us)| (1.0 / (1.0 - q), us.max(0.001), us, us)).collect();
         lines.push(Line { colour, mark: Mark::Measured, points });
         legend.push((target.name.clone(), colour, false));
+    }
+    if lines.iter().all(|line: &Line| line.points.is_empty()) {
+        return None;
     }
     let on = if group.is_empty() { String::new() } else { format!(" on {group}") };
     let title = format!("Latency: {}{on}", case.name);
@@ -259,7 +263,7 @@ fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
         lines,
     }
     .svg();
-    Chart { title, note: "Lower is better. All rounds together.".to_owned(), svg, legend }
+    Some(Chart { title, note: "Lower is better. All rounds together.".to_owned(), svg, legend })
 }
 
 /// Busy CPUs by program and case, for figures with several programs.

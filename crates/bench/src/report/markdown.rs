@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::answer::answer;
-use super::{microseconds, quantile, rate};
+use super::{quantile, rate, typical};
 use crate::record::Results;
 use crate::stats::{Ratio, Verdict};
 use crate::workload::Bytes;
@@ -45,7 +45,7 @@ pub(crate) fn markdown(results: &Results) -> String {
             format!("{} to {}", rate(s.rate.lower_quartile, &s.unit), rate(s.rate.upper_quartile, &s.unit)),
             ratio,
             verdict,
-            microseconds(s.latency_us.p50),
+            typical(&s.latency_us),
             quantile(s.latency_us.p99),
             quantile(s.latency_us.p999),
             cpu.join(", "),

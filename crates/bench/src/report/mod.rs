@@ -15,7 +15,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::record::Results;
+use crate::record::{Latency, Results};
 
 pub(crate) use answer::pair;
 pub(crate) use says::says;
@@ -91,6 +91,11 @@ pub(crate) fn three(value: f64) -> String {
         v if v < 99.95 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
+}
+
+/// Formats the median latency; empty where none was observed.
+pub(crate) fn typical(latency: &Latency) -> String {
+    if latency.max == 0.0 { String::new() } else { microseconds(latency.p50) }
 }
 
 /// Formats a quantile in microseconds; empty where too few operations tell it.

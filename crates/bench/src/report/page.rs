@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::answer::{AnswerRow, FirstScreen, answer};
 use super::charts::{Chart, charts, colour_of, details};
-use super::{microseconds, quantile, rate};
+use super::{quantile, rate, typical};
 use crate::bar::Decision;
 use crate::plot::{Bar, cell, escape};
 use crate::record::{Results, Summary};
@@ -173,7 +173,7 @@ fn measured(results: &Results) -> String {
             format!("{} to {}", rate(s.rate.lower_quartile, &s.unit), rate(s.rate.upper_quartile, &s.unit)),
             ratio.map_or(String::new(), |r| format!("{:.2} [{:.2}, {:.2}]", r.value, r.low, r.high)),
             ratio.map_or(String::new(), |r| r.verdict.to_string()),
-            microseconds(s.latency_us.p50),
+            typical(&s.latency_us),
             quantile(s.latency_us.p99),
             quantile(s.latency_us.p999),
             escape(&cpu.join(", ")),

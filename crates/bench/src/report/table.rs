@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::answer::{answer, plain};
-use super::{microseconds, quantile, rate};
+use super::{microseconds, quantile, rate, typical};
 use crate::record::{Results, Summary};
 
 const HEAD: &[&str] =
@@ -49,7 +49,7 @@ fn row(summary: &Summary, case: &str) -> Vec<String> {
         format!("{:.0} %", summary.rate.relative() * 100.0),
         ratio.map_or(String::new(), |r| format!("{:.2} [{:.2}, {:.2}]", r.value, r.low, r.high)),
         ratio.map_or(String::new(), |r| r.verdict.to_string()),
-        microseconds(summary.latency_us.p50),
+        typical(&summary.latency_us),
         quantile(summary.latency_us.p99),
         quantile(summary.latency_us.p999),
         microseconds(summary.start_skew_us),
