@@ -7,5 +7,6 @@ mod dead;
 mod four;
 mod full;
 mod scenario;
+mod served;
 mod silent;
 mod whole;

@@ -1,7 +1,8 @@
-//! nfs-ganesha on loopback, over a directory: NFSv4 only, so that it needs neither a portmapper nor a bus.
+//! nfs-ganesha over a directory on loopback, or over a volume in the network of a GlusterFS lab: NFSv4 only, so that it
+//! needs neither a portmapper nor a bus.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::cleanup::Entry;
 use crate::daemon::{self, Process};
-use crate::gluster::server;
+use crate::gluster::{Gluster, Volume, server};
+use crate::network::{self, within};
 use crate::{must, needs};
 
 /// Time limit for the server to start, and to end.
@@ -26,13 +28,19 @@ const SHOWN_CORE: &str = "NFS_CORE_PARAM {";
 /// Part of every handle, so always the same.
 const EXPORT_ID: u32 = 20;
 
+/// Plug-in that speaks to volumes, and the directories of plug-ins by architecture.
+const VOLUME_PLUGIN: &str = "ganesha/libfsalgluster.so";
+const PLUGINS: &str = "/usr/lib";
+
 /// A server, stopped on drop.
 #[derive(Debug)]
 pub struct Ganesha {
     /// Exports in its configuration.
     exports: String,
     home: PathBuf,
-    port: u16,
+    address: SocketAddr,
+    /// Namespaces of the server and of its clients, if they have their own.
+    networks: Option<(PathBuf, PathBuf)>,
     server: Option<Child>,
     // Dropped in this order: what is left of the server, then its files.
     _ended: Entry,
@@ -44,6 +52,15 @@ impl Ganesha {
     pub fn able() -> Result<(), needs::Skip> {
         needs::root()?;
         needs::program(PROGRAM)
+    }
+
+    /// Checks whether a server of volumes can run here.
+    pub fn able_for_volumes() -> Result<(), needs::Skip> {
+        Self::able()?;
+        let dirs = fs::read_dir(PLUGINS).into_iter().flatten().flatten();
+        let found = dirs.into_iter().any(|dir| dir.path().join(VOLUME_PLUGIN).exists());
+        let missing = || needs::Skip::because(format!("needs nfs-ganesha's {VOLUME_PLUGIN}"));
+        found.then_some(()).ok_or_else(missing)
     }
 
     /// Starts a server for `export`, with its files in `home`.
@@ -66,21 +83,40 @@ impl Ganesha {
              EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
             export.display()
         );
-        Self::started(exports, home)
+        Self::started(exports, home, None)
+    }
+
+    /// Starts a server in the network of a lab, which serves a volume as a client of its own (FSAL GLUSTER).
+    pub fn try_serve_volume(lab: &Gluster, volume: Volume, home: &Path) -> Result<Self> {
+        let exports = format!(
+            "EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+               Transports = TCP; Attr_Expiration_Time = 0; }}
+             {SHOWN_CORE} Getattrs_In_Complete_Read = false; }}
+             EXPORT {{ Export_Id = {EXPORT_ID}; Path = /; Pseudo = /{ROOT};
+               FSAL {{ Name = GLUSTER; Hostname = {}; Volume = {volume}; Glfs_Log = {}/gfapi.log; }} }}\n",
+            network::SERVER,
+            home.display()
+        );
+        Self::started(exports, home, Some(lab.networks()))
     }
 
     /// Starts a server with `block`: its parameters and only export, as an operator would configure them.
     #[track_caller]
     pub fn serve_block(block: &str, home: &Path) -> Self {
-        must(Self::started(block.to_owned(), home), "starting nfs-ganesha")
+        must(Self::started(block.to_owned(), home, None), "starting nfs-ganesha")
     }
 
-    fn started(exports: String, home: &Path) -> Result<Self> {
+    fn started(exports: String, home: &Path, networks: Option<(PathBuf, PathBuf)>) -> Result<Self> {
         let (files, ended) = (Entry::dir(home)?, Entry::ganesha(home)?);
         // Free at the moment; no other program here is likely to take it.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mut ganesha =
-            Self { exports, home: home.to_owned(), port, server: None, _ended: ended, _home: files };
+        let ip = match networks {
+            Some(_) => network::SERVER.parse()?,
+            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        };
+        let own = networks.as_ref().map(|(own, _)| own.as_path());
+        let address = within(own, || TcpListener::bind((ip, 0))?.local_addr())?;
+        let (home, server) = (home.to_owned(), None);
+        let mut ganesha = Self { exports, home, address, networks, server, _ended: ended, _home: files };
         ganesha.start()?;
         Ok(ganesha)
     }
@@ -88,7 +124,13 @@ impl Ganesha {
     /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        self.address
+    }
+
+    /// Namespace of its clients, if that is not ours.
+    #[must_use]
+    pub fn network(&self) -> Option<&Path> {
+        self.networks.as_ref().map(|(_, clients)| clients.as_path())
     }
 
     /// Its process, while it runs.
@@ -115,7 +157,13 @@ impl Ganesha {
         let (config, log) = (config_of(&self.home), self.home.join("log"));
         fs::create_dir_all(self.home.join("recovery"))?;
         fs::write(&config, self.config())?;
-        let server = Command::new(PROGRAM)
+        let own = self.networks.as_ref().map(|(own, _)| own.clone());
+        let mut command = Command::new(if own.is_some() { "nsenter" } else { PROGRAM });
+        if let Some(own) = &own {
+            // It becomes the server.
+            command.arg(format!("--net={}", own.display())).arg(PROGRAM);
+        }
+        let server = command
             .env("GLIBC_TUNABLES", BUFFERS_STAY)
             .arg("-F")
             .args([Path::new("-f"), &config, Path::new("-L"), &log, Path::new("-p"), &self.home.join("pid")])
@@ -126,7 +174,7 @@ impl Ganesha {
             .context(PROGRAM)?;
         let server = self.server.insert(server);
         let began = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+        while within(own.as_deref(), || TcpStream::connect(self.address)).is_err() {
             if let Some(ended) = server.try_wait()? {
                 bail!("nfs-ganesha ended with {ended}: {}", fs::read_to_string(&log).unwrap_or_default());
             }
@@ -149,9 +197,10 @@ impl Ganesha {
     fn config(&self) -> String {
         // Blocks of the same name are not merged: a second one replaces the first.
         let core = format!(
-            "{SHOWN_CORE} Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
+            "{SHOWN_CORE} Protocols = 4; NFS_Port = {}; Bind_addr = {}; Enable_NLM = false;
              Enable_RQUOTA = false; Enable_UDP = false;",
-            self.port
+            self.address.port(),
+            self.address.ip()
         );
         let exports = self.exports.replacen(SHOWN_CORE, &core, 1);
         format!(

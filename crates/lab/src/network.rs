@@ -5,11 +5,15 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::thread;
 
 use anyhow::{Context, Result};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cleanup::Standing;
 use crate::shell::{Run, command};
@@ -155,6 +159,21 @@ impl Namespace {
     fn ip<const N: usize>(&self, words: [&str; N]) -> Run {
         command("ip").args(["-n", &self.name]).args(words)
     }
+}
+
+/// Runs `work` in the network namespace at `path`, on a thread of its own: sockets stay in the one they were made in.
+///
+/// # Errors
+/// The namespace cannot be entered, or the error of `work`.
+pub fn within<T: Send>(path: Option<&Path>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let Some(path) = path else { return work() };
+    let namespace = fs::File::open(path)?;
+    let inside = move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        work()
+    };
+    let ended = thread::scope(|scope| scope.spawn(inside).join());
+    ended.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
 /// Removes a namespace and the links in it; processes in it keep it alive without its name.

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use xdr::{Reply, Words, putfh, read_of, record};
+use xdr::{Reply, Words, putfh, read_of, record, write_of};
 
 pub use lock::HeldLock;
-pub use xdr::{LAST, read_call, read_reply};
+pub use xdr::{LAST, read_call, read_reply, write_reply};
 
 const CLOSE: u32 = 4;
 const COMMIT: u32 = 5;
@@ -27,7 +27,6 @@ const READDIR: u32 = 26;
 const REMOVE: u32 = 28;
 const SETCLIENTID: u32 = 35;
 const SETCLIENTID_CONFIRM: u32 = 36;
-const WRITE: u32 = 38;
 
 /// The server is not ready yet: NFS4ERR_DELAY and NFS4ERR_GRACE.
 const LATER: [u32; 2] = [10008, 10013];
@@ -88,6 +87,14 @@ pub struct Opened {
     state: [u8; 16],
 }
 
+/// Returns the record of a call that writes to an open file, for a client with many calls in flight.
+///
+/// # Errors
+/// The block is too long.
+pub fn write_call(number: u32, file: &Opened, offset: u64, bytes: &[u8]) -> Told<Vec<u8>> {
+    record(number, &write_of(&file.handle, &file.state, offset, bytes))
+}
+
 /// A client of a server, by one connection.
 #[derive(Debug)]
 pub struct Client {
@@ -112,7 +119,15 @@ impl Client {
     ///
     /// The connection failed.
     pub fn new(server: SocketAddr, export: &str) -> Told<Self> {
-        let stream = TcpStream::connect(server)?;
+        Self::over(TcpStream::connect(server)?, export)
+    }
+
+    /// Like [`Self::new`], by a connection to the server.
+    ///
+    /// # Errors
+    ///
+    /// The connection takes no options.
+    pub fn over(stream: TcpStream, export: &str) -> Told<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream, export: export.to_owned(), calls: 0, owner: None })
@@ -277,8 +292,7 @@ impl Client {
     /// # Errors
     /// The server's error, also for a short write.
     pub fn write(&mut self, file: &Opened, offset: u64, bytes: &[u8]) -> Told<()> {
-        let write = Words::of(&[WRITE]).raw(&file.state).long(offset).words(&[0]).opaque(bytes);
-        let written = self.ask(&[putfh(&file.handle), write], |reply| {
+        let written = self.ask(&write_of(&file.handle, &file.state, offset, bytes), |reply| {
             reply.operations(2)?;
             reply.len()
         })?;

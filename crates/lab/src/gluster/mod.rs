@@ -207,6 +207,11 @@ impl Gluster {
         server::namespace(&self.home)
     }
 
+    /// Network namespaces of the server and of the clients.
+    pub(crate) fn networks(&self) -> (PathBuf, PathBuf) {
+        (self.network().path(), self.clients().path())
+    }
+
     /// Namespace at the far end of the slow link.
     fn far(&self) -> Namespace {
         Namespace::named(&format!("{}-far", server::name_of(&self.home)))

@@ -4,6 +4,7 @@ use super::{NfsError, Told};
 
 const PUTFH: u32 = 22;
 const READ: u32 = 25;
+const WRITE: u32 = 38;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
@@ -89,6 +90,21 @@ pub fn read_call(number: u32, handle: &[u8], offset: u64, len: u32) -> Told<Vec<
 pub fn read_reply(reply: &[u8]) -> Told<(u32, usize)> {
     let (number, mut reply) = Reply::of(reply)?;
     Ok((number, reply.read()?.len()))
+}
+
+/// Operations that write `bytes`, which the server may keep in memory until a COMMIT.
+pub(super) fn write_of(handle: &[u8], state: &[u8; 16], offset: u64, bytes: &[u8]) -> [Words; 2] {
+    [putfh(handle), Words::of(&[WRITE]).raw(state).long(offset).words(&[0]).opaque(bytes)]
+}
+
+/// Parses the reply to a write: the number of the call, and the number of bytes written.
+///
+/// # Errors
+/// The server's error, or the reply is malformed.
+pub fn write_reply(reply: &[u8]) -> Told<(u32, usize)> {
+    let (number, mut reply) = Reply::of(reply)?;
+    reply.operations(2)?;
+    Ok((number, reply.len()?))
 }
 
 /// A reply being parsed.
@@ -186,6 +202,14 @@ mod tests {
         assert!(refused.to_string().contains("refused"));
         let not_run = read_reply(&Words::of(&[7, REPLY, 0, 0]).opaque(b"").words(&[2]).0).unwrap_err();
         assert!(not_run.to_string().contains("not run the call: 2"));
+    }
+
+    #[test]
+    fn a_reply_to_a_write_tells_how_much_was_written() {
+        let head = Words::of(&[7, REPLY, 0, 0]).opaque(b"").words(&[0, 0]).opaque(b"");
+        let written = head.words(&[2, PUTFH, 0, WRITE, 0, 4096, 0]).long(1).0;
+        assert_eq!(write_reply(&written), Ok((7, 4096)));
+        assert_eq!(write_reply(&reply(28, b"")), Err(NfsError::Status(28)));
     }
 
     #[test]
