@@ -86,6 +86,8 @@ pub(crate) struct Export {
     /// The target's name.
     pub(crate) target: String,
     pub(crate) server: SocketAddr,
+    /// Network namespace from which it is reached, if that is not ours.
+    pub(crate) network: Option<PathBuf>,
     /// The server's process.
     pub(crate) pid: u32,
     /// Directory of the target below the server's root.
@@ -124,11 +126,11 @@ impl Plan {
             );
         }
         let nfs = self.cases.iter().any(|case| case.workload.engine == Engine::Nfs);
-        let alone = self.targets.iter().find(|target| self.export(&target.name).is_none());
-        if let (true, Some(target)) = (nfs, alone) {
+        let shown = self.targets.iter().any(|target| self.export(&target.name).is_some());
+        if nfs && !shown {
             bail!(
-                "no NFS server shows the target {}: only `experiment nfs-nconnect --lab` starts one",
-                target.name
+                "no NFS server shows the target {}: only `experiment nfs-nconnect --lab` and `gluster-volumes --lab` start one",
+                self.targets[0].name
             );
         }
         let needed = self.bytes_needed(self.targets.len());

@@ -145,11 +145,15 @@ impl Run<'_> {
         }
         // Some targets exist for copies only.
         let bulk = |target: &Target| Copier::of(&target.name) == Copier::Bulk;
-        let able: Vec<bool> = self.plan.targets.iter().map(|target| copies || !bulk(target)).collect();
+        let nfs = case.workload.engine == Engine::Nfs;
+        let shown = |target: &Target| !nfs || self.plan.export(&target.name).is_some();
+        let able = |target| shown(target) && (copies || !bulk(target));
+        let able: Vec<bool> = self.plan.targets.iter().map(able).collect();
         let mut turn = CaseTurn { case, able, passes: vec![1; targets] };
         if case.workload.is_kept() {
             for n in 0..targets {
-                turn.able[n] = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
+                turn.able[n] =
+                    turn.able[n] && self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
             }
         }
         if case.workload.engine == Engine::Bonnie {

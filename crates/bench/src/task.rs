@@ -2,7 +2,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -124,8 +123,9 @@ impl Role<'_> {
         let to_sync = file.as_ref().map(File::try_clone).transpose()?;
         let Prepared { direction, block, begins, .. } = *prepared;
         let below = self.below_the_root()?;
-        let route = below.as_ref().map(|(server, path)| Route {
-            server: *server,
+        let route = below.as_ref().map(|(export, path)| Route {
+            server: export.server,
+            network: export.network.as_deref(),
             path,
             connections: self.workload.connections.map_or(1, NonZeroU32::get),
             pace: self.workload.pace.map(|pace| pace.0),
@@ -135,11 +135,11 @@ impl Role<'_> {
     }
 
     /// Server of an exported target, and the task's file there.
-    fn below_the_root(&self) -> io::Result<Option<(SocketAddr, PathBuf)>> {
+    fn below_the_root(&self) -> io::Result<Option<(&Export, PathBuf)>> {
         let Some((export, dir)) = self.export else { return Ok(None) };
         let file = file_of(self.workload, self.number, self.work);
         let below = file.strip_prefix(dir).map_err(io::Error::other)?;
-        Ok(Some((export.server, export.root.join(below))))
+        Ok(Some((export, export.root.join(below))))
     }
 
     fn open_file(&self) -> io::Result<File> {
@@ -164,7 +164,8 @@ impl Role<'_> {
             None => self.open(&mut prepared)?,
         };
         let ops = self.drive(&mut open, &mut prepared, began)?;
-        let Open { engine, to_sync, .. } = open;
+        let Open { mut engine, to_sync, .. } = open;
+        engine.finish()?;
         if let (Some(file), true) = (&to_sync, self.workload.sync == Sync::End) {
             file.sync_all()?;
         }

@@ -273,9 +273,21 @@ impl TestBed {
     pub(crate) fn export(&mut self, target: &Target) -> Result<Export> {
         let home = self.home()?.join("server");
         let server = Ganesha::try_serve(&target.dir, &home)?;
+        self.shown(target, server)
+    }
+
+    /// Exports a volume of the lab by its own NFS server, which is a client of the volume itself.
+    pub(crate) fn export_volume(&mut self, target: &Target) -> Result<Export> {
+        let home = self.home()?.join("server");
+        let server = Ganesha::try_serve_volume(&Gluster::named("lab")?, target.name.parse()?, &home)?;
+        self.shown(target, server)
+    }
+
+    fn shown(&mut self, target: &Target, server: Ganesha) -> Result<Export> {
         let export = Export {
             target: target.name.clone(),
             server: server.address(),
+            network: server.network().map(Path::to_owned),
             pid: server.pid().context("the server has ended")?,
             root: ganesha::ROOT.into(),
         };

@@ -67,7 +67,7 @@ words! {
         Mmap = "mmap",
         /// Calls on names: create, stat, open, rename, readdir, unlink, mkdir, rmdir.
         Metadata = "metadata",
-        /// Reads by NFS without the kernel's client; of targets that the lab exports.
+        /// Reads and writes by NFS without the kernel's client; of targets that the lab exports.
         Nfs = "nfs",
         /// Files that lie elsewhere, one for each task, are copied into the target by cp, or by `fsstack copy`.
         Copy = "copy",
@@ -326,8 +326,12 @@ impl Workload {
     fn check_nfs(&self, name: &str) -> Result<()> {
         let nfs = self.engine == Engine::Nfs;
         ensure!(
-            !nfs || (self.op == Op::Read && !self.direct),
-            "{name}: the engine nfs only reads, and leaves O_DIRECT to the server"
+            !nfs || (matches!(self.op, Op::Read | Op::Write) && !self.direct),
+            "{name}: the engine nfs reads and writes fresh files, and leaves O_DIRECT to the server"
+        );
+        ensure!(
+            !nfs || self.op == Op::Read || (self.files == Files::PerTask && self.sync == Sync::End),
+            "{name}: by nfs each task writes a file of its own, with `sync = \"end\"`, as closing does"
         );
         ensure!(
             nfs || (self.connections.is_none() && self.pace.is_none()),

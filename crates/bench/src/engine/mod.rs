@@ -56,6 +56,10 @@ pub(crate) trait IoEngine {
     fn submit(&mut self, io: Io) -> io::Result<Submitted>;
     /// Waits until at least that many operations are done, and appends the slots of all that are.
     fn reap(&mut self, at_least: usize, done: &mut Vec<usize>) -> io::Result<()>;
+    /// Ends the work on the file after the last operation.
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Work for an engine.
@@ -99,7 +103,8 @@ pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoE
         }
         Engine::Nfs => {
             let route = job.route.ok_or_else(|| io::Error::other("no NFS server has this target"))?;
-            Ok(Box::new(nfs::Nfs::new(&route, job.block)?))
+            let source = (job.direction == Direction::Write).then_some(job.memory);
+            Ok(Box::new(nfs::Nfs::new(&route, job.block, source)?))
         }
         Engine::Metadata | Engine::Copy | Engine::Bonnie => {
             Err(io::Error::other(format!("the engine {} makes no single calls on data", workload.engine)))

@@ -1,4 +1,4 @@
-//! Reads by NFS version 4.0 over several TCP connections, where the kernel has no client.
+//! Reads and writes by NFS version 4.0 over several TCP connections, where the kernel has no client.
 //!
 //! Like a mount with `nconnect`, it distributes requests over the connections round-robin, without waiting. On loopback
 //! one connection gets all bandwidth, so a rate limit per connection is possible: the client reads it no faster.
@@ -10,9 +10,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use fsstack_lab::nfs4::{Client, LAST, read_call, read_reply};
+use fsstack_lab::network::within;
+use fsstack_lab::nfs4::{
+    Client, How, LAST, NfsError, Opened, read_call, read_reply, write_call, write_reply,
+};
 
 use super::{Io, IoEngine, Submitted};
+use crate::buffers::Aligned;
 
 /// Time limit for a silent server.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -24,6 +28,8 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Route<'a> {
     pub(crate) server: SocketAddr,
+    /// Network namespace from which it is reached, if that is not ours.
+    pub(crate) network: Option<&'a Path>,
     /// Path below the server's root.
     pub(crate) path: &'a Path,
     pub(crate) connections: u32,
@@ -37,9 +43,18 @@ pub(super) struct Nfs {
     connections: Vec<Connection>,
     /// Number of calls so far.
     calls: usize,
-    handle: Vec<u8>,
+    work: FileWork,
     block: u32,
     done: Receiver<io::Result<usize>>,
+}
+
+/// Work on the file.
+#[derive(Debug)]
+enum FileWork {
+    /// Its handle: reads need no open.
+    Read(Vec<u8>),
+    /// The file open by a client that closes it, and the source.
+    Write(Client, Opened, Aligned),
 }
 
 #[derive(Debug)]
@@ -49,16 +64,25 @@ struct Connection {
 }
 
 impl Nfs {
-    pub(super) fn new(route: &Route<'_>, block: usize) -> io::Result<Self> {
-        let handle = handle_of(route)?;
+    /// With a source it writes a fresh file, else it reads.
+    pub(super) fn new(route: &Route<'_>, block: usize, source: Option<Aligned>) -> io::Result<Self> {
+        let is_write = source.is_some();
+        let work = match source {
+            None => FileWork::Read(handle_of(route)?),
+            Some(source) => {
+                let (client, file) = fresh(route)?;
+                FileWork::Write(client, file, source)
+            }
+        };
         let (tell, done) = channel();
         let block_words = u32::try_from(block).map_err(io::Error::other)?;
-        let mut nfs = Self { connections: Vec::new(), calls: 0, handle, block: block_words, done };
+        let mut nfs = Self { connections: Vec::new(), calls: 0, work, block: block_words, done };
         for _ in 0..route.connections {
-            let stream = connect(route.server)?;
+            let stream = connect(route)?;
             // A thread that waits for replies detects a silent server; an idle connection has none.
             stream.set_read_timeout(None)?;
-            let answers = Answers { stream: stream.try_clone()?, pace: route.pace.map(Pace::of), block };
+            let answers =
+                Answers { stream: stream.try_clone()?, pace: route.pace.map(Pace::of), block, is_write };
             let tell = tell.clone();
             let reader =
                 Builder::new().name("nfs-answers".to_owned()).spawn(move || answers.pass_on(&tell))?;
@@ -75,7 +99,14 @@ impl Nfs {
 impl IoEngine for Nfs {
     fn submit(&mut self, io: Io) -> io::Result<Submitted> {
         let number = number(self.calls, io.slot)?;
-        let call = read_call(number, &self.handle, io.offset, self.block).map_err(io::Error::other)?;
+        let call = match &self.work {
+            FileWork::Read(handle) => read_call(number, handle, io.offset, self.block),
+            FileWork::Write(_, file, source) => {
+                let len = usize::try_from(self.block).map_err(io::Error::other)?;
+                write_call(number, file, io.offset, &source.bytes()[io.from..io.from + len])
+            }
+        };
+        let call = call.map_err(io::Error::other)?;
         let turn = self.calls % self.connections.len();
         self.calls += 1;
         self.connections[turn].stream.write_all(&call)?;
@@ -90,6 +121,16 @@ impl IoEngine for Nfs {
             done.push(one?);
         }
         Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        match &mut self.work {
+            FileWork::Read(_) => Ok(()),
+            // As the kernel's client does at close(2).
+            FileWork::Write(client, file, _) => {
+                client.commit(file).and_then(|()| client.close(file)).map_err(io::Error::other)
+            }
+        }
     }
 }
 
@@ -116,8 +157,8 @@ fn number(calls: usize, slot: usize) -> io::Result<u32> {
 /// Maximum operations in flight.
 const SLOTS: usize = 4096;
 
-fn connect(server: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(server)?;
+fn connect(route: &Route<'_>) -> io::Result<TcpStream> {
+    let stream = within(route.network, || TcpStream::connect(route.server))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     Ok(stream)
@@ -125,9 +166,30 @@ fn connect(server: SocketAddr) -> io::Result<TcpStream> {
 
 /// Looks up a file's handle; retries while the server is not ready.
 fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
-    let path = route.path.to_str().ok_or_else(|| io::Error::other("the path is no text"))?;
-    let mut client = Client::new(route.server, "").map_err(io::Error::other)?;
-    client.handle(path).map_err(io::Error::other)
+    client(route)?.handle(text(route.path)?).map_err(io::Error::other)
+}
+
+fn client(route: &Route<'_>) -> io::Result<Client> {
+    Client::over(connect(route)?, "").map_err(io::Error::other)
+}
+
+fn text(path: &Path) -> io::Result<&str> {
+    path.to_str().ok_or_else(|| io::Error::other("the path is no text"))
+}
+
+/// Makes the file anew and opens it.
+fn fresh(route: &Route<'_>) -> io::Result<(Client, Opened)> {
+    let no_name = || io::Error::other("the file has no name");
+    let dir = text(route.path.parent().ok_or_else(no_name)?)?;
+    let name = route.path.file_name().and_then(|name| name.to_str()).ok_or_else(no_name)?;
+    let mut client = client(route)?;
+    let dir = client.handle(dir).map_err(io::Error::other)?;
+    match client.remove(&dir, name) {
+        Ok(()) | Err(NfsError::NOENT) => {}
+        Err(e) => return Err(io::Error::other(e)),
+    }
+    let file = client.open(&dir, name, How::Made).map_err(io::Error::other)?;
+    Ok((client, file))
 }
 
 /// Replies on one connection.
@@ -135,6 +197,7 @@ struct Answers {
     stream: TcpStream,
     pace: Option<Pace>,
     block: usize,
+    is_write: bool,
 }
 
 impl Answers {
@@ -157,9 +220,10 @@ impl Answers {
     }
 
     fn slot(&self, answer: &[u8]) -> io::Result<usize> {
-        let (number, len) = read_reply(answer).map_err(io::Error::other)?;
+        let reply = if self.is_write { write_reply(answer) } else { read_reply(answer) };
+        let (number, len) = reply.map_err(io::Error::other)?;
         if len != self.block {
-            return Err(io::Error::other(format!("the server read {len} bytes instead of {}", self.block)));
+            return Err(io::Error::other(format!("the server moved {len} bytes instead of {}", self.block)));
         }
         usize::try_from(number).map(|number| number % SLOTS).map_err(io::Error::other)
     }
@@ -221,7 +285,56 @@ const LATE: Duration = Duration::from_millis(20);
 mod tests {
     use std::net::TcpListener;
 
+    use fsstack_lab::cleanup::{self, Entry};
+    use fsstack_lab::ganesha::{Ganesha, ROOT};
+    use fsstack_lab::needs;
+
     use super::*;
+    use crate::workload::Data;
+
+    const BLOCK: usize = 64 << 10;
+
+    /// Moves blocks through the engine, all in flight at once, and ends the work.
+    fn moved(route: &Route<'_>, source: Option<Aligned>, blocks: usize) -> io::Result<()> {
+        let mut nfs = Nfs::new(route, BLOCK, source)?;
+        for slot in 0..blocks {
+            nfs.submit(Io { slot, offset: (slot * BLOCK) as u64, from: slot * BLOCK })?;
+        }
+        let mut done = Vec::new();
+        while done.len() < blocks {
+            nfs.reap(1, &mut done)?;
+        }
+        done.sort_unstable();
+        assert_eq!(done, (0..blocks).collect::<Vec<_>>());
+        nfs.finish()
+    }
+
+    #[test]
+    fn a_file_is_written_anew_each_time_and_read_over_several_connections() {
+        if let Err(skip) = Ganesha::able() {
+            return skip.announce();
+        }
+        needs!(root());
+        let home = cleanup::fresh("bench-nfs").unwrap();
+        let _home = Entry::dir(&home).unwrap();
+        let shown = home.join("shown");
+        let _shown = Entry::dir(&shown).unwrap();
+        let server = Ganesha::serve(&shown, &home.join("server"));
+        let path = Path::new(ROOT).join("file");
+        let route =
+            Route { server: server.address(), network: None, path: &path, connections: 2, pace: None };
+        for blocks in [8, 3] {
+            let source = Aligned::source(Data::Incompressible, BLOCK, blocks as u64);
+            let expected = source.bytes()[..blocks * BLOCK].to_vec();
+            moved(&route, Some(source), blocks).unwrap();
+            assert_eq!(std::fs::read(shown.join("file")).unwrap(), expected);
+        }
+        moved(&route, None, 3).unwrap();
+        let past_the_end = moved(&route, None, 4).unwrap_err().to_string();
+        assert!(past_the_end.contains("moved 0 bytes instead of 65536"), "{past_the_end}");
+        std::fs::remove_file(shown.join("file")).unwrap();
+        assert!(moved(&route, None, 1).is_err());
+    }
 
     #[test]
     fn fragments_make_one_answer_and_an_endless_one_is_refused() {

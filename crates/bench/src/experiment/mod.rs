@@ -210,7 +210,7 @@ impl Name {
             Self::ClusterIo => plan.add_rate_bars("pool", cluster_io::BARS, 0.8),
             Self::NfsNconnect => nfs_nconnect::bars(plan),
             Self::RaidCompare => raid_compare::without_missing_program(plan, bonnie::installed()),
-            Self::GlusterVolumes => {}
+            Self::GlusterVolumes => gluster_volumes::without_servers(plan),
         }
         plan.add_again();
     }
