@@ -280,6 +280,7 @@ fn one(workload: &Workload, dir: &Path, in_step: bool) -> Result<Told> {
     let run = run.args(["-s", &format!("{mebibytes}:{}", workload.block.0)]);
     // The machine's memory, which must be less than half of the file: a tenth, as published.
     let run = run.args(["-r", &(mebibytes / 10).max(1).to_string()]);
+    // With fewer it makes none.
     let run = run.args(["-n", &(workload.entries.get() / NAMES_UNIT).to_string()]);
     let run = if in_step { run.args(["-y", "s"]) } else { run };
     Told::of_csv(&run.limit(BONNIE_TIMEOUT).run()?.stdout)
@@ -287,7 +288,7 @@ fn one(workload: &Workload, dir: &Path, in_step: bool) -> Result<Told> {
 
 /// Refuses a workload that the program cannot do.
 pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
-    let Workload { direct, registered, files, cache, .. } = *workload;
+    let Workload { op, direct, registered, files, cache, .. } = *workload;
     let calls = !direct && !registered && files == Files::PerTask && cache == Cache::Warm;
     let nfs = workload.connections.is_some() || workload.pace.is_some();
     let timed = workload.seconds.is_some() || workload.rate.is_some();
@@ -306,9 +307,10 @@ pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
         (256..=1 << 20).contains(&workload.block.0) && workload.block.0.is_power_of_two(),
         "{name}: {PROGRAM} needs a block of a power of two from 256 B to 1 MiB"
     );
+    let entries = workload.entries.get();
     ensure!(
-        workload.entries.get().is_multiple_of(NAMES_UNIT),
-        "{name}: {PROGRAM} makes files in multiples of {NAMES_UNIT}"
+        entries.is_multiple_of(NAMES_UNIT) || (entries < NAMES_UNIT && op.moves_data()),
+        "{name}: {PROGRAM} makes files in multiples of {NAMES_UNIT}: give that many entries"
     );
     Ok(())
 }
@@ -384,6 +386,10 @@ mod tests {
         assert!(refusal(Workload { op: Op::Rename, ..write.clone() }).contains("no test for rename"));
         assert!(refusal(Workload { file_size: Bytes(5000), ..write.clone() }).contains("whole MiB"));
         assert!(refusal(Workload { block: Bytes(5000), ..write.clone() }).contains("power of two"));
+        let few = NonZeroU32::new(500).unwrap();
+        assert!(Workload { entries: few, ..write.clone() }.check("w").is_ok());
+        let create = workload(Test::Create, 1);
+        assert!(refusal(Workload { entries: few, ..create }).contains("multiples of 1024"));
         assert!(refusal(Workload { seconds: Some(1.0), ..write }).contains("does its own"));
     }
 

@@ -117,7 +117,10 @@ fn by_bonnie(content: &mut Content, extent: Extent) {
     let size = extent.pick(BONNIE_QUICK, 80 << 30);
     for tasks in [1_u32, 4] {
         let who = if tasks == 1 { "1 process" } else { "4 processes" };
-        for (n, test) in Test::ALL.into_iter().enumerate() {
+        // Four make them for minutes where each is synced to a real disk: a quick run leaves that out.
+        let names = tasks == 1 || extent == Extent::Full;
+        let tests = Test::ALL.into_iter().filter(|test| names || test.asked().0.moves_data());
+        for (n, test) in tests.enumerate() {
             let (op, pattern) = test.asked();
             let workload = Workload {
                 engine: Engine::Bonnie,
@@ -126,7 +129,7 @@ fn by_bonnie(content: &mut Content, extent: Extent) {
                 block: Bytes(8 << 10),
                 file_size: Bytes(size / u64::from(tasks)),
                 tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
-                entries: NonZeroU32::new(NAMES_UNIT).unwrap_or(NonZeroU32::MIN),
+                entries: NonZeroU32::new(if names { NAMES_UNIT } else { 1 }).unwrap_or(NonZeroU32::MIN),
                 ..Workload::default()
             };
             let (figure, label) = match test {
@@ -260,7 +263,7 @@ mod tests {
         assert_eq!((plan.figures.len(), plan.cases.len(), plan.published.len()), all);
         assert!(plan.cases.iter().all(|case| plan.figures.iter().any(|figure| figure.name == case.figure)));
         without_missing_program(&mut plan, Err("it is not installed: `apt-get install bonnie++`".into()));
-        assert_eq!((plan.figures.len(), plan.cases.len(), plan.published.len()), (all.0 - 4, all.1 - 14, 3));
+        assert_eq!((plan.figures.len(), plan.cases.len(), plan.published.len()), (all.0 - 4, all.1 - 11, 3));
         assert_eq!(plan.skipped, [skipped(PROGRAM, "it is not installed: `apt-get install bonnie++`")]);
     }
 }
