@@ -308,6 +308,11 @@ fn the_same_work_is_done_by_fio_and_the_ratio_printed() {
         assert!(told != row.contains("not measured: "), "{row}");
     }
     assert!(output.stdout.contains(" beside fio-"), "{}", output.stdout);
+    assert!(
+        output.stdout.ends_with("not checked, because mdtest is in no package of Debian 12.\n"),
+        "{}",
+        output.stdout
+    );
     assert_eq!(fs::read_to_string(out.join("crosscheck.md")).unwrap(), output.stdout);
     assert_eq!(names(&work), Vec::<String>::new());
     refused(&["crosscheck", "--target", "t=/no/such/place"], &[], "No such file or directory");
