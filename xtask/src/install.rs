@@ -66,6 +66,9 @@ pub(crate) const TO_CONTAIN: &[Need] = &[("crun", "crun"), ("busybox", "busybox-
 /// Browser for the benchmark's reports. Installed separately: without it one test skips.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 
+/// Programs that the benchmark runs, or measures. Installed separately: without them some tests skip.
+pub(crate) const TO_BENCH: &[Need] = &[("bonnie++", "bonnie++"), ("ganesha.nfsd", "nfs-ganesha-vfs")];
+
 /// Installs the missing ones of `needs`; the error names those that are still missing.
 pub(crate) fn packages(needs: &[Need]) -> Result<()> {
     let missing = || needs.iter().filter(|(program, _)| which(program).is_none());

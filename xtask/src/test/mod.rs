@@ -284,7 +284,9 @@ impl Test {
     /// Runs everything and prints the table; fails if anything failed.
     pub(crate) fn run(self) -> Result<()> {
         // Tests that lack a program report a skip themselves.
-        for needs in [install::TO_TEST, install::PEERS, install::TO_SHOW, install::TO_CONTAIN] {
+        for needs in
+            [install::TO_TEST, install::PEERS, install::TO_SHOW, install::TO_CONTAIN, install::TO_BENCH]
+        {
             if let Err(e) = install::packages(needs) {
                 eprintln!("{e:#}");
             }
