@@ -6,27 +6,38 @@
 //! address, so that the copy continues, and marks the copy as failed. Any other SIGBUS kills the process as usual.
 #![allow(unsafe_code, reason = "mmap, and the handler for SIGBUS, have no safe wrapper")]
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 
 /// Smallest page size of supported kernels; with larger pages, more than one is replaced.
 const PAGE: usize = 4096;
 
 /// Addresses that this thread is copying, and whether a page was missing.
-#[derive(Clone, Copy)]
+///
+/// A handler changes it in the middle of the copy, which the compiler does not see: so it is atomic, and
+/// [`compiler_fence`] keeps its accesses in their order with the copy's.
 struct Copying {
-    from: usize,
-    to: usize,
-    failed: bool,
+    from: AtomicUsize,
+    to: AtomicUsize,
+    failed: AtomicBool,
 }
 
 thread_local! {
-    static COPYING: Cell<Copying> = const { Cell::new(Copying { from: 0, to: 0, failed: false }) };
+    static COPYING: Copying =
+        const { Copying { from: AtomicUsize::new(0), to: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
+}
+
+impl Copying {
+    fn set(&self, from: usize, to: usize) {
+        self.from.store(from, Relaxed);
+        self.to.store(to, Relaxed);
+    }
 }
 
 /// A part of a file mapped into memory, shared with all users of the file.
@@ -104,12 +115,15 @@ impl Drop for Mapped {
 
 /// Runs a copy that touches `len` mapped bytes at `from`; EIO if a page is missing.
 fn guarded(from: usize, len: usize, copy: impl FnOnce()) -> io::Result<()> {
-    COPYING.set(Copying { from, to: from + len, failed: false });
+    COPYING.with(|copying| copying.set(from, from + len));
+    compiler_fence(SeqCst);
     copy();
-    if COPYING.replace(Copying { from: 0, to: 0, failed: false }).failed {
-        return Err(io::Error::from_raw_os_error(libc::EIO));
-    }
-    Ok(())
+    compiler_fence(SeqCst);
+    let has_failed = COPYING.with(|copying| {
+        copying.set(0, 0);
+        copying.failed.swap(false, Relaxed)
+    });
+    if has_failed { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
 }
 
 /// Installs the SIGBUS handler once.
@@ -134,9 +148,12 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
     let info = unsafe { &*info };
     // SAFETY: for SIGBUS the address is the field that is set.
     let address = unsafe { info.si_addr() } as usize;
-    let copying = COPYING.get();
-    if (copying.from..copying.to).contains(&address) {
-        COPYING.set(Copying { failed: true, ..copying });
+    let is_copied = COPYING.with(|copying| {
+        let is_copied = (copying.from.load(Relaxed)..copying.to.load(Relaxed)).contains(&address);
+        copying.failed.fetch_or(is_copied, Relaxed);
+        is_copied
+    });
+    if is_copied {
         let page = ptr::without_provenance_mut(address - address % PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the page belongs to the map that this thread copies from or to, to which no reference exists; mmap
