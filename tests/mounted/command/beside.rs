@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use fsstack_branch::entries::is_dot;
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, needs, until};
 use fsstack_sys::dirents::Dirents;
 
 use super::*;
@@ -187,26 +187,31 @@ fn a_listing_that_goes_back_leaves_out_no_moved_name() {
     assert!(before < NAMES && all == NAMES + 2, "{all} of {} names", NAMES + 2);
 }
 
-/// All names move while a program is in the middle of its listing.
+/// All names move while a program is in the middle of its listing, and another has not begun to read.
 #[test]
-fn a_listing_of_a_large_directory_that_moves_meanwhile_has_each_name_once() {
+fn listings_of_a_large_directory_that_moves_meanwhile_have_each_name_once() {
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
     let pool = pool.option("create=ff,minfreespace=4M").mount();
     pool.mkdir("d");
     let names = 11 * 1024;
     (0..names).for_each(|n| pool.write(format!("d/name{n:05}"), b""));
-    let mut entries = Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 4096);
-    let mut listed: Vec<CString> = Vec::new();
-    while listed.len() < names / 2 {
-        listed.push(entries.next().unwrap().unwrap().name.to_owned());
-    }
+    let [mut begun, mut idle] =
+        [(); 2].map(|()| Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 4096));
+    let read = |entries: &mut Dirents, most: usize| -> Vec<CString> {
+        let next = || entries.next().unwrap().map(|entry| entry.name.to_owned());
+        std::iter::from_fn(next).take(most).collect()
+    };
+    let mut listed = read(&mut begun, names / 2);
     output_of(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
-    while let Some(entry) = entries.next().unwrap() {
-        listed.push(entry.name.to_owned());
+    listed.extend(read(&mut begun, usize::MAX));
+    drop(begun);
+    let kept = || json("status", &["status", &at(&pool)])["pools"][0]["tables"]["listing_entries"].clone();
+    until("a listing that is closed keeps nothing, nor does one that has not begun", || kept() == 0);
+    for listed in [listed, read(&mut idle, usize::MAX)] {
+        let distinct = listed.iter().collect::<HashSet<_>>().len();
+        assert_eq!((listed.len(), distinct), (names + 2, names + 2));
     }
-    let distinct = listed.iter().collect::<HashSet<_>>().len();
-    assert_eq!((listed.len(), distinct), (names + 2, names + 2));
 }
 
 /// Movers set back the times of the directories that they work in.

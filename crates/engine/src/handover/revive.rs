@@ -248,7 +248,7 @@ impl Union {
         let open = DirHandle {
             inode,
             listing,
-            followed: if row.moved { Followed::lost(memory) } else { Followed::new(memory) },
+            followed: if row.moved { Followed::lost(memory) } else { Followed::going_on(memory) },
             losses,
             is_kept: false.into(),
             row: self.kept().map(|kept| kept.row_of_dir(row.number)),

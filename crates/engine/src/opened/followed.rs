@@ -24,8 +24,9 @@ use fsstack_sys::{Stat, Time};
 use super::DirHandle;
 use super::behind::is_tail;
 use super::cookie::{DOT_DOT, TAIL, WIDE, branch_of, turn_of};
+use super::copy_places::CopyPlaces;
 use super::handed::FollowedRow;
-use super::listing::{Listing, Read};
+use super::listing::Read;
 use super::listing_memory::{Allowance, ListingMemory};
 use super::tables::Files;
 use crate::files::handed::NameRow;
@@ -56,9 +57,13 @@ pub(crate) struct Followed {
     at: AtomicU64,
     /// When the listing began at the start of the directory. None: it goes on for a former daemon.
     since: Mutex<Option<Time>>,
+    /// It has been read from. What moved before then lies where it will find it.
+    has_begun: AtomicBool,
     /// There are some.
     any: AtomicBool,
     names: Mutex<FollowedNames>,
+    /// Names that it comes to in the copy that it stands in.
+    places: CopyPlaces,
 }
 
 #[derive(Debug)]
@@ -105,11 +110,12 @@ impl FollowedNames {
 
     /// False if it is followed already, or cannot be.
     fn add(&mut self, name: &Arc<CStr>) -> bool {
-        if self.positions.contains_key(name) {
+        if self.lost || self.positions.contains_key(name) {
             return false;
         }
         let further = (self.order.len() + 1).saturating_sub(ALWAYS_FOLLOWED);
         if !self.memory.covers(further * ENTRIES_OF_A_NAME) {
+            self.begin_anew();
             self.lost = true;
             return false;
         }
@@ -129,7 +135,13 @@ impl FollowedNames {
 }
 
 impl Followed {
+    /// Names of a listing that begins.
     pub(crate) fn new(memory: &Arc<ListingMemory>) -> Self {
+        Self { has_begun: AtomicBool::new(false), ..Self::going_on(memory) }
+    }
+
+    /// Names of a listing that goes on for a former daemon, beside which none had moved.
+    pub(crate) fn going_on(memory: &Arc<ListingMemory>) -> Self {
         Self::of(FollowedNames::new(memory))
     }
 
@@ -137,8 +149,10 @@ impl Followed {
         Self {
             at: AtomicU64::new(0),
             since: Mutex::new(None),
+            has_begun: AtomicBool::new(true),
             any: AtomicBool::new(names.lost || !names.order.is_empty()),
             names: Mutex::new(names),
+            places: CopyPlaces::default(),
         }
     }
 
@@ -173,7 +187,8 @@ impl Followed {
             (one.shown, one.asked) = (shown.map(|at| (BranchIx(at), row.at)), false);
         }
         names.lost |= row.lost;
-        Some(Self { at: AtomicU64::new(row.at), ..Self::of(names) })
+        let has_begun = AtomicBool::new(row.at != 0 || names.lost || !names.order.is_empty());
+        Some(Self { at: AtomicU64::new(row.at), has_begun, ..Self::of(names) })
     }
 
     /// The listing has come to `cookie`.
@@ -182,37 +197,38 @@ impl Followed {
     }
 
     /// A request asks for what comes behind `cookie`. Of the last answer, the names `untaken` did not come to the program; None: it
-    /// goes on elsewhere, as after seekdir(3).
+    /// goes on elsewhere, as after seekdir(3). True: it begins, and is to follow what is just being moved.
     ///
     /// Names that it may show anew from there on are not shown yet. Of those that moved, it is not known exactly which: they may
     /// be repeated.
-    pub(crate) fn resumes(&self, pool: &Pool, cookie: u64, untaken: Option<&[(u64, Box<CStr>)]>) {
+    fn resumes(&self, pool: &Pool, cookie: u64, untaken: Option<&[(u64, Box<CStr>)]>) -> bool {
         self.goes_on(cookie);
+        // Before the moves are looked at: a move that is not among them then finds that it has begun.
+        let begins = !self.has_begun.swap(true, SeqCst) || cookie == 0;
         if cookie == 0 {
             *self.since.lock() = Some(Time::coarse_now());
         }
         if !self.any.load(SeqCst) {
-            return;
+            return begins;
         }
         let mut names = self.names.lock();
         if cookie == 0 {
-            if names.lost {
-                names.begin_anew();
-            }
-            names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
+            names.begin_anew();
+            return begins;
         }
         let Some(untaken) = untaken else {
             for one in &mut names.order {
                 one.asked = false;
                 one.shown.take_if(|(_, by)| comes_behind(pool, *by, cookie));
             }
-            return;
+            return begins;
         };
         for (_, name) in untaken {
             if let Some(one) = names.get(name) {
                 (one.shown, one.asked) = (None, false);
             }
         }
+        begins
     }
 
     /// Whether `name`, read in the copy on `branch`, was shown in another one.
@@ -254,9 +270,11 @@ impl Followed {
         Ok(left.map(|(at, one)| (one.name.clone(), TAIL + at)))
     }
 
-    /// `name` is about to leave a branch; `seen` finds out whether the listing has passed by it, by the position that it has come to
-    /// and by when it began.
-    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(u64, Option<Time>) -> Seen) {
+    /// `name` is about to leave a branch; `seen` finds out whether the listing has passed by it, by the position that it has come to.
+    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(&Self, u64) -> Seen) {
+        if !self.has_begun.load(SeqCst) {
+            return;
+        }
         let new = self.names.lock().add(name);
         // Later readers see that; earlier ones have published their position before they looked.
         self.any.store(true, SeqCst);
@@ -264,7 +282,7 @@ impl Followed {
             return;
         }
         let at = self.at.load(SeqCst);
-        let seen = seen(at, self.since());
+        let seen = seen(self, at);
         let mut names = self.names.lock();
         if let Seen::Other = seen {
             return names.lapse(name);
@@ -280,7 +298,7 @@ impl Followed {
 
 impl DirHandle {
     /// Follows `name`, as [`Followed::follow`]; the next daemon learns of it before the name moves.
-    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(u64, Option<Time>) -> Seen) {
+    fn follow(&self, name: &Arc<CStr>, seen: impl FnOnce(&Followed, u64) -> Seen) {
         if let Some(row) = &self.row {
             row.note_move();
         }
@@ -323,9 +341,11 @@ impl Files {
             Ok(there) => there.ino != ino,
             Err(error) => error.is_missing(),
         });
-        self.follow(name, |at, _| match *asked.get_or_init(is_other) {
+        self.follow(name, |listing, at| match *asked.get_or_init(is_other) {
             true => Seen::Other,
-            false if self.has_passed((tree, pool), dir, (from, &name.name), at) => Seen::Passed(from),
+            false if self.has_passed((tree, pool), dir, (from, &name.name), (listing, at)) => {
+                Seen::Passed(from)
+            }
             false => Seen::Ahead,
         })
     }
@@ -347,17 +367,17 @@ impl Files {
         };
         let (asked, births) =
             (OnceCell::new(), || dir.copies().into_iter().filter_map(birth).collect::<Vec<_>>());
-        self.follow(name, |at, since| {
+        self.follow(name, |listing, at| {
             let has_passed = |(on, born): &&(BranchIx, Time)| {
-                since.is_some_and(|since| *born < since)
-                    && self.has_passed((tree, pool), &name.parent, (*on, &name.name), at)
+                listing.since().is_some_and(|since| *born < since)
+                    && self.has_passed((tree, pool), &name.parent, (*on, &name.name), (listing, at))
             };
             let passed = asked.get_or_init(births).iter().find(has_passed);
             passed.map_or(Seen::Ahead, |(on, _)| Seen::Passed(*on))
         })
     }
 
-    fn follow(&self, name: &InodeName, seen: impl Fn(u64, Option<Time>) -> Seen) -> FollowedMove<'_> {
+    fn follow(&self, name: &InodeName, seen: impl Fn(&Followed, u64) -> Seen) -> FollowedMove<'_> {
         self.moving.lock().push(name.clone());
         let dir = &name.parent;
         dir.file_moves();
@@ -369,20 +389,29 @@ impl Files {
         FollowedMove { files: self, name: name.clone() }
     }
 
-    /// A directory was opened for listing: what is just being moved in it is followed.
-    pub(crate) fn follow_moving(&self, listing: &DirHandle) {
-        for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &listing.inode)) {
-            listing.follow(&name.name, |_, _| Seen::Ahead);
+    /// The listing `open` goes on as in [`Followed::resumes`]; one that begins follows what is just being moved in its directory.
+    pub(crate) fn listing_resumes(
+        &self,
+        pool: &Pool,
+        open: &DirHandle,
+        cookie: u64,
+        untaken: Option<&[(u64, Box<CStr>)]>,
+    ) {
+        if !open.followed.resumes(pool, cookie, untaken) {
+            return;
+        }
+        for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &open.inode)) {
+            open.follow(&name.name, |_, _| Seen::Ahead);
         }
     }
 
-    /// Whether a listing that has come to `cookie` has passed by `name` in the copy on the branch `from`.
+    /// Whether `listing`, which has come to `cookie`, has passed by `name` in the copy on the branch `from`.
     fn has_passed(
         &self,
         (tree, pool): (&Tree, &Pool),
         dir: &Arc<Inode>,
         (from, name): (BranchIx, &CStr),
-        cookie: u64,
+        (listing, cookie): (&Followed, u64),
     ) -> bool {
         if cookie <= DOT_DOT || is_tail(cookie) {
             return is_tail(cookie);
@@ -393,7 +422,8 @@ impl Files {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => {
-                !Listing::comes((tree, &self.listing_memory), pool, dir, cookie, name).unwrap_or(true)
+                let memory = &self.listing_memory;
+                !listing.places.comes((tree, memory), pool, dir, cookie, name).unwrap_or(true)
             }
         }
     }

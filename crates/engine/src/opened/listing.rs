@@ -153,7 +153,8 @@ impl Listing {
         Ok(())
     }
 
-    fn go_to(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
+    /// Goes to the place behind `cookie`.
+    pub(super) fn go_to(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
             self.short = false;
             self.own = Vec::new();
@@ -196,27 +197,9 @@ impl Listing {
         }
     }
 
-    /// Whether `name` comes behind `cookie` in the copy that this is of.
-    pub(crate) fn comes(
-        (tree, memory): (&Tree, &Arc<ListingMemory>),
-        pool: &Pool,
-        dir: &Arc<Inode>,
-        cookie: u64,
-        name: &CStr,
-    ) -> Result<bool> {
-        let mut ahead = Self::new(true, memory);
-        ahead.go_to(tree, pool, dir, cookie)?;
-        let in_it = |ahead: &Self| {
-            ahead.stream.as_ref().is_some_and(|stream| Some(pool.branch(stream.at).id) == branch_of(cookie))
-        };
-        while in_it(&ahead)
-            && let Some(read) = ahead.read_one(pool)?
-        {
-            if *read.name == *name {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// The branch with the copy that it is in.
+    pub(super) fn branch(&self) -> Option<BranchIx> {
+        self.stream.as_ref().map(|stream| stream.at)
     }
 
     fn resume(&mut self, branch: &Branch, position: u64) -> Result<()> {
@@ -345,7 +328,8 @@ impl Listing {
         self.pending = Some(read);
     }
 
-    fn enter(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
+    /// Begins with the copy on the branch `at`.
+    pub(super) fn enter(&mut self, tree: &Tree, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
         let copies = dir.copies();
         let fd = tree.dirfd(pool, dir, at)?;
         let open = if self.noatime { sys::at::reopen_quietly } else { sys::at::reopen };
@@ -399,7 +383,8 @@ impl Listing {
         Ok(false)
     }
 
-    fn read_one(&mut self, pool: &Pool) -> Result<Option<Read>> {
+    /// The next entry of the copy that it is in.
+    pub(super) fn read_one(&mut self, pool: &Pool) -> Result<Option<Read>> {
         let entries = self.entries();
         let Some(stream) = &mut self.stream else { return Ok(None) };
         let branch = pool.branch(stream.at);

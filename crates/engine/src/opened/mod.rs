@@ -3,6 +3,7 @@
 pub(crate) mod behind;
 pub(crate) mod choose;
 pub(crate) mod cookie;
+mod copy_places;
 mod first_open;
 pub(crate) mod followed;
 pub(crate) mod handed;

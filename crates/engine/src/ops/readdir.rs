@@ -61,8 +61,7 @@ impl Union {
         let row = self.kept().filter(|_| !is_offline(ino)).and_then(|kept| kept.note_dir(handle, &inode));
         let (followed, is_kept) = (Followed::new(&self.files.listing_memory), AtomicBool::new(false));
         let open = Arc::new(DirHandle { inode, listing, followed, losses, is_kept, row });
-        self.files.dirs.insert(handle.0, open.clone());
-        self.files.follow_moving(&open);
+        self.files.dirs.insert(handle.0, open);
         Ok(handle)
     }
 
@@ -119,7 +118,7 @@ impl Union {
         let is_late = || came.elapsed() > LISTING_LOCK_TIMEOUT;
         let mut listing = unless_stuck(&pool, || open.listing.try_lock(), is_late)?;
         listing.seek(&self.tree, &pool, &open.inode, cookie)?;
-        open.followed.resumes(&pool, cookie, listing.last.untaken(cookie));
+        self.files.listing_resumes(&pool, &open, cookie, listing.last.untaken(cookie));
         listing.last.begin(cookie);
         if !self.tree.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
