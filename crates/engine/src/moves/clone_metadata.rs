@@ -86,6 +86,9 @@ pub(crate) fn copy_file(
         sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     }
     copy_xattrs(new, old, Unfit::Refused)?;
+    if !are_common_times(stat) {
+        set_times(new, stat)?;
+    }
     let filled = as_owner(stat, || split_source_error(fill(new, (old, stat), how, together, goes_on)))?;
     let shared = filled.map_err(CopyError::Source)?;
     copy_capability(new, old)?;
@@ -99,22 +102,24 @@ pub(crate) fn copy_file(
     }
     inode_flags.finish(new)?;
     inode_flags.check_promises(new)?;
-    let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
-    sys::at::utimens_fd(new, times)?;
-    check_times(new, stat)?;
+    set_times(new, stat)?;
     Ok(shared)
 }
 
-/// Checks that `new` has the times of `old`, to the second, where a file system may have less room for them than another: the kernel
-/// sets the nearest that it can store.
+/// Whether all file systems store the times of `stat`.
+fn are_common_times(stat: &Stat) -> bool {
+    [stat.atime.sec, stat.mtime.sec].iter().all(|second| (0..=i64::from(i32::MAX)).contains(second))
+}
+
+/// Gives `new` the times of `old`. The kernel sets the nearest that its file system stores.
 ///
 /// # Errors
-/// EOPNOTSUPP if it has others.
-fn check_times(new: BorrowedFd<'_>, old: &Stat) -> Result<(), SysError> {
+/// EOPNOTSUPP if they are others, to the second.
+fn set_times(new: BorrowedFd<'_>, old: &Stat) -> Result<(), SysError> {
+    let times = Times { atime: SetTime::At(old.atime), mtime: SetTime::At(old.mtime) };
+    sys::at::utimens_fd(new, times)?;
     let seconds = |stat: &Stat| [stat.atime.sec, stat.mtime.sec];
-    // All file systems store these.
-    let is_common = |second: &i64| (0..=i64::from(i32::MAX)).contains(second);
-    if seconds(old).iter().all(is_common) || seconds(&sys::at::stat_fd(new)?) == seconds(old) {
+    if are_common_times(old) || seconds(&sys::at::stat_fd(new)?) == seconds(old) {
         return Ok(());
     }
     Err(SysError::new(Call::Utimens, Errno::OPNOTSUPP))
