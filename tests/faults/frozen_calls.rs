@@ -1,8 +1,11 @@
 //! The server of a branch stops at each system call of each operation: the operation is done, or fails and is done or undone once
 //! the server goes on; other branches are served meanwhile.
 
+use std::cell::RefCell;
 use std::fs;
-use std::path::PathBuf;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -12,11 +15,11 @@ use fsstack_lab::{self as lab, Pool, needs, until};
 use rustix::process::Signal;
 
 use crate::kept::open_handles;
-use crate::kept_calls::{ACTS, Work, seen, try_seen};
+use crate::kept_calls::{ACTS, Seen, Work, seen, try_seen};
 use crate::scenario::named;
 
 /// One of so many calls stops the server, in the tests that are not long: another one for each operation.
-const STEP: u64 = 24;
+const STEP: u64 = 32;
 /// More calls than a server makes for any of these operations.
 const MOST_CALLS: u64 = 1000;
 /// Time after which the connections are aborted.
@@ -34,8 +37,31 @@ const KINDS: &[(&str, &str)] = &[
     ("Write", "write"),
 ];
 
-/// Operations of several calls, of which the first may be done.
-const OF_SEVERAL_CALLS: &[&str] = &["create", "skeleton", "several attributes", "append", "copy_range"];
+/// Changes of operations of several, one after the other: after an error the first of them may be done.
+const OF_SEVERAL_CHANGES: &[(&str, &[Work])] = &[
+    ("create", &[|at| create(&at.join("d/new"), 0o644)]),
+    ("skeleton", &[|at| create(&at.join("deep/deeper/new"), 0o600)]),
+    (
+        "several attributes",
+        &[
+            |at| fs::set_permissions(at.join("d/old"), fs::Permissions::from_mode(0o6755)),
+            |at| chown(at.join("d/old"), Some(3), Some(4)),
+            |at| change().truncate(true).open(at.join("d/old")).map(drop),
+            |at| change().open(at.join("d/old"))?.set_len(3),
+        ],
+    ),
+    ("append", &[|at| fs::OpenOptions::new().append(true).open(at.join("d/old"))?.write_all(b" and more")]),
+];
+
+fn create(path: &Path, mode: u32) -> io::Result<()> {
+    change().create_new(true).mode(mode).open(path).map(drop)
+}
+
+fn change() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    options.write(true);
+    options
+}
 
 /// A pool of three branches, one of which is served by a daemon that stops at a call that a test names, and a local disk beside it.
 struct FrozenBed {
@@ -43,6 +69,8 @@ struct FrozenBed {
     server: Pool,
     branches: [PathBuf; 3],
     home: tempfile::TempDir,
+    /// Cases, each with the states that are allowed once its program has its answer.
+    judged: RefCell<Vec<(String, Vec<Seen>)>>,
 }
 
 /// The server, which has stopped. It goes on when this drops.
@@ -80,12 +108,12 @@ impl FrozenBed {
         let pool = lab::pool()
             .over(&branches.each_ref().map(|branch| branch.to_str().unwrap()))
             .no_others()
-            .option("create=epff,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=0.5")
+            .option("create=epff,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=1")
             .option(&format!("log={}", home.path().join("log").display()))
             .limit(LIMIT)
             .mount();
         fs::write(pool.at("elsewhere/file"), "elsewhere").unwrap();
-        Self { pool, server, branches, home }
+        Self { pool, server, branches, home, judged: RefCell::default() }
     }
 
     /// Where the scenario is prepared on the local disk, as the pool shows it.
@@ -105,12 +133,11 @@ impl FrozenBed {
     fn stops_at(&self, (scenario, what, work): (&str, &str, Work), (nth, kind): (u64, &str)) -> bool {
         let case = format!("{what} {kind} {nth}");
         let (local, trap) = (self.prepare(scenario, &case), self.home.path().join("trap"));
-        let before = seen(&local);
-        work(&local).unwrap();
-        let (after, server) = (seen(&local), self.server.daemon());
+        let states = states(&local, what, work);
+        let (at, server) = (self.pool.at(&case), self.server.daemon());
         fs::write(&trap, format!("{nth} stop {kind} {case}")).unwrap();
         let (done, has_frozen) = thread::scope(|scope| {
-            let worker = scope.spawn(|| work(&self.pool.at(&case)));
+            let worker = scope.spawn(|| work(&at));
             until("the server stops, or the work is done", || worker.is_finished() || has_stopped(server));
             let has_frozen = fs::remove_file(&trap).is_err();
             if has_frozen {
@@ -122,20 +149,18 @@ impl FrozenBed {
             }
             (worker.join().unwrap(), false)
         });
-        let at = self.pool.at(&case);
-        match done {
-            Ok(()) => {
-                until(&format!("{case}: it is done"), || try_seen(&at).is_ok_and(|shown| shown == after))
-            }
+        let allowed = match done {
+            Ok(()) => states[states.len() - 1..].to_vec(),
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(5), "{case}: {error}");
                 assert!(has_frozen, "{case}: {error} though nothing has stopped\n{}", self.log());
-                until(&format!("{case}: it is done or undone"), || {
-                    let is_known = |shown| shown == after || shown == before;
-                    try_seen(&at).is_ok_and(|shown| OF_SEVERAL_CALLS.contains(&what) || is_known(shown))
-                });
+                states
             }
-        }
+        };
+        until(&format!("{case}: it is done or undone"), || {
+            try_seen(&at).is_ok_and(|shown| allowed.contains(&shown))
+        });
+        self.judged.borrow_mut().push((case, allowed));
         has_frozen
     }
 
@@ -154,6 +179,11 @@ impl FrozenBed {
     /// Nothing is left over, and a remount shows the same.
     fn remount_and_compare(mut self) {
         until("no handle is left over", || open_handles(&self.pool) == (0, 0));
+        // What came late would show by now.
+        for (case, allowed) in self.judged.take() {
+            let shown = seen(&self.pool.at(&case));
+            assert!(allowed.contains(&shown), "{case}: {shown:#?}\n{}", self.log());
+        }
         let shown = seen(self.pool.path());
         self.pool.remount();
         assert_eq!(seen(self.pool.path()), shown);
@@ -161,6 +191,23 @@ impl FrozenBed {
             self.branches.iter().map(|at| at.join(".fsstack.moving")).filter(|at| at.exists()).collect();
         assert!(left.is_empty(), "{left:?}\n{}", self.log());
     }
+}
+
+/// The states of the work on the local disk: before, after each change, and after all.
+fn states(local: &Path, what: &str, work: Work) -> Vec<Seen> {
+    let mut states = vec![seen(local)];
+    if let Some((_, changes)) = OF_SEVERAL_CHANGES.iter().find(|(name, _)| *name == what) {
+        let copy = local.with_extension("changes");
+        command("cp").args(["-a", "-T"]).arg(local).arg(&copy).run().unwrap();
+        for change in *changes {
+            change(&copy).unwrap();
+            states.push(seen(&copy));
+        }
+        fs::remove_dir_all(copy).unwrap();
+    }
+    work(local).unwrap();
+    states.push(seen(local));
+    states
 }
 
 fn each_is_done_or_undone_at_each_call(branch: usize, step: u64) {
@@ -173,6 +220,7 @@ fn each_is_done_or_undone_at_each_call(branch: usize, step: u64) {
         assert!(calls.next().is_some(), "{}: too many calls", act.1);
     }
     println!("{stops} stops");
+    assert!(ACTS.len() / 2 < stops, "{stops} stops only");
     bed.remount_and_compare();
 }
 

@@ -189,10 +189,11 @@ fn walk_into(trap: &Path, call: Call) {
     if stops { stop() } else { die() }
 }
 
-/// Stops the process until it gets SIGCONT.
+/// Stops the process until it gets SIGCONT, this thread at once.
+#[expect(unsafe_code, reason = "raise(3), which signals the calling thread")]
 fn stop() {
-    // Signalling one's own process cannot fail.
-    let _ = kill_process(getpid(), Signal::STOP);
+    // SAFETY: raise(3) takes no pointer. A signal for the process might be taken by another thread, and the call still be made.
+    unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// Ends the process like a power cut: nothing is flushed or unwound.
