@@ -22,6 +22,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
 /// Kind of the fault that a name has copies of two directories.
 pub(crate) const ANOTHER: &str = "another";
+/// Kind of the fault that copies of a directory have other rights or attributes.
+const RIGHTS: &str = "copies";
 
 /// Fault of a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -280,9 +282,13 @@ pub(crate) fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<
         test_bed.is_loose_at(cut, &if is_new { path.with_extension("") } else { path.to_owned() })
     };
     let are_equal = test_bed.are_attributes_done(cut);
-    // First, as it waits until the pool has narrowed copies.
-    let mut faults: Vec<Fault> = unreported(test_bed).into_iter().collect();
-    faults.extend(copies(&test_bed.recording.plan, &test_bed.paths, names, (is_loose, are_equal)));
+    let judged = || copies(&test_bed.recording.plan, &test_bed.paths, names, (&is_loose, are_equal));
+    let (rights, mut faults): (Vec<_>, Vec<_>) = judged().into_iter().partition(|fault| fault.kind == RIGHTS);
+    // After what is left over, which its mount may remove; before rights, which it narrows.
+    faults.extend(unreported(test_bed));
+    if !rights.is_empty() {
+        faults.extend(judged().into_iter().filter(|fault| fault.kind == RIGHTS));
+    }
     faults
 }
 
@@ -323,11 +329,11 @@ pub(crate) fn copies(
                 if copy.owner != shown.owner || copy.mode & !shown.mode != 0 {
                     let is = format!("{:o} of {:?}", copy.mode, copy.owner);
                     let what = format!("{} on branch {at} lets in more users: {is}", path.display());
-                    faults.push(fault("copies", what));
+                    faults.push(fault(RIGHTS, what));
                 }
                 if copy.attributes != shown.attributes && are_equal {
                     let has = format!("{:?}, not {:?}", copy.attributes, shown.attributes);
-                    faults.push(fault("copies", format!("{} on branch {at} has {has}", path.display())));
+                    faults.push(fault(RIGHTS, format!("{} on branch {at} has {has}", path.display())));
                 }
                 continue;
             }
@@ -348,10 +354,7 @@ fn unreported(test_bed: &TestBed<'_>) -> Option<Fault> {
     let log = logged(|| drop(shown::shown(&test_bed.mount())));
     let is_silent = |path: &PathBuf| !log.contains(&format!("path=\"{}\"", path.display()));
     let silent = unlike().into_keys().find(is_silent)?;
-    Some(fault(
-        "copies",
-        format!("{} has copies with other rights, and the log says: {log}", silent.display()),
-    ))
+    Some(fault(RIGHTS, format!("{} has copies with other rights, and the log says: {log}", silent.display())))
 }
 
 /// Checks that the next mount shows the same.
