@@ -132,6 +132,9 @@ pub(crate) struct CrossCheck {
     /// Bytes of the file.
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub(crate) file_size: Bytes,
+    /// Names that each operation on names is done on, up to 1000000.
+    #[arg(long, value_name = "N", default_value = "5000")]
+    pub(crate) entries: NonZeroU32,
     /// Decides random orders and random data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

@@ -1,15 +1,13 @@
-//! `crosscheck`: the same work by fio, on the same file, in turn, and the ratio of the rates.
-//!
-//! fio gets what would otherwise differ: aligned buffers, no scrambling of what it writes, no dropped caches, and threads.
+//! `crosscheck`: the same work by fio, in turn, and the ratio of the rates.
+
+mod fio;
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use fsstack_lab::needs;
-use fsstack_lab::shell::{command, which};
 
 use crate::arguments::CrossCheck;
 use crate::machine;
@@ -20,15 +18,18 @@ use crate::stats::{FEWEST_ROUNDS, Ratio, median, paired_ratio};
 use crate::task::file_of;
 use crate::workload::{Bytes, Engine, Op, Pattern, Workload};
 
-/// Operations on names have no second program.
-const NAMES: &str = "Operations on names: not checked, because mdtest is in no package of Debian 12.";
+/// Remark on operations on names.
+const NAMES: &str = "Operations on names: calls a second, by the mean time of a call. fio's time of `create` is that of open(2) alone, after a \
+    stat(2) of each name, that of fsstack-bench is of open(2) and close(2): no bar.";
+
+const NANOS_OF_A_SECOND: f64 = 1e9;
 
 /// One piece of work, and how near the two programs have to come.
 struct Check {
     name: &'static str,
     workload: Workload,
-    /// Greatest difference, as a part.
-    within: f64,
+    /// Greatest difference, as a part. None: the two do not do quite the same.
+    within: Option<f64>,
 }
 
 /// Rates of the rounds: ours, and fio's.
@@ -47,9 +48,9 @@ pub(crate) fn run(given: &CrossCheck, stop: &AtomicBool) -> Result<bool> {
     let checks = checks(given);
     checks.iter().try_for_each(|check| check.workload.check(check.name))?;
     given.target.check(2 * given.file_size.0)?;
-    let fio = fio()?;
+    let fio = fio::version()?;
     let place = given.target.take()?;
-    let mut all = Vec::new();
+    let (mut all, count) = (Vec::new(), checks.len());
     for check in checks {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -64,36 +65,26 @@ pub(crate) fn run(given: &CrossCheck, stop: &AtomicBool) -> Result<bool> {
         let file = out.join("crosscheck.md");
         fs::write(&file, &text).with_context(|| file.display().to_string())?;
     }
-    Ok(all.len() == 5 && all.iter().all(|rates| rates.failed.is_none()))
-}
-
-/// fio's version; installed first if that is possible.
-fn fio() -> Result<String> {
-    if which("fio").is_none() {
-        let able = needs::root().is_ok() && which("apt-get").is_some();
-        ensure!(able, "fio is not installed: `apt-get install fio`, as root");
-        eprintln!("fio is not installed: installing the package fio");
-        let apt =
-            || command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").limit(Duration::from_secs(600));
-        apt().args(["update", "-qq"]).run().context("fio is not installed, and apt-get update failed")?;
-        apt().args(["install", "-y", "-qq", "fio"]).run().context("installing fio")?;
-    }
-    Ok(command("fio").arg("--version").limit(Duration::from_secs(10)).run()?.stdout.trim().to_owned())
+    Ok(all.len() == count && all.iter().all(|rates| rates.failed.is_none()))
 }
 
 fn checks(given: &CrossCheck) -> Vec<Check> {
     let (seconds, file_size) = (Some(given.seconds), given.file_size);
     let large = Workload { seconds, file_size, op: Op::Read, ..Workload::default() };
     let small = Workload { block: Bytes(4 << 10), pattern: Pattern::Random, ..large.clone() };
-    let depth = std::num::NonZeroU32::MIN.saturating_add(31);
+    let depth = NonZeroU32::MIN.saturating_add(31);
     let queue = Workload { engine: Engine::IoUring, direct: true, depth, ..small.clone() };
-    let check = |name, within, workload| Check { name, workload, within };
+    let names = |op| Workload { engine: Engine::Metadata, entries: given.entries, op, ..Workload::default() };
+    let check = |name, within, workload| Check { name, workload, within: Some(within) };
     vec![
         check("rewrite 1 MiB", 0.03, Workload { op: Op::Rewrite, ..large.clone() }),
         check("read 1 MiB", 0.03, large),
         check("rewrite 4 KiB at random", 0.03, Workload { op: Op::Rewrite, ..small.clone() }),
         check("read 4 KiB at random", 0.03, small),
         check("read 4 KiB at random, O_DIRECT, queue 32", 0.05, queue),
+        Check { name: "create", workload: names(Op::Create), within: None },
+        check("stat", 0.05, names(Op::Stat)),
+        check("unlink", 0.05, names(Op::Unlink)),
     ]
 }
 
@@ -102,9 +93,24 @@ fn of_check(check: Check, work: &Path, given: &CrossCheck, stop: &AtomicBool) ->
     let Rates { check: Check { workload, .. }, pairs, .. } = &mut rates;
     let bench = Bench { workload, work, seed: given.seed, stop, export: None, copied: None };
     let stack = Stack::of(Vec::new());
-    let ours = || -> Result<f64> { Ok(bench.run(&stack)?.rate(workload.unit())) };
-    let theirs = || by_fio(workload, &file_of(workload, 0, work));
-    let measured = bench.lay_out().and_then(|()| {
+    let ours = || -> Result<f64> {
+        if workload.engine != Engine::Metadata {
+            return Ok(bench.run(&stack)?.rate(workload.unit()));
+        }
+        let dir = work.join("names");
+        fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
+        let bench = bench.within(&dir);
+        bench.lay_out()?;
+        let calls = bench.run(&stack)?.latencies;
+        fs::remove_dir_all(&dir).context("removing names")?;
+        Ok(NANOS_OF_A_SECOND / calls.mean())
+    };
+    let theirs = || match workload.engine {
+        Engine::Metadata => fio::calls(workload, work),
+        _ => fio::bytes(workload, &file_of(workload, 0, work)),
+    };
+    let laid_out = if workload.engine == Engine::Metadata { Ok(()) } else { bench.lay_out() };
+    let measured = laid_out.and_then(|()| {
         for round in 0..=given.rounds {
             if stop.load(Ordering::Relaxed) {
                 bail!("interrupted");
@@ -130,50 +136,18 @@ fn of_check(check: Check, work: &Path, given: &CrossCheck, stop: &AtomicBool) ->
     rates
 }
 
-/// Bytes a second of the same work by fio.
-fn by_fio(workload: &Workload, file: &Path) -> Result<f64> {
-    let how = match (workload.op, workload.pattern) {
-        (Op::Read, Pattern::Random) => "randread",
-        (Op::Read, _) => "read",
-        (_, Pattern::Random) => "randwrite",
-        _ => "write",
-    };
-    let engine = if workload.engine == Engine::IoUring { "io_uring" } else { "psync" };
-    let seconds = workload.seconds.context("fio goes round")?;
-    let run = command("fio")
-        .args(["--name=crosscheck", "--thread", "--output-format=json", "--time_based", "--group_reporting"])
-        .args(["--invalidate=0", "--iomem_align=4096", "--scramble_buffers=0", "--fallocate=none"])
-        .arg(format!("--filename={}", file.display()))
-        .arg(format!("--rw={how}"))
-        .arg(format!("--bs={}", workload.block.0))
-        .arg(format!("--size={}", workload.file_size.0))
-        .arg(format!("--runtime={:.0}ms", seconds * 1000.0))
-        .arg(format!("--ioengine={engine}"))
-        .arg(format!("--iodepth={}", workload.depth))
-        .arg(format!("--direct={}", u8::from(workload.direct)));
-    let done = run.limit(Duration::from_secs_f64(seconds + 120.0)).run().context("fio")?;
-    of_output(&done.stdout, if workload.op == Op::Read { "read" } else { "write" })
-}
-
-/// The rate in fio's output, which may begin with notes.
-fn of_output(text: &str, direction: &str) -> Result<f64> {
-    let json = text.find('{').map_or("", |begin| &text[begin..]);
-    let value: serde_json::Value = serde_json::from_str(json).context("reading fio's output")?;
-    let rate = value["jobs"][0][direction]["bw_bytes"].as_f64();
-    rate.filter(|rate| 0.0 < *rate).with_context(|| format!("fio tells no rate for {direction}"))
-}
-
 /// The result as Markdown.
 fn described(given: &CrossCheck, fio: &str, all: &[Rates]) -> String {
     let machine = machine::machine();
     let (fs_type, ..) = machine::mount_of(&given.target.dir).unwrap_or_default();
     let mut text = format!(
-        "fsstack-bench at {} beside {fio}: {} on {fs_type}, {} rounds of {} s in turn, file of {}, {}, {} CPUs, load {} after.\n\n",
+        "fsstack-bench at {} beside {fio}: {} on {fs_type}, {} rounds of {} s in turn, file of {}, {} names, {}, {} CPUs, load {} after.\n\n",
         machine::COMMIT.get(..12).unwrap_or(machine::COMMIT),
         given.target.name,
         given.rounds,
         given.seconds,
         given.file_size,
+        given.entries,
         machine.kernel,
         machine.cpus,
         machine.load
@@ -181,14 +155,18 @@ fn described(given: &CrossCheck, fio: &str, all: &[Rates]) -> String {
     text += "| work | fsstack-bench | fio | ratio | within |\n|---|---:|---:|---:|---|\n";
     for Rates { check, pairs, failed } in all {
         let middle = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
-        let shown = |value: f64| if value.is_nan() { "-".to_owned() } else { rate(value, "B/s") };
+        let unit = check.workload.unit();
+        let shown = |value: f64| if value.is_nan() { "-".to_owned() } else { rate(value, unit) };
         let (ours, theirs) = (shown(middle(|pair| pair.0)), shown(middle(|pair| pair.1)));
         let (ratio, word) = match (failed, paired_ratio(pairs)) {
             (Some(why), _) => ("-".to_owned(), format!("not measured: {}", why.replace('|', "\\|"))),
             (None, None) => ("-".to_owned(), "no rounds".to_owned()),
             (None, Some(r)) => (
                 format!("{:.2} [{:.2}, {:.2}]", r.value, r.low, r.high),
-                format!("{:.0} %: {}", check.within * 100.0, near(&r, check.within, pairs.len())),
+                check.within.map_or_else(
+                    || "-".to_owned(),
+                    |within| format!("{:.0} %: {}", within * 100.0, near(&r, within, pairs.len())),
+                ),
             ),
         };
         text += &format!("| {} | {ours} | {theirs} | {ratio} | {word} |\n", check.name);
@@ -210,15 +188,6 @@ fn near(ratio: &Ratio, within: f64, rounds: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_rate_is_found_in_what_fio_prints() {
-        let text =
-            "fio: a note\n{\"jobs\": [{\"read\": {\"bw_bytes\": 123456}, \"write\": {\"bw_bytes\": 0}}]}";
-        assert_eq!(of_output(text, "read").unwrap(), 123_456.0);
-        assert!(of_output(text, "write").unwrap_err().to_string().contains("no rate"));
-        assert!(of_output("", "read").is_err());
-    }
 
     #[test]
     fn two_programs_are_near_only_if_the_whole_interval_is() {
