@@ -218,6 +218,10 @@ impl Run<'_> {
                 cache::quiet(&layers)?;
                 Ok(told)
             });
+            if self.stopped() {
+                return None;
+            }
+            let told = told.flatten();
             if let Some(told) = &told {
                 self.note_short(n, key.2, told);
             }

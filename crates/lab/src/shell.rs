@@ -146,6 +146,11 @@ impl Run {
 
     /// Runs to the end; fails only if the program cannot start or exceeds its limit.
     pub fn output(self) -> Result<Finished> {
+        self.output_unless(&|| false)?.context("it was stopped")
+    }
+
+    /// Like [`Self::output`], but kills the program and its children once `stopped` holds, and then returns `None`.
+    pub fn output_unless(self, stopped: &dyn Fn() -> bool) -> Result<Option<Finished>> {
         let line = self.line();
         let out = tempfile::tempfile().context("a file for the output")?;
         let err = tempfile::tempfile().context("a file for the output")?;
@@ -167,13 +172,17 @@ impl Run {
                 stop(&mut child, self.echo);
                 bail!("`{line}` took longer than {:?}: {}", self.limit, text(&err)?.trim_end());
             }
+            if stopped() {
+                stop(&mut child, self.echo);
+                return Ok(None);
+            }
             sleep(pause);
             pause = (pause * 2).min(self.pause);
         };
         show_out.advance(&mut std::io::stdout())?;
         show_err.advance(&mut std::io::stderr())?;
         let code = status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(-1);
-        Ok(Finished { code, stdout: text(&out)?, stderr: text(&err)?, line })
+        Ok(Some(Finished { code, stdout: text(&out)?, stderr: text(&err)?, line }))
     }
 
     /// Runs to the end; a non-zero exit is an error with the program's output.
@@ -275,6 +284,8 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -290,6 +301,15 @@ mod tests {
         let late = command("sh").args(["-c", "sleep 60 & wait"]).limit(Duration::from_millis(50)).run();
         assert!(late.is_err());
         assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_stop_ends_the_program() {
+        let looks = AtomicU32::new(0);
+        let stopped = || 2 < looks.fetch_add(1, Ordering::Relaxed);
+        assert!(command("sleep").arg("60").output_unless(&stopped).unwrap().is_none());
+        let ended = command("true").output_unless(&|| false).unwrap().unwrap();
+        assert_eq!(ended.code, 0);
     }
 
     #[test]

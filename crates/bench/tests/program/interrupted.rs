@@ -9,6 +9,7 @@ use crate::started::{Running, bench, names, results, tmpfs, until};
 use fsstack_lab::shell::Run;
 use fsstack_lab::{MiB, needs};
 use rustix::process::Signal;
+use serde_json::json;
 
 /// A run that would take hours.
 fn long(targets: &[(&str, &Path)], out: &Path) -> Run {
@@ -48,6 +49,28 @@ fn ctrl_c_writes_what_was_measured_and_removes_the_files() {
         assert_eq!(results(&out)["ended-early"], "interrupted");
         assert_eq!(names(&work), Vec::<String>::new());
     }
+}
+
+#[test]
+fn ctrl_c_ends_bonnie_and_is_no_failure_of_it() {
+    needs!(program("bonnie++"));
+    let home = tempfile::tempdir().unwrap();
+    let (work, out) = (home.path().join("work"), home.path().join("out"));
+    fs::create_dir(&work).unwrap();
+    let run = bench(&["compare", "--engine", "bonnie++", "--op", "write", "--block", "8K", "--tasks", "2"])
+        .args(["--file-size", "4G", "--entries", "1", "--rounds", "1", "--out"])
+        .arg(&out)
+        .args(["--target", &format!("t={}", work.display())]);
+    let running = Running::in_dir(run, &work);
+    until("a file of the program", || {
+        fs::read_dir(work.join(".fsstack-bench.work/t/bonnie")).is_ok_and(|mut all| all.next().is_some())
+    });
+    running.process.signal(Signal::INT).unwrap();
+    let output = running.ended();
+    assert_eq!(output.code, 130, "{}", output.stderr);
+    let results = results(&out);
+    assert_eq!((&results["ended-early"], &results["skipped"]), (&"interrupted".into(), &json!([])));
+    assert_eq!(names(&work), Vec::<String>::new());
 }
 
 #[test]

@@ -2,20 +2,17 @@
 //!
 //! It prints no rate of a test that lasted less than half a second, and no latencies but the greatest: such cases have none.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::time::Duration;
+mod process;
 
 use anyhow::{Context, Result, ensure};
-use fsstack_lab::needs;
-use fsstack_lab::shell::{Run, command, which};
-use rustix::fs::{FlockOperation, flock};
+use fsstack_lab::shell::which;
 
-use crate::measure::{Bench, Measured};
+use crate::measure::Measured;
 use crate::stack::{Used, Window};
-use crate::target::remove_all;
 use crate::task::histogram;
 use crate::workload::{Cache, Files, MOST, Op, Pattern, Workload};
+
+pub(crate) use process::run;
 
 /// Name of the program.
 pub(crate) const PROGRAM: &str = "bonnie++";
@@ -26,9 +23,6 @@ pub(crate) const TOO_SHORT: &str =
 
 /// Files of its tests on names come in multiples of this.
 pub(crate) const NAMES_UNIT: u32 = 1024;
-
-/// Longer than any run that does not hang: 80 GiB at 5 MB/s, three times.
-const BONNIE_TIMEOUT: Duration = Duration::from_secs(14 * 3600);
 
 /// Fields of a line of CSV, format 1.98.
 const FIELDS: usize = 50;
@@ -217,75 +211,6 @@ pub(crate) fn processes((count, ..): Shape) -> String {
     format!("{count} {}", if count == 1 { "process" } else { "processes" })
 }
 
-/// Semaphores of processes that run in step, of which a machine has one set; removed on drop.
-struct Semaphores {
-    /// Lock on the program's file: other runs wait.
-    _turn: File,
-}
-
-impl Semaphores {
-    fn of(processes: u32) -> Result<Self> {
-        let turn = File::open(which(PROGRAM).context("it is gone")?)?;
-        flock(&turn, FlockOperation::LockExclusive)?;
-        let made = program().args(["-p", &processes.to_string()]).run();
-        made.with_context(|| format!("semaphores of {PROGRAM}; `{PROGRAM} -p -1` removes left ones"))?;
-        Ok(Self { _turn: turn })
-    }
-}
-
-impl Drop for Semaphores {
-    fn drop(&mut self) {
-        if let Err(e) = program().args(["-p", "-1"]).run() {
-            eprintln!("fsstack-bench: removing the semaphores of {PROGRAM}: {e:#}");
-        }
-    }
-}
-
-/// The program; it refuses root without a user.
-fn program() -> Run {
-    let user: &[&str] = if needs::root().is_ok() { &["-u", "root"] } else { &[] };
-    command(which(PROGRAM).unwrap_or_else(|| PROGRAM.into())).args(user)
-}
-
-/// Runs it in a directory of its own in the target, in as many processes as the workload has tasks.
-pub(crate) fn run(bench: &Bench<'_>) -> Result<Told> {
-    let dir = bench.work.join("bonnie");
-    fs::create_dir(&dir).with_context(|| format!("making {}", dir.display()))?;
-    let told = in_step(bench.workload, &dir);
-    remove_all(&dir).context("removing files")?;
-    told
-}
-
-fn in_step(workload: &Workload, dir: &Path) -> Result<Told> {
-    let tasks = workload.tasks.get();
-    if tasks == 1 {
-        return one(workload, dir, false);
-    }
-    let _semaphores = Semaphores::of(tasks)?;
-    let processes: Vec<Result<Told>> = std::thread::scope(|scope| {
-        let start = |_| scope.spawn(|| one(workload, dir, true));
-        let started: Vec<_> = (0..tasks).map(start).collect();
-        let end = |thread: std::thread::ScopedJoinHandle<'_, Result<Told>>| {
-            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
-        };
-        started.into_iter().map(end).collect()
-    });
-    Told::sum(&processes.into_iter().collect::<Result<Vec<_>>>()?)
-}
-
-/// One process: as published, without tests of single characters, with fsync.
-fn one(workload: &Workload, dir: &Path, in_step: bool) -> Result<Told> {
-    let mebibytes = workload.file_size.0 >> 20;
-    let run = program().arg("-d").arg(dir).args(["-q", "-f", "-b"]);
-    let run = run.args(["-s", &format!("{mebibytes}:{}", workload.block.0)]);
-    // The machine's memory, which must be less than half of the file: a tenth, as published.
-    let run = run.args(["-r", &(mebibytes / 10).max(1).to_string()]);
-    // With fewer it makes none.
-    let run = run.args(["-n", &(workload.entries.get() / NAMES_UNIT).to_string()]);
-    let run = if in_step { run.args(["-y", "s"]) } else { run };
-    Told::of_csv(&run.limit(BONNIE_TIMEOUT).run()?.stdout)
-}
-
 /// Refuses a workload that the program cannot do.
 pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
     let Workload { op, direct, registered, files, cache, .. } = *workload;
@@ -318,7 +243,6 @@ pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::sync::atomic::AtomicBool;
 
     use super::*;
     use crate::workload::{Bytes, Engine};
@@ -328,7 +252,7 @@ mod tests {
     /// The same on tmpfs, `-s 64 -f -b -n 0`.
     const WITHOUT_NAMES: &str = "1.98,2.00a,vm,1,1796093160,64M,,8192,5,,,+++++,+++,68348,27,,,+++++,+++,+++++,+++,,,,,,,,,,,,,,,,,,,6936us,8130us,,4315us,7540us,,,,,,";
 
-    fn workload(test: Test, tasks: u32) -> Workload {
+    pub(super) fn workload(test: Test, tasks: u32) -> Workload {
         let (op, pattern) = test.asked();
         Workload {
             engine: Engine::Bonnie,
@@ -391,18 +315,5 @@ mod tests {
         let create = workload(Test::Create, 1);
         assert!(refusal(Workload { entries: few, ..create }).contains("multiples of 1024"));
         assert!(refusal(Workload { seconds: Some(1.0), ..write }).contains("does its own"));
-    }
-
-    #[test]
-    fn the_program_itself_runs_alone_and_in_step_and_leaves_nothing() {
-        needs!(program(PROGRAM));
-        let (work, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
-        for tasks in [1, 2] {
-            let workload = workload(Test::Write, tasks);
-            let work = work.path();
-            let bench = Bench { workload: &workload, work, seed: 1, stop: &stop, export: None, copied: None };
-            assert_eq!(run(&bench).unwrap().seeks, 8192);
-            assert_eq!(fs::read_dir(work).unwrap().count(), 0);
-        }
     }
 }
