@@ -127,7 +127,7 @@ pub(crate) struct Told {
 
 impl Told {
     /// Parses the line of CSV that a process prints.
-    fn of_csv(text: &str) -> Result<Self> {
+    pub(crate) fn of_csv(text: &str) -> Result<Self> {
         let line = text.lines().find(|line| line.matches(',').count() + 1 == FIELDS);
         let line =
             line.with_context(|| format!("{PROGRAM} printed no line of {FIELDS} fields: {}", text.trim()))?;
@@ -241,18 +241,18 @@ pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
     use crate::workload::{Bytes, Engine};
 
     /// bonnie++ 2.00a on ext4, `-s 1024 -f -b -n 16`.
-    const ON_A_DISK: &str = "1.98,2.00a,vm,1,1796089198,1G,,8192,5,,,826213,33,922550,35,,,+++++,+++,15703,56,16,,,,,5109,24,+++++,+++,9361,27,6506,23,+++++,+++,10665,25,,8026us,5386us,,8030us,5304us,13844us,4347us,7547us,14181us,4030us,7416us\n";
+    pub(crate) const ON_A_DISK: &str = "1.98,2.00a,vm,1,1796089198,1G,,8192,5,,,826213,33,922550,35,,,+++++,+++,15703,56,16,,,,,5109,24,+++++,+++,9361,27,6506,23,+++++,+++,10665,25,,8026us,5386us,,8030us,5304us,13844us,4347us,7547us,14181us,4030us,7416us\n";
     /// The same on tmpfs, `-s 64 -f -b -n 0`.
     const WITHOUT_NAMES: &str = "1.98,2.00a,vm,1,1796093160,64M,,8192,5,,,+++++,+++,68348,27,,,+++++,+++,+++++,+++,,,,,,,,,,,,,,,,,,,6936us,8130us,,4315us,7540us,,,,,,";
 
-    pub(super) fn workload(test: Test, tasks: u32) -> Workload {
+    pub(crate) fn workload(test: Test, tasks: u32) -> Workload {
         let (op, pattern) = test.asked();
         Workload {
             engine: Engine::Bonnie,

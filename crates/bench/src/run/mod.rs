@@ -1,5 +1,7 @@
 //! Runs a plan: targets in turn within each round; failures are recorded, and results kept.
 
+mod by_bonnie;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -9,8 +11,7 @@ use hdrhistogram::Histogram;
 use rustix::fs::statvfs;
 
 use crate::bar::{self, Decision, Promise};
-use crate::bonnie::{self, Shape, Test, Told};
-use crate::cache;
+use crate::bonnie::{Shape, Told};
 use crate::cell;
 use crate::copying::{Copier, Source};
 use crate::machine;
@@ -48,15 +49,47 @@ struct Run<'a> {
     latencies: Latencies,
     /// Files to copy, while a case of the engine copy is measured.
     source: Option<Source>,
-    /// Figures of runs of bonnie++, by target and round; `None` where one failed.
-    bonnie: BTreeMap<(usize, u32, Shape), Option<Told>>,
+    /// Figures of runs of bonnie++, by target and round; for a failed one the reason.
+    bonnie: BTreeMap<(usize, u32, Shape), Result<Told, String>>,
 }
 
 /// Runs a plan to its end, or until `stop` is set. An error means that nothing was measured.
 pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     plan.check()?;
     let (began, stolen) = (Instant::now(), machine::steal_seconds());
-    let results = Results {
+    let results = begun(plan);
+    // All targets are taken, or none.
+    let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
+    let mut run = Run::new(plan, stop, places, results);
+    for case in &plan.cases {
+        if run.stopped() {
+            break;
+        }
+        run.case(case);
+    }
+    run.progress.finish();
+    let Run { places, mut results, latencies, .. } = run;
+    for place in places.into_iter().flatten() {
+        let name = place.name().to_owned();
+        if let Err(e) = place.give_back() {
+            results.skipped.push(Skipped::failed(format!("removing what was written to {name}"), e));
+        }
+    }
+    if stop.load(Ordering::Relaxed) {
+        results.ended_early = Some("interrupted".to_owned());
+    }
+    results.machine.load_after = Some(machine::load());
+    results.machine.steal_seconds = machine::steal_seconds().zip(stolen).map(|(now, then)| now - then);
+    results.made.seconds = began.elapsed().as_secs_f64();
+    let looks = bar::looks(plan.rounds, plan.rounds_max).len();
+    results.bars = plan.bars.iter().filter_map(|bar| bar.decided(&results.measurements, looks)).collect();
+    summary::summarise(&mut results, &latencies);
+    Ok(results)
+}
+
+/// Results of a plan before the first measurement.
+fn begun(plan: &Plan) -> Results {
+    Results {
         format: FORMAT,
         made: Made {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -84,37 +117,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
         published: plan.published.clone(),
         bars: Vec::new(),
         says: Vec::new(),
-    };
-    // All targets are taken, or none.
-    let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
-    let progress = Progress::of(plan);
-    let layers = plan.targets.iter().map(|target| serving::layers(&target.dir)).collect();
-    let (latencies, bonnie) = (Latencies::new(), BTreeMap::new());
-    let mut run = Run { plan, stop, progress, places, layers, results, latencies, source: None, bonnie };
-    for case in &plan.cases {
-        if run.stopped() {
-            break;
-        }
-        run.case(case);
     }
-    run.progress.finish();
-    let Run { places, mut results, latencies, .. } = run;
-    for place in places.into_iter().flatten() {
-        let name = place.name().to_owned();
-        if let Err(e) = place.give_back() {
-            results.skipped.push(Skipped::failed(format!("removing what was written to {name}"), e));
-        }
-    }
-    if stop.load(Ordering::Relaxed) {
-        results.ended_early = Some("interrupted".to_owned());
-    }
-    results.machine.load_after = Some(machine::load());
-    results.machine.steal_seconds = machine::steal_seconds().zip(stolen).map(|(now, then)| now - then);
-    results.made.seconds = began.elapsed().as_secs_f64();
-    let looks = bar::looks(plan.rounds, plan.rounds_max).len();
-    results.bars = plan.bars.iter().filter_map(|bar| bar.decided(&results.measurements, looks)).collect();
-    summary::summarise(&mut results, &latencies);
-    Ok(results)
 }
 
 /// Describes a target from the mount table and the plan.
@@ -129,6 +132,15 @@ fn described(plan: &Plan, target: &Target) -> TargetRecord {
     record.bears = plan.bears.iter().find(|(name, _)| about(name)).map(|(_, bricks)| *bricks);
     record.notes.extend(plan.notes.iter().filter(|(name, _)| about(name)).map(|(_, note)| note.clone()));
     record
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan, stop: &'a AtomicBool, places: Vec<Option<TargetDir>>, results: Results) -> Self {
+        let progress = Progress::of(plan);
+        let layers = plan.targets.iter().map(|target| serving::layers(&target.dir)).collect();
+        let (latencies, bonnie) = (Latencies::new(), BTreeMap::new());
+        Self { plan, stop, progress, places, layers, results, latencies, source: None, bonnie }
+    }
 }
 
 impl Run<'_> {
@@ -185,65 +197,6 @@ impl Run<'_> {
             }
         }
         self.source = None;
-    }
-
-    /// Measures a case of bonnie++: no warm-up, and not more rounds than it may take.
-    fn bonnie_case(&mut self, mut turn: CaseTurn<'_>) {
-        for round in 0..self.plan.rounds.min(self.plan.bonnie_rounds) {
-            for n in turns::in_round(round, self.places.len()) {
-                if self.stopped() {
-                    return;
-                }
-                let name = &self.plan.targets[n].name;
-                self.progress.round(&turn.case.name, name, Some(round));
-                if turn.able[n] {
-                    match self.by_bonnie(n, turn.case, round) {
-                        Some(_) if self.stopped() => {}
-                        Some(measured) => self.note(n, turn.case, round, measured),
-                        None => turn.able[n] = false,
-                    }
-                }
-                self.progress.done(&turn.case.workload);
-            }
-        }
-    }
-
-    /// The case's part of the figures of bonnie++ in this round; runs it if no other case has.
-    fn by_bonnie(&mut self, n: usize, case: &Case, round: u32) -> Option<Measured> {
-        let key = (n, round, bonnie::shape(&case.workload));
-        if !self.bonnie.contains_key(&key) {
-            let layers = self.layers[n].clone();
-            let told = self.step(n, case, "measuring", |bench| {
-                let told = bonnie::run(bench)?;
-                cache::quiet(&layers)?;
-                Ok(told)
-            });
-            if self.stopped() {
-                return None;
-            }
-            let told = told.flatten();
-            if let Some(told) = &told {
-                self.note_short(n, key.2, told);
-            }
-            self.bonnie.insert(key, told);
-        }
-        self.bonnie.get(&key)?.as_ref()?.measured(&case.workload)
-    }
-
-    /// Notes the cases for which a run of bonnie++ was too short, in one line.
-    fn note_short(&mut self, n: usize, shape: Shape, told: &Told) {
-        let alike =
-            |case: &&Case| case.workload.engine == Engine::Bonnie && bonnie::shape(&case.workload) == shape;
-        let of = self.plan.cases.iter().filter(alike).filter(|c| told.measured(&c.workload).is_none());
-        let short: Vec<&str> = of.filter_map(|case| Test::of(&case.workload)).map(Test::word).collect();
-        if short.is_empty() {
-            return;
-        }
-        let (words, target) = (short.join(", "), &self.plan.targets[n].name);
-        let what = format!("{} with {} on {target}: {words}", bonnie::PROGRAM, bonnie::processes(shape));
-        if !self.results.skipped.iter().any(|skipped| skipped.what == what) {
-            self.results.skipped.push(Skipped::of(what, bonnie::TOO_SHORT));
-        }
     }
 
     /// Measures the targets in this order; `None` stands for a round that does not count.
@@ -308,7 +261,18 @@ impl Run<'_> {
         what: &str,
         work: impl FnOnce(&Bench<'_>) -> Result<T>,
     ) -> Option<T> {
-        let place = self.places[n].as_ref()?;
+        self.tried(n, case, what, work).ok()
+    }
+
+    /// Like [`Self::step`], with the recorded reason of a failure.
+    fn tried<T>(
+        &mut self,
+        n: usize,
+        case: &Case,
+        what: &str,
+        work: impl FnOnce(&Bench<'_>) -> Result<T>,
+    ) -> Result<T, String> {
+        let place = self.places[n].as_ref().ok_or("the target vanished")?;
         let seed = self.plan.seed;
         let target = &self.plan.targets[n];
         let export = self.plan.export(&target.name).map(|export| (export, target.dir.as_path()));
@@ -316,7 +280,7 @@ impl Run<'_> {
         let (workload, stop) = (&case.workload, self.stop);
         let bench = Bench { workload, work: place.work(), seed, stop, export, copied };
         let error = match work(&bench) {
-            Ok(done) => return Some(done),
+            Ok(done) => return Ok(done),
             Err(e) => e,
         };
         let name = &target.name;
@@ -335,8 +299,9 @@ impl Run<'_> {
             }
         };
         self.progress.tell(&format!("fsstack-bench: {}: {}", skipped.what, skipped.why));
+        let why = skipped.why.clone();
         self.results.skipped.push(skipped);
-        None
+        Err(why)
     }
 
     fn note(&mut self, n: usize, case: &Case, round: u32, measured: Measured) {
