@@ -34,8 +34,8 @@ pub(crate) struct Measured {
     pub(crate) bytes: u64,
     /// From the first start to the last end.
     pub(crate) seconds: f64,
-    /// Between the first task's start and the last one's.
-    pub(crate) start_skew_seconds: f64,
+    /// Between the first task's start and the last one's; `None` where these are not known.
+    pub(crate) start_skew_seconds: Option<f64>,
     pub(crate) latencies: Histogram<u64>,
     pub(crate) window: Window,
     /// How often the case was done.
@@ -142,7 +142,8 @@ impl Bench<'_> {
         let mut latencies = histogram()?;
         task::note(&mut latencies, ended.duration_since(began));
         let done = Done { began, ended, ops: 1, bytes: self.workload.footprint(), latencies };
-        gather(vec![done], window)
+        // The program starts its work itself.
+        Ok(Measured { start_skew_seconds: None, ..gather(vec![done], window)? })
     }
 
     /// Removes files that were kept over the rounds: emptied first, as a server keeps removed files open for a while.
@@ -228,7 +229,7 @@ fn gather(done: Vec<Done>, window: Window) -> Result<Measured> {
         ops: done.iter().map(|d| d.ops).sum(),
         bytes: done.iter().map(|d| d.bytes).sum(),
         seconds: last.duration_since(first).as_secs_f64(),
-        start_skew_seconds: last_start.duration_since(first).as_secs_f64(),
+        start_skew_seconds: Some(last_start.duration_since(first).as_secs_f64()),
         latencies,
         window,
         passes: 1,
@@ -242,7 +243,8 @@ impl Measured {
         self.ops += other.ops;
         self.bytes += other.bytes;
         self.seconds += other.seconds;
-        self.start_skew_seconds = self.start_skew_seconds.max(other.start_skew_seconds);
+        let skews = self.start_skew_seconds.zip(other.start_skew_seconds);
+        self.start_skew_seconds = skews.map(|(one, other)| one.max(other));
         self.latencies.add(&other.latencies)?;
         self.window = self.window.and(other.window);
         self.passes += other.passes;

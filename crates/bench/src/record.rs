@@ -158,7 +158,9 @@ pub(crate) struct Measurement {
     /// How often the case was done: once, or until the cell lasted.
     #[serde(default = "once")]
     pub(crate) passes: u32,
-    pub(crate) start_skew_us: f64,
+    /// Between the first task's start and the last one's; none where these are not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) start_skew_us: Option<f64>,
     pub(crate) latency_us: Latency,
     /// By program, the bench itself first.
     pub(crate) used: Vec<Used>,
@@ -184,7 +186,7 @@ impl Measurement {
             ops: 1,
             seconds: 2.0,
             passes: 1,
-            start_skew_us: 0.0,
+            start_skew_us: Some(0.0),
             latency_us: Latency { mean: 0.0, p50: 0.0, p99: None, p999: None, max: 0.0 },
             used,
             machine_cpu_seconds: 0.0,
@@ -233,7 +235,9 @@ pub(crate) struct Summary {
     pub(crate) latency_us: Latency,
     /// (fraction of the operations, microseconds within which they ended)
     pub(crate) latency_curve: Vec<(f64, f64)>,
-    pub(crate) start_skew_us: f64,
+    /// Median; none where no round has one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) start_skew_us: Option<f64>,
     /// Median CPU microseconds of the whole stack for each MiB moved, or for each operation on names.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) cpu_us_each: Option<f64>,

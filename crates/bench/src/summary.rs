@@ -58,7 +58,7 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
     let check = |q: &&f64| **q == 1.0 || FEWEST_BEYOND <= (1.0 - **q) * histogram.len() as f64 + 1e-6;
     let curve =
         CURVE.iter().filter(check).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
-    let skews: Vec<f64> = mine.iter().map(|m| m.start_skew_us).collect();
+    let skews: Vec<f64> = mine.iter().filter_map(|m| m.start_skew_us).collect();
     Some(Summary {
         case: case.name.clone(),
         target: target.to_owned(),
@@ -69,7 +69,7 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
         cold: mine.iter().filter_map(|m| m.cold).max(),
         latency_us: Latency::of(histogram),
         latency_curve: curve,
-        start_skew_us: median(&skews),
+        start_skew_us: (!skews.is_empty()).then(|| median(&skews)),
         cpu_us_each: cpu_us_each(&mine, case.workload.op.moves_data()),
         cpu: cpu(&mine),
     })

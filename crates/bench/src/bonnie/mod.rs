@@ -192,8 +192,17 @@ impl Told {
         };
         // No time of a sample: nothing is known of the rest of the machine during one test.
         let window = Window { used: vec![used], ..Window::default() };
-        let (latencies, start_skew_seconds) = (histogram().ok()?, 0.0);
-        Some(Measured { ops, bytes, seconds, start_skew_seconds, latencies, window, passes: 1, cold: None })
+        Some(Measured {
+            ops,
+            bytes,
+            seconds,
+            // Its processes do not say when they start.
+            start_skew_seconds: None,
+            latencies: histogram().ok()?,
+            window,
+            passes: 1,
+            cold: None,
+        })
     }
 }
 
@@ -204,6 +213,16 @@ pub(crate) type Shape = (u32, u64, u64, u32);
 pub(crate) fn shape(workload: &Workload) -> Shape {
     let Workload { tasks, file_size, block, entries, .. } = workload;
     (tasks.get(), file_size.0, block.0, entries.get())
+}
+
+/// Number of units of files that a process makes; 0 leaves the tests on names out.
+fn name_units(workload: &Workload) -> u32 {
+    workload.entries.get() / NAMES_UNIT
+}
+
+/// Options of the workload's run that say which tests it does.
+pub(crate) fn options(workload: &Workload) -> String {
+    format!("-f -b -n {}", name_units(workload))
 }
 
 /// The processes of a run, in words.
@@ -295,6 +314,7 @@ pub(crate) mod tests {
         assert_eq!(both.figures(Test::Write).unwrap().rate, 2.0 * 826_213.0 * 1024.0);
         assert_eq!(both.figures(Test::Seeks), None);
         let write = both.measured(&workload(Test::Write, 2)).unwrap();
+        assert_eq!(write.start_skew_seconds, None);
         assert_eq!((write.bytes, write.ops, write.rate("B/s")), (8 << 20, 1024, 2.0 * 826_213.0 * 1024.0));
         assert!(both.measured(&workload(Test::Seeks, 2)).is_none());
         let create = both.measured(&workload(Test::Create, 2)).unwrap();

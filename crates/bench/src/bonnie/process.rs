@@ -13,7 +13,7 @@ use fsstack_lab::shell::{Run, command, which};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::{NAMES_UNIT, PROGRAM, Told};
+use super::{NAMES_UNIT, PROGRAM, Told, name_units};
 use crate::measure::Bench;
 use crate::target::remove_all;
 use crate::workload::Workload;
@@ -43,8 +43,7 @@ const BONNIE_TURN_PAUSE: Duration = Duration::from_millis(20);
 fn time_limit(workload: &Workload) -> Duration {
     let tasks = u64::from(workload.tasks.get());
     let bytes = tasks.saturating_mul(workload.file_size.0).saturating_mul(TRANSFERS);
-    // With fewer than one unit it makes none.
-    let names = u64::from(workload.entries.get() / NAMES_UNIT * NAMES_UNIT);
+    let names = u64::from(name_units(workload)) * u64::from(NAMES_UNIT);
     let calls = tasks.saturating_mul(SEEKS + CALLS_PER_NAME * names);
     let of_calls = BONNIE_CALL_TIMEOUT.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX));
     BONNIE_BASE_TIMEOUT + Duration::from_secs(bytes / LOWEST_RATE) + of_calls
@@ -143,8 +142,7 @@ fn one(workload: &Workload, dir: &Path, stopped: &dyn Fn() -> bool) -> Result<Op
     let run = run.args(["-s", &format!("{mebibytes}:{}", workload.block.0)]);
     // The machine's memory, which must be less than half of the file: a tenth, as published.
     let run = run.args(["-r", &(mebibytes / 10).max(1).to_string()]);
-    // With fewer it makes none.
-    let run = run.args(["-n", &(workload.entries.get() / NAMES_UNIT).to_string()]);
+    let run = run.args(["-n", &name_units(workload).to_string()]);
     let run = if workload.tasks.get() == 1 { run } else { run.args(["-y", "s"]) };
     let Some(done) = run.limit(time_limit(workload)).output_unless(stopped)? else { return Ok(None) };
     let done = done.check()?;

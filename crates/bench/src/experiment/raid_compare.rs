@@ -7,7 +7,7 @@ use anyhow::Result;
 use fsstack_lab::MiB;
 
 use super::{Content, Extent, point, skipped};
-use crate::bonnie::{NAMES_UNIT, PROGRAM, Test};
+use crate::bonnie::{self, NAMES_UNIT, PROGRAM, Test};
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Results, WorkloadShape};
@@ -99,21 +99,6 @@ fn names(content: &mut Content, extent: Extent) {
 
 /// bonnie++ itself with the published options, one process and four in step.
 fn by_bonnie(content: &mut Content, extent: Extent) {
-    let figures = [
-        ("bonnie-1", "1 process", "B/s"),
-        ("bonnie-4", "4 processes in step", "B/s"),
-        ("bonnie-seeks", "seeks", "op/s"),
-        ("bonnie-names", "1024 files a process", "op/s"),
-    ];
-    for (name, what, unit) in figures {
-        content.figures.push(Figure {
-            name: name.to_owned(),
-            title: format!("bonnie++ -f -b -n 1, {what}"),
-            shape: WorkloadShape::Bars,
-            x_label: String::new(),
-            unit: unit.to_owned(),
-        });
-    }
     let size = extent.pick(BONNIE_QUICK, 80 << 30);
     for tasks in [1_u32, 4] {
         let who = if tasks == 1 { "1 process" } else { "4 processes" };
@@ -142,6 +127,29 @@ fn by_bonnie(content: &mut Content, extent: Extent) {
             let name = format!("{PROGRAM} {}, {who}", test.word());
             content.case(&figure, name, (n as f64, label), workload);
         }
+    }
+    bonnie_figures(content);
+}
+
+/// Figures of bonnie++, with the options of their runs in the titles.
+fn bonnie_figures(content: &mut Content) {
+    let figures = [
+        ("bonnie-1", "1 process", "B/s"),
+        ("bonnie-4", "4 processes in step", "B/s"),
+        ("bonnie-seeks", "seeks", "op/s"),
+        ("bonnie-names", "1024 files a process", "op/s"),
+    ];
+    for (name, what, unit) in figures {
+        let of = content.cases.iter().filter(|case| case.figure == name);
+        let mut options: Vec<String> = of.map(|case| bonnie::options(&case.workload)).collect();
+        options.dedup();
+        content.figures.push(Figure {
+            name: name.to_owned(),
+            title: format!("{PROGRAM} {}, {what}", options.join(" and ")),
+            shape: WorkloadShape::Bars,
+            x_label: String::new(),
+            unit: unit.to_owned(),
+        });
     }
 }
 
@@ -253,6 +261,22 @@ pub(super) fn says(results: &Results) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn titles_have_the_options_of_their_runs() {
+        let titles = |extent| {
+            let figures = content(extent).figures.into_iter().map(|figure| figure.title);
+            figures.filter(|title| title.starts_with(PROGRAM)).collect::<Vec<_>>()
+        };
+        let quick = [
+            "bonnie++ -f -b -n 1, 1 process",
+            "bonnie++ -f -b -n 0, 4 processes in step",
+            "bonnie++ -f -b -n 1 and -f -b -n 0, seeks",
+            "bonnie++ -f -b -n 1, 1024 files a process",
+        ];
+        assert_eq!(titles(Extent::Quick), quick);
+        assert!(titles(Extent::Full).iter().all(|title| title.starts_with("bonnie++ -f -b -n 1, ")));
+    }
 
     #[test]
     fn a_missing_program_leaves_its_cases_out_with_the_command_that_installs_it() {

@@ -23,7 +23,7 @@ fn plain(results: &Results) -> String {
         // Writing to a String cannot fail, here and below.
         let _written = writeln!(
             text,
-            "{},{},{},{unit},{:.3},{},{},{:.6},{:.3},{:.3},{:.3},{},{},{:.3},{:.2},{}",
+            "{},{},{},{unit},{:.3},{},{},{:.6},{},{:.3},{:.3},{},{},{:.3},{:.2},{}",
             quoted(&m.case),
             quoted(&m.target),
             m.round,
@@ -31,7 +31,7 @@ fn plain(results: &Results) -> String {
             m.bytes,
             m.ops,
             m.seconds,
-            m.start_skew_us,
+            cell(m.start_skew_us),
             l.mean,
             l.p50,
             cell(l.p99),
@@ -44,9 +44,9 @@ fn plain(results: &Results) -> String {
     text
 }
 
-/// A quantile; empty where too few operations tell it.
-fn cell(quantile: Option<f64>) -> String {
-    quantile.map_or(String::new(), |us| format!("{us:.3}"))
+/// A time in microseconds; empty where it is not known.
+fn cell(time: Option<f64>) -> String {
+    time.map_or(String::new(), |us| format!("{us:.3}"))
 }
 
 /// A line per measurement: log file (volume and number of files), volume, file size, total bytes a second.

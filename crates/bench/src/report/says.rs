@@ -102,12 +102,9 @@ fn cost(results: &Results) -> Vec<String> {
 /// Differences of the tasks' start times, if there were several.
 fn starts(results: &Results) -> Option<String> {
     let several = |s: &&Summary| results.case(&s.case).is_some_and(|c| 1 < c.workload.tasks.get());
-    let most = results
-        .summaries
-        .iter()
-        .filter(several)
-        .max_by(|a, b| a.start_skew_us.total_cmp(&b.start_skew_us))?;
-    let shown = microseconds(most.start_skew_us);
+    let skews = results.summaries.iter().filter(several).filter_map(|s| Some((s.start_skew_us?, s)));
+    let (skew, most) = skews.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let shown = microseconds(skew);
     Some(format!(
         "Tasks that belong together started within {shown} of each other at most (median of rounds, {}).",
         most.case

@@ -52,7 +52,7 @@ fn row(summary: &Summary, case: &str) -> Vec<String> {
         typical(&summary.latency_us),
         quantile(summary.latency_us.p99),
         quantile(summary.latency_us.p999),
-        microseconds(summary.start_skew_us),
+        summary.start_skew_us.map_or(String::new(), microseconds),
         cpu.join(", "),
     ]
 }

@@ -112,17 +112,17 @@ mod tests {
     use super::*;
     use crate::bonnie::tests::{ON_A_DISK, workload};
     use crate::plan::Plan;
-    use crate::summary;
     use crate::target::Target;
+    use crate::{report, summary};
 
-    /// A plan of these tests in three rounds.
-    fn plan(dir: &Path, tests: &[Test]) -> Plan {
+    /// A plan of these tests by so many processes, in three rounds.
+    fn plan(dir: &Path, tests: &[Test], tasks: u32) -> Plan {
         let case = |test: &Test| Case {
             name: test.word().to_owned(),
             figure: String::new(),
             x: 0.0,
             x_label: String::new(),
-            workload: workload(*test, 1),
+            workload: workload(*test, tasks),
         };
         Plan {
             targets: vec![Target { name: "t".to_owned(), dir: dir.to_owned() }],
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_case_that_was_too_short_in_any_round_has_no_figure() {
         let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
-        let plan = plan(home.path(), &[Test::Write, Test::Rewrite, Test::Read]);
+        let plan = plan(home.path(), &[Test::Write, Test::Rewrite, Test::Read], 1);
         let mut run = Run::new(&plan, &stop, vec![None], begun(&plan));
         let short = ON_A_DISK.replace("826213,33", "+++++,+++");
         for (round, csv) in [ON_A_DISK, &short, ON_A_DISK].into_iter().enumerate() {
@@ -162,9 +162,25 @@ mod tests {
     }
 
     #[test]
+    fn the_report_has_no_start_skew_that_was_not_measured() {
+        let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let plan = plan(home.path(), &[Test::Write], 4);
+        let mut run = Run::new(&plan, &stop, vec![None], begun(&plan));
+        for round in 0..3 {
+            let key = (0, round, bonnie::shape(&plan.cases[0].workload));
+            run.bonnie.insert(key, Told::of_csv(ON_A_DISK).map_err(|e| e.to_string()));
+        }
+        measure(&mut run);
+        summary::summarise(&mut run.results, &run.latencies);
+        assert_eq!((run.results.measurements.len(), run.results.summaries[0].start_skew_us), (3, None));
+        let said = report::says(&run.results);
+        assert!(!said.iter().any(|line| line.contains("started within")), "{said:?}");
+    }
+
+    #[test]
     fn each_case_of_a_failed_run_has_its_reason() {
         let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
-        let plan = plan(home.path(), &[Test::Write, Test::Rewrite]);
+        let plan = plan(home.path(), &[Test::Write, Test::Rewrite], 1);
         let place = plan.targets[0].take().unwrap();
         // The run cannot have its directory.
         fs::create_dir(place.work().join("bonnie")).unwrap();

@@ -321,7 +321,7 @@ impl Run<'_> {
             ops: measured.ops,
             seconds: measured.seconds,
             passes: measured.passes,
-            start_skew_us: measured.start_skew_seconds * 1e6,
+            start_skew_us: measured.start_skew_seconds.map(|seconds| seconds * 1e6),
             latency_us: Latency::of(&measured.latencies),
             used: measured.window.used,
             machine_cpu_seconds: measured.window.machine_cpu_seconds,
