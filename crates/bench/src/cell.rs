@@ -14,7 +14,7 @@ use crate::measure::{Bench, Measured};
 use crate::serving::{Layer, serving};
 use crate::stack::Stack;
 use crate::target::remove_all;
-use crate::workload::{Cache, Workload};
+use crate::workload::{Cache, Engine, Workload};
 
 /// Most passes of a cell.
 const MOST_PASSES: u32 = 256;
@@ -75,7 +75,8 @@ impl Cell<'_> {
             }
             _ => None,
         };
-        let stack = Stack::of(serving(self.bench.work, self.bench.export.map(|(export, _)| export.pid)));
+        let server = self.bench.export.and_then(|(export, _)| export.pid());
+        let stack = Stack::of(serving(self.bench.work, server));
         let mut all: Option<Measured> = None;
         for (n, dir) in dirs.iter().enumerate() {
             if self.bench.stop.load(Ordering::Relaxed) && 0 < n {
@@ -97,6 +98,9 @@ impl Cell<'_> {
     }
 
     fn emptied(&self, dirs: &[PathBuf]) -> Result<cache::Cold> {
+        if let (Engine::Nfs, Some((export, _))) = (self.bench.workload.engine, self.bench.export) {
+            export.restart()?;
+        }
         let mut files = Vec::new();
         for dir in dirs.iter().filter(|_| self.bench.workload.keeps_files()) {
             for entry in fs::read_dir(dir)? {
@@ -122,9 +126,15 @@ mod tests {
     use std::num::NonZeroU32;
     use std::path::Path;
     use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Mutex};
+
+    use fsstack_lab::cleanup::{self, Entry};
+    use fsstack_lab::ganesha::{Ganesha, ROOT};
+    use fsstack_lab::needs;
 
     use super::*;
-    use crate::workload::{Bytes, Engine, Op};
+    use crate::plan::Export;
+    use crate::workload::{Bytes, Op};
 
     fn cell<'a>(workload: &'a Workload, work: &'a Path, stop: &'a AtomicBool, passes: u32) -> Cell<'a> {
         Cell {
@@ -157,6 +167,39 @@ mod tests {
         assert_eq!(passes(&read, 2.0, 0.5, 12 << 20), 3, "files of all passes lie there at once");
         assert_eq!(passes(&read, 2.0, 0.5, 0), 1);
         assert_eq!(passes(&Workload { engine: Engine::Nfs, ..read }, 2.0, 0.5, 1 << 40), 1);
+    }
+
+    #[test]
+    fn an_nfs_server_starts_anew_before_a_cold_cell_only() {
+        needs!(root());
+        if let Err(skip) = Ganesha::able() {
+            return skip.announce();
+        }
+        let home = cleanup::fresh("bench-cold").unwrap();
+        let _home = Entry::dir(&home).unwrap();
+        let shown = home.join("shown");
+        let _shown = Entry::dir(&shown).unwrap();
+        let server = Arc::new(Mutex::new(Ganesha::serve(&shown, &home.join("server"))));
+        let address = server.lock().unwrap().address();
+        let export = Export {
+            target: "t".to_owned(),
+            server: address,
+            network: None,
+            owner: Arc::downgrade(&server),
+            root: ROOT.into(),
+        };
+        let (stop, (size, block)) = (AtomicBool::new(false), (Bytes(1 << 20), Bytes(64 << 10)));
+        let warm =
+            Workload { engine: Engine::Nfs, op: Op::Read, file_size: size, block, ..Workload::default() };
+        let cold = Workload { cache: Cache::Cold, ..warm.clone() };
+        for (workload, starts_anew) in [(&warm, false), (&cold, true), (&cold, true)] {
+            let mut cell = cell(workload, &shown, &stop, 1);
+            cell.bench.export = Some((&export, &shown));
+            cell.bench.lay_out().unwrap();
+            let before = export.pid().unwrap();
+            assert_eq!(cell.measured().unwrap().bytes, size.0);
+            assert_eq!(export.pid().unwrap() != before, starts_anew);
+        }
     }
 
     #[test]

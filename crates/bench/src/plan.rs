@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, Weak};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use fsstack_lab::ganesha::Ganesha;
 
 use crate::bar::{Limit, Promise};
 use crate::measure::need;
@@ -81,17 +83,30 @@ pub(crate) enum Repeated {
 }
 
 /// A target's NFS export.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Export {
     /// The target's name.
     pub(crate) target: String,
     pub(crate) server: SocketAddr,
     /// Network namespace from which it is reached, if that is not ours.
     pub(crate) network: Option<PathBuf>,
-    /// The server's process.
-    pub(crate) pid: u32,
+    /// The server, which the test bed owns.
+    pub(crate) owner: Weak<Mutex<Ganesha>>,
     /// Directory of the target below the server's root.
     pub(crate) root: PathBuf,
+}
+
+impl Export {
+    /// The server's process, which is another one after each restart.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.owner.upgrade()?.lock().unwrap_or_else(PoisonError::into_inner).pid()
+    }
+
+    /// Restarts the server: it then has nothing in its caches, nor has its client of a volume.
+    pub(crate) fn restart(&self) -> Result<()> {
+        let server = self.owner.upgrade().context("the server has ended")?;
+        server.lock().unwrap_or_else(PoisonError::into_inner).try_restart()
+    }
 }
 
 impl Plan {
@@ -171,9 +186,13 @@ impl Plan {
         self.bars.push(Promise { name, case, target, baseline, limit });
     }
 
-    /// True if the cells of `target` in a case are repeated until they last.
-    pub(crate) fn repeats(&self, case: &str, target: &str) -> bool {
-        let mut bars = self.bars.iter().filter(|bar| bar.case == case);
+    /// True if the cells of `target` in a case are repeated until they last. Files that stay are moved once, and so are those
+    /// in the same figure.
+    pub(crate) fn repeats(&self, case: &Case, target: &str) -> bool {
+        if self.cases.iter().any(|other| other.figure == case.figure && other.workload.is_kept()) {
+            return false;
+        }
+        let mut bars = self.bars.iter().filter(|bar| bar.case == case.name);
         let about = |bar: &Promise| bar.target == target || bar.baseline == target;
         match self.cells.of {
             _ if self.cells.seconds <= 0.0 => false,

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -208,7 +209,7 @@ impl Drop for Pool {
 #[derive(Debug, Default)]
 pub(crate) struct TestBed {
     // Dropped in this order: upper layers before lower ones.
-    servers: Vec<Ganesha>,
+    servers: Vec<Arc<Mutex<Ganesha>>>,
     pools: Vec<Pool>,
     rivals: Vec<Rival>,
     /// Directories of the pools and rivals on the layers below.
@@ -273,26 +274,22 @@ impl TestBed {
     pub(crate) fn export(&mut self, target: &Target) -> Result<Export> {
         let home = self.home()?.join("server");
         let server = Ganesha::try_serve(&target.dir, &home)?;
-        self.shown(target, server)
+        Ok(self.shown(target, server))
     }
 
     /// Exports a volume of the lab by its own NFS server, which is a client of the volume itself.
     pub(crate) fn export_volume(&mut self, target: &Target) -> Result<Export> {
         let home = self.home()?.join("server");
         let server = Ganesha::try_serve_volume(&Gluster::named("lab")?, target.name.parse()?, &home)?;
-        self.shown(target, server)
+        Ok(self.shown(target, server))
     }
 
-    fn shown(&mut self, target: &Target, server: Ganesha) -> Result<Export> {
-        let export = Export {
-            target: target.name.clone(),
-            server: server.address(),
-            network: server.network().map(Path::to_owned),
-            pid: server.pid().context("the server has ended")?,
-            root: ganesha::ROOT.into(),
-        };
+    fn shown(&mut self, target: &Target, server: Ganesha) -> Export {
+        let (address, network) = (server.address(), server.network().map(Path::to_owned));
+        let server = Arc::new(Mutex::new(server));
+        let owner = Arc::downgrade(&server);
         self.servers.push(server);
-        Ok(export)
+        Export { target: target.name.clone(), server: address, network, owner, root: ganesha::ROOT.into() }
     }
 
     /// Mounts mhddfs and mergerfs over the same directories; each may fail with a reason.

@@ -147,6 +147,12 @@ impl Ganesha {
         must(self.start(), "starting nfs-ganesha again");
     }
 
+    /// Restarts it, so that neither it nor its client of a volume remembers anything.
+    pub fn try_restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start()
+    }
+
     /// Its log.
     #[must_use]
     pub fn log(&self) -> String {

@@ -25,7 +25,7 @@ const NAMES: [(u32, &str); 2] = [(1, "1-file"), (8, "8-files")];
 /// Figure of one large file by two clients.
 const BY_NFS: &str = "by-nfs";
 
-/// Requests in flight by NFS: a kernel's client sends several, too.
+/// Requests in flight of one large file, by both clients: a kernel's NFS client sends several, too.
 const IN_FLIGHT: u32 = 4;
 
 pub(super) fn content(extent: Extent) -> Content {
@@ -64,7 +64,8 @@ pub(super) fn content(extent: Extent) -> Content {
     content
 }
 
-/// One large file, by the mount and by NFS: written to its end on the bricks, and read with cold caches.
+/// One large file, by the mount and by NFS, once in each round and with as many requests in flight: written to its end on
+/// the bricks, and read with cold caches.
 fn by_nfs(content: &mut Content, extent: Extent) {
     let size = Bytes(extent.pick(64 << 20, 512 << 20));
     content.figures.push(Figure {
@@ -74,13 +75,15 @@ fn by_nfs(content: &mut Content, extent: Extent) {
         x_label: String::new(),
         unit: "B/s".to_owned(),
     });
-    let write = Workload { file_size: size, sync: Sync::End, ..Workload::default() };
-    let read = Workload { op: Op::Read, sync: Sync::Never, cache: Cache::Cold, ..write.clone() };
-    let nfs = |workload: &Workload| Workload {
-        engine: Engine::Nfs,
+    let write = Workload {
+        engine: Engine::IoUring,
+        file_size: size,
+        sync: Sync::End,
         depth: NonZeroU32::MIN.saturating_add(IN_FLIGHT - 1),
-        ..workload.clone()
+        ..Workload::default()
     };
+    let read = Workload { op: Op::Read, sync: Sync::Never, cache: Cache::Cold, ..write.clone() };
+    let nfs = |workload: &Workload| Workload { engine: Engine::Nfs, ..workload.clone() };
     let cases = [
         ("write, mount", write.clone()),
         (WRITE_NFS, nfs(&write)),
@@ -90,7 +93,7 @@ fn by_nfs(content: &mut Content, extent: Extent) {
     for (n, (label, workload)) in cases.into_iter().enumerate() {
         content.case(BY_NFS, large(label), (n as f64, label.to_owned()), workload);
     }
-    // Of files of 2 MiB and more, the largest included.
+    // The published ranges are those of all files from 2 MiB on.
     content.published.extend(RANGES.map(|(name, (low, high), _)| {
         let (x, label) = if name == "nfs" { (1.0, WRITE_NFS) } else { (0.0, "write, mount") };
         Published {
@@ -199,7 +202,7 @@ fn export(lab: &Lab, volumes: &[Target], plan: &mut Plan, test_bed: &mut TestBed
                 plan.exports.push(export);
                 let how = format!(
                     "by NFS: nfs-ganesha with FSAL GLUSTER, a client of the volume itself, in the lab's network; NFS 4.0 by \
-                     the bench's own client in user space, {IN_FLIGHT} requests in flight"
+                     the bench's own client in user space, {IN_FLIGHT} requests in flight; the server starts anew before each cold read"
                 );
                 plan.notes.push((volume.name.clone(), how));
             }
@@ -259,8 +262,8 @@ fn beside_nfs(results: &Results) -> Option<String> {
     let parts: Vec<String> = results.contenders().filter_map(|target| of(&target.name)).collect();
     (!parts.is_empty()).then(|| {
         format!(
-            "One large file by NFS (nfs-ganesha with FSAL GLUSTER; our client of NFS 4.0 in user space, {IN_FLIGHT} requests in flight) is \
-             written and read at these parts of the rates of GlusterFS's own client: {} (published, NFS from a server and disks of its own: \
+            "One large file by NFS (nfs-ganesha with FSAL GLUSTER; our client of NFS 4.0 in user space) is \
+             written and read at these parts of the rates of GlusterFS's own client, by both once in each round with {IN_FLIGHT} requests in flight: {} (published, NFS from a server and disks of its own: \
              written at 40 to 300 MB/s, volumes at 290 to 320).",
             parts.join(", ")
         )
@@ -270,6 +273,23 @@ fn beside_nfs(results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Cells, Repeated};
+    use crate::record::Case;
+
+    #[test]
+    fn both_clients_have_as_many_requests_in_flight_and_one_pass() {
+        for extent in [Extent::Quick, Extent::Full] {
+            let Content { figures, cases, .. } = content(extent);
+            let cells = Cells { seconds: 2.0, of: Repeated::All };
+            let plan = Plan { figures, cases, cells, ..Plan::default() };
+            let beside = |case: &&Case| case.figure == BY_NFS;
+            assert_eq!(plan.cases.iter().filter(beside).count(), 4);
+            for case in plan.cases.iter().filter(beside) {
+                assert_eq!((case.workload.depth.get(), plan.repeats(case, "dt8")), (IN_FLIGHT, false));
+            }
+            assert!(plan.cases.iter().filter(|case| !beside(case)).all(|case| plan.repeats(case, "dt8")));
+        }
+    }
 
     #[test]
     fn targets_without_a_server_have_no_cases_by_nfs_and_the_report_says_so() {

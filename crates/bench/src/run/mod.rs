@@ -16,7 +16,7 @@ use crate::cell;
 use crate::copying::{Copier, Source};
 use crate::machine;
 use crate::measure::{Bench, Measured};
-use crate::plan::Plan;
+use crate::plan::{Export, Plan};
 use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
 use crate::serving::Layer;
@@ -123,7 +123,7 @@ fn begun(plan: &Plan) -> Results {
 /// Describes a target from the mount table and the plan.
 fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let mut record = machine::target(target);
-    record.notes = serving::versions(&target.dir, plan.export(&target.name).map(|export| export.pid));
+    record.notes = serving::versions(&target.dir, plan.export(&target.name).and_then(Export::pid));
     // Facts about a volume hold for targets on it: those of dt8 for dt8.pool.
     let about = |known: &str| {
         target.name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -215,7 +215,7 @@ impl Run<'_> {
                     Some(_) if self.stopped() => {}
                     Some(measured) => match round {
                         Some(round) => self.note(n, case, round, measured),
-                        None if self.plan.repeats(&case.name, &name) => {
+                        None if self.plan.repeats(case, &name) => {
                             let free =
                                 statvfs(&self.plan.targets[n].dir).map_or(0, |s| s.f_bavail * s.f_frsize);
                             let wanted = self.plan.cells.seconds;
