@@ -61,7 +61,11 @@ impl NfsError {
 
 impl From<std::io::Error> for NfsError {
     fn from(error: std::io::Error) -> Self {
-        Self::Broken(error.to_string())
+        Self::Broken(match error.kind() {
+            // The kernel's word for the time limit of a socket.
+            std::io::ErrorKind::WouldBlock => "the server did not answer in time".to_owned(),
+            _ => error.to_string(),
+        })
     }
 }
 
@@ -130,6 +134,7 @@ impl Client {
     pub fn over(stream: TcpStream, export: &str) -> Told<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream, export: export.to_owned(), calls: 0, owner: None })
     }
 
@@ -302,6 +307,17 @@ impl Client {
         Err(NfsError::Broken(format!("{written} bytes were written of {}", bytes.len())))
     }
 
+    /// Like [`Self::commit`], with another time limit for the reply: that of large files takes long.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub fn commit_within(&mut self, limit: Duration, file: &Opened) -> Told<()> {
+        self.stream.set_read_timeout(Some(limit))?;
+        let done = self.commit(file);
+        self.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        done
+    }
+
     /// Makes written data durable.
     ///
     /// # Errors
@@ -386,5 +402,24 @@ impl Client {
                 return Ok(whole);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_server_is_given_up_and_a_commit_has_a_limit_of_its_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = Client::new(listener.local_addr().unwrap(), "").unwrap();
+        let _silent = listener.accept().unwrap();
+        assert_eq!(client.stream.write_timeout().unwrap(), Some(ANSWER_TIMEOUT));
+        let file = Opened { handle: vec![1], state: [0; 16] };
+        let error = client.commit_within(Duration::from_millis(1), &file).unwrap_err();
+        assert_eq!(error, NfsError::Broken("the server did not answer in time".into()));
+        assert_eq!(client.stream.read_timeout().unwrap(), Some(ANSWER_TIMEOUT));
     }
 }

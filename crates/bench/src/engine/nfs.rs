@@ -18,8 +18,11 @@ use fsstack_lab::nfs4::{
 use super::{Io, IoEngine, Submitted};
 use crate::buffers::Aligned;
 
-/// Time limit for a silent server.
+/// Time limit for a server that neither answers nor takes a request.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// Lowest rate at which a COMMIT may force data to the disks, in bytes a second.
+const LOWEST_COMMIT_RATE: u64 = 1 << 20;
 
 /// Bytes read from a connection at a time, the unit of rate limiting.
 const PIECE: usize = 64 << 10;
@@ -91,8 +94,14 @@ impl Nfs {
         Ok(nfs)
     }
 
+    /// Name of its calls.
+    fn call(&self) -> &'static str {
+        call_name(matches!(self.work, FileWork::Write(..)))
+    }
+
     fn next(&mut self) -> io::Result<usize> {
-        self.done.recv_timeout(SILENCE).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        let answer = self.done.recv_timeout(SILENCE);
+        answer.unwrap_or_else(|_| Err(silent(self.call(), "the server does not answer")))
     }
 }
 
@@ -109,7 +118,8 @@ impl IoEngine for Nfs {
         let call = call.map_err(io::Error::other)?;
         let turn = self.calls % self.connections.len();
         self.calls += 1;
-        self.connections[turn].stream.write_all(&call)?;
+        let name = self.call();
+        send(&mut self.connections[turn].stream, name, &call)?;
         Ok(Submitted::Queued)
     }
 
@@ -124,11 +134,13 @@ impl IoEngine for Nfs {
     }
 
     fn finish(&mut self) -> io::Result<()> {
+        let written = self.calls as u64 * u64::from(self.block);
         match &mut self.work {
             FileWork::Read(_) => Ok(()),
-            // As the kernel's client does at close(2).
+            // The kernel's client makes both calls at close(2), too.
             FileWork::Write(client, file, _) => {
-                client.commit(file).and_then(|()| client.close(file)).map_err(io::Error::other)
+                client.commit_within(commit_timeout(written), file).map_err(failed("COMMIT"))?;
+                client.close(file).map_err(failed("CLOSE"))
             }
         }
     }
@@ -161,12 +173,42 @@ fn connect(route: &Route<'_>) -> io::Result<TcpStream> {
     let stream = within(route.network, || TcpStream::connect(route.server))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
     Ok(stream)
+}
+
+/// Name of the calls that move data.
+fn call_name(is_write: bool) -> &'static str {
+    if is_write { "WRITE" } else { "READ" }
+}
+
+/// Adds the call's name to its error.
+fn failed<E: std::fmt::Display>(call: &'static str) -> impl FnOnce(E) -> io::Error {
+    move |e| io::Error::other(format!("{call}: {e}"))
+}
+
+/// Error of a call for which the server did nothing within the limit.
+fn silent(call: &str, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("{call}: {what} for {SILENCE:?}"))
+}
+
+/// Sends a request within the stream's time limit.
+fn send(stream: &mut TcpStream, call: &'static str, request: &[u8]) -> io::Result<()> {
+    stream.write_all(request).map_err(|e| match e.kind() {
+        // The kernel's word for the time limit of a socket.
+        io::ErrorKind::WouldBlock => silent(call, "the server takes no request"),
+        _ => failed(call)(e),
+    })
+}
+
+/// Time limit of a COMMIT, after which the server is taken for one that hangs.
+fn commit_timeout(bytes: u64) -> Duration {
+    SILENCE + Duration::from_secs(bytes / LOWEST_COMMIT_RATE)
 }
 
 /// Looks up a file's handle; retries while the server is not ready.
 fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
-    client(route)?.handle(text(route.path)?).map_err(io::Error::other)
+    client(route)?.handle(text(route.path)?).map_err(failed("LOOKUP"))
 }
 
 fn client(route: &Route<'_>) -> io::Result<Client> {
@@ -183,12 +225,12 @@ fn fresh(route: &Route<'_>) -> io::Result<(Client, Opened)> {
     let dir = text(route.path.parent().ok_or_else(no_name)?)?;
     let name = route.path.file_name().and_then(|name| name.to_str()).ok_or_else(no_name)?;
     let mut client = client(route)?;
-    let dir = client.handle(dir).map_err(io::Error::other)?;
+    let dir = client.handle(dir).map_err(failed("LOOKUP"))?;
     match client.remove(&dir, name) {
         Ok(()) | Err(NfsError::NOENT) => {}
-        Err(e) => return Err(io::Error::other(e)),
+        Err(e) => return Err(failed("REMOVE")(e)),
     }
-    let file = client.open(&dir, name, How::Made).map_err(io::Error::other)?;
+    let file = client.open(&dir, name, How::Made).map_err(failed("OPEN"))?;
     Ok((client, file))
 }
 
@@ -209,7 +251,7 @@ impl Answers {
                 Ok(()) => self.slot(&answer),
                 // Shut down at the end, when no call waits, or by the server, when all calls get the error.
                 Err(e) => {
-                    let _nobody_waits = tell.send(Err(e));
+                    let _nobody_waits = tell.send(Err(failed(call_name(self.is_write))(e)));
                     return;
                 }
             };
@@ -221,9 +263,10 @@ impl Answers {
 
     fn slot(&self, answer: &[u8]) -> io::Result<usize> {
         let reply = if self.is_write { write_reply(answer) } else { read_reply(answer) };
-        let (number, len) = reply.map_err(io::Error::other)?;
+        let call = call_name(self.is_write);
+        let (number, len) = reply.map_err(failed(call))?;
         if len != self.block {
-            return Err(io::Error::other(format!("the server moved {len} bytes instead of {}", self.block)));
+            return Err(failed(call)(format!("the server moved {len} bytes instead of {}", self.block)));
         }
         usize::try_from(number).map(|number| number % SLOTS).map_err(io::Error::other)
     }
@@ -331,9 +374,28 @@ mod tests {
         }
         moved(&route, None, 3).unwrap();
         let past_the_end = moved(&route, None, 4).unwrap_err().to_string();
-        assert!(past_the_end.contains("moved 0 bytes instead of 65536"), "{past_the_end}");
+        assert!(past_the_end.contains("READ: the server moved 0 bytes instead of 65536"), "{past_the_end}");
         std::fs::remove_file(shown.join("file")).unwrap();
-        assert!(moved(&route, None, 1).is_err());
+        assert_eq!(moved(&route, None, 1).unwrap_err().to_string(), "LOOKUP: NFS4ERR 2");
+    }
+
+    #[test]
+    fn a_server_that_takes_no_request_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (server, path) = (listener.local_addr().unwrap(), Path::new("file"));
+        let mut stream = connect(&Route { server, network: None, path, connections: 1, pace: None }).unwrap();
+        assert_eq!(stream.write_timeout().unwrap(), Some(SILENCE));
+        // Nobody waits for the limit here.
+        stream.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+        let request = vec![0; 64 << 20];
+        let error = send(&mut stream, "WRITE", &request).unwrap_err().to_string();
+        assert_eq!(error, "WRITE: the server takes no request for 60s");
+    }
+
+    #[test]
+    fn a_commit_may_take_longer_for_more_data() {
+        assert_eq!(commit_timeout(0), SILENCE);
+        assert!(commit_timeout(512 << 20) < commit_timeout(80 << 30));
     }
 
     #[test]
