@@ -4,12 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use fsstack_lab::shell::which;
+use fsstack_lab::ganesha::{VFS_PLUGIN, VOLUME_PLUGIN};
+use fsstack_lab::shell::{library, which};
 
 use crate::exec;
 
-/// A program and its Debian package.
+/// A program, or a plug-in by its file below a directory of libraries; and its Debian package.
 pub(crate) type Need = (&'static str, &'static str);
+
+fn is_there(&(file, _): &Need) -> bool {
+    which(file).or_else(|| library(file)).is_some()
+}
 
 /// Requirements of a pool on XFS.
 pub(crate) const TO_MOUNT: &[Need] = &[("fusermount3", "fuse3"), ("mkfs.xfs", "xfsprogs")];
@@ -67,11 +72,17 @@ pub(crate) const TO_CONTAIN: &[Need] = &[("crun", "crun"), ("busybox", "busybox-
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 
 /// Programs that the benchmark runs, or measures. Installed separately: without them some tests skip.
-pub(crate) const TO_BENCH: &[Need] = &[("bonnie++", "bonnie++"), ("ganesha.nfsd", "nfs-ganesha-vfs")];
+pub(crate) const TO_BENCH: &[Need] = &[("bonnie++", "bonnie++"), VFS_PLUGIN, VOLUME_PLUGIN];
+
+/// NFS server of pools. Its plug-in's package depends on the server.
+pub(crate) const TO_EXPORT: &[Need] = &[VFS_PLUGIN];
+
+/// NFS servers of the lab, of pools and of volumes.
+pub(crate) const TO_EXPORT_VOLUMES: &[Need] = &[VFS_PLUGIN, VOLUME_PLUGIN];
 
 /// Installs the missing ones of `needs`; the error names those that are still missing.
 pub(crate) fn packages(needs: &[Need]) -> Result<()> {
-    let missing = || needs.iter().filter(|(program, _)| which(program).is_none());
+    let missing = || needs.iter().filter(|need| !is_there(need));
     let packages: Vec<&str> = missing().map(|&(_, package)| package).collect();
     if packages.is_empty() {
         return Ok(());
@@ -128,9 +139,9 @@ pub(crate) fn book() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs the NFS server of the nfs tier. If it is missing, that is reported here, and the tests skip.
-pub(crate) fn server() -> Result<()> {
-    if let Err(e) = packages(&[("ganesha.nfsd", "nfs-ganesha-vfs")]) {
+/// Installs the NFS servers of a tier. Missing ones are reported here, and the tests skip.
+pub(crate) fn servers(needs: &[Need]) -> Result<()> {
+    if let Err(e) = packages(needs) {
         eprintln!("{e:#}");
     }
     Ok(())
@@ -212,4 +223,17 @@ pub(crate) fn runner() -> Runner {
     }
     eprintln!("cargo-nextest cannot be installed: using cargo test, without limits on a test's time");
     Runner::Cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_looked_for_by_its_file() {
+        assert!(is_there(&("sh", "dash")));
+        assert!(!is_there(&("ganesha/none.so", "nfs-ganesha")));
+        // Else the program of one would stand for the plug-in of the other.
+        assert!(TO_EXPORT_VOLUMES.iter().chain(TO_EXPORT).all(|(file, _)| file.contains('/')));
+    }
 }

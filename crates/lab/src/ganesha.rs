@@ -28,9 +28,11 @@ const SHOWN_CORE: &str = "NFS_CORE_PARAM {";
 /// Part of every handle, so always the same.
 const EXPORT_ID: u32 = 20;
 
-/// Plug-in that speaks to volumes, and the directories of plug-ins by architecture.
-const VOLUME_PLUGIN: &str = "ganesha/libfsalgluster.so";
-const PLUGINS: &str = "/usr/lib";
+/// Plug-in that exports directories, and its Debian package.
+pub const VFS_PLUGIN: (&str, &str) = ("ganesha/libfsalvfs.so", "nfs-ganesha-vfs");
+
+/// Plug-in that exports volumes of GlusterFS, and its Debian package.
+pub const VOLUME_PLUGIN: (&str, &str) = ("ganesha/libfsalgluster.so", "nfs-ganesha-gluster");
 
 /// A server, stopped on drop.
 #[derive(Debug)]
@@ -48,19 +50,20 @@ pub struct Ganesha {
 }
 
 impl Ganesha {
-    /// Checks whether a server can run here.
+    /// Checks whether a server of directories can run here.
     pub fn able() -> Result<(), needs::Skip> {
-        needs::root()?;
-        needs::program(PROGRAM)
+        Self::able_with(VFS_PLUGIN)
     }
 
     /// Checks whether a server of volumes can run here.
     pub fn able_for_volumes() -> Result<(), needs::Skip> {
-        Self::able()?;
-        let dirs = fs::read_dir(PLUGINS).into_iter().flatten().flatten();
-        let found = dirs.into_iter().any(|dir| dir.path().join(VOLUME_PLUGIN).exists());
-        let missing = || needs::Skip::because(format!("needs nfs-ganesha's {VOLUME_PLUGIN}"));
-        found.then_some(()).ok_or_else(missing)
+        Self::able_with(VOLUME_PLUGIN)
+    }
+
+    fn able_with((plugin, package): (&str, &str)) -> Result<(), needs::Skip> {
+        needs::root()?;
+        let found = needs::program(PROGRAM).and_then(|()| needs::library(plugin));
+        found.map_err(|skip| needs::Skip::because(format!("{skip} (package {package})")))
     }
 
     /// Starts a server for `export`, with its files in `home`.
@@ -253,6 +256,17 @@ mod tests {
     use std::os::unix::process::CommandExt;
 
     use super::*;
+    use crate::shell::{library, which};
+
+    #[test]
+    fn a_server_needs_the_plugin_of_its_exports_and_no_other() {
+        needs!(root());
+        let there = |(plugin, _): (&str, &str)| which(PROGRAM).is_some() && library(plugin).is_some();
+        assert_eq!(Ganesha::able().is_ok(), there(VFS_PLUGIN));
+        assert_eq!(Ganesha::able_for_volumes().is_ok(), there(VOLUME_PLUGIN));
+        let skip = Ganesha::able_with(("ganesha/none.so", "nfs-ganesha-none")).unwrap_err().to_string();
+        assert!(skip.contains("(package nfs-ganesha-none)"), "{skip}");
+    }
 
     #[test]
     fn a_server_is_known_by_its_configuration_and_ended() {

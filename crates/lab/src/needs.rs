@@ -87,6 +87,11 @@ pub fn program(name: &str) -> Result<(), Skip> {
     unless(shell::which(name).is_some(), || format!("needs the program {name}"))
 }
 
+/// A plug-in of a program is installed.
+pub fn library(file: &str) -> Result<(), Skip> {
+    unless(shell::library(file).is_some(), || format!("needs the plug-in {file}"))
+}
+
 /// The machine can run a GlusterFS server and its clients.
 pub fn gluster_ground() -> Result<(), Skip> {
     loop_ground()?;

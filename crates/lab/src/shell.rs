@@ -76,6 +76,20 @@ pub fn which(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// Directory of libraries, which has one for each architecture.
+const LIBRARIES: &str = "/usr/lib";
+
+/// Path of `file` in the libraries of an architecture, as of a program's plug-in.
+#[must_use]
+pub fn library(file: &str) -> Option<PathBuf> {
+    library_in(Path::new(LIBRARIES), file)
+}
+
+fn library_in(libraries: &Path, file: &str) -> Option<PathBuf> {
+    let of_architectures = std::fs::read_dir(libraries).into_iter().flatten().flatten();
+    of_architectures.map(|dir| dir.path().join(file)).find(|candidate| candidate.is_file())
+}
+
 impl Run {
     /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
@@ -301,6 +315,16 @@ mod tests {
         let late = command("sh").args(["-c", "sleep 60 & wait"]).limit(Duration::from_millis(50)).run();
         assert!(late.is_err());
         assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_library_is_found_in_the_directory_of_its_architecture() {
+        let libraries = tempfile::tempdir().unwrap();
+        let dir = libraries.path().join("x86_64-linux-gnu/server");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("plugin.so"), "").unwrap();
+        assert_eq!(library_in(libraries.path(), "server/plugin.so"), Some(dir.join("plugin.so")));
+        assert_eq!(library_in(libraries.path(), "server/other.so"), None);
     }
 
     #[test]

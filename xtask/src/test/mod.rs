@@ -372,7 +372,8 @@ fn run_tier(
     // Here and not in the tests, so that compiling a suite does not count as a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
-        Tier::Nfs | Tier::Lab => install::server(),
+        Tier::Nfs => install::servers(install::TO_EXPORT),
+        Tier::Lab => install::servers(install::TO_EXPORT_VOLUMES),
         Tier::NfsGuest => install::guest(),
         // The stress test runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),

@@ -190,8 +190,7 @@ pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
 fn export(lab: &Lab, volumes: &[Target], plan: &mut Plan, test_bed: &mut TestBed) {
     let able = match lab.kind {
         Kinds::Xfs => Err("`--lab xfs` has no volumes to export".to_owned()),
-        Kinds::Gluster => Ganesha::able_for_volumes()
-            .map_err(|skip| format!("{skip}: `apt-get install nfs-ganesha nfs-ganesha-gluster`, as root")),
+        Kinds::Gluster => Ganesha::able_for_volumes().map_err(|skip| skip.to_string()),
     };
     if let Err(why) = able {
         return plan.skipped.push(skipped("nfs", why));

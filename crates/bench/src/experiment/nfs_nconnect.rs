@@ -78,8 +78,7 @@ fn series(figure: &str, name: &str, x: f64, x_label: &str, mebibytes: f64) -> Pu
 
 /// A pool over one branch, and another directory of that branch, each with its own server.
 pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
-    let able = Ganesha::able();
-    able.map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip} (package nfs-ganesha-vfs)"))?;
+    Ganesha::able().map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip}"))?;
     let mut test_bed = TestBed::default();
     let parts = lab.xfs(1)?;
     let (_, branch) = parts.dirs.first().context("the lab made no branch")?;

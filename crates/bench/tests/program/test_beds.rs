@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::started::{Running, bench, names, results};
+use fsstack_lab::ganesha::Ganesha;
 use fsstack_lab::{self as lab, MiB, mounts, needs};
 use rustix::process::Signal;
 
@@ -139,7 +140,10 @@ fn rivals_are_mounted_over_the_branches_of_a_pool() {
 
 #[test]
 fn exports_are_read_over_several_connections() {
-    needs!(mounting(), loops(), program("ganesha.nfsd"));
+    needs!(mounting(), loops());
+    if let Err(skip) = Ganesha::able() {
+        return skip.announce();
+    }
     let home = tempfile::tempdir().unwrap();
     let (state, out) = (home.path().join("lab"), home.path().join("out"));
     let told_by = bench(&["experiment", "nfs-nconnect", "--lab", "xfs", "--rounds", "1", "--out"])
