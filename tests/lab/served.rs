@@ -22,10 +22,11 @@ fn a_volume_is_written_by_nfs_and_read_by_its_mount_and_the_other_way_round() {
     let home = cleanup::fresh("served").unwrap();
     let _home = Entry::dir(&home).unwrap();
     for kind in KINDS {
-        let server = Ganesha::try_serve_volume(&lab, volume(kind), &home.join(kind)).unwrap();
         let dir = home.file_name().unwrap().to_str().unwrap();
         let mounted = lab.mount_point(volume(kind)).join(dir);
-        fs::create_dir(&mounted).unwrap();
+        // Removed after the server has ended, also after a failure.
+        let _mounted = Entry::new_dir(&mounted).unwrap();
+        let server = Ganesha::try_serve_volume(&lab, volume(kind), &home.join(kind)).unwrap();
         // From here nothing leads to the server: it is in the lab's network.
         let stream = within(server.network(), || TcpStream::connect(server.address())).unwrap();
         let mut client = Client::over(stream, ROOT).unwrap();
@@ -42,8 +43,5 @@ fn a_volume_is_written_by_nfs_and_read_by_its_mount_and_the_other_way_round() {
         });
         let handle = client.handle(&format!("{dir}/by-mount")).unwrap();
         assert_eq!(client.read(&handle, 0, 100).unwrap(), kind.as_bytes());
-        drop(client);
-        drop(server);
-        fs::remove_dir_all(&mounted).unwrap();
     }
 }
