@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 
-use fsstack_lab::{self as lab, Builder, Pool, Requests, needs, until};
+use fsstack_lab::{self as lab, Builder, MiB, Pool, Requests, needs, until};
+use fsstack_sys::dirents::Dirents;
 
 use crate::command as operator;
 use crate::handles_listings::listed;
@@ -185,6 +186,37 @@ fn a_file_that_has_moved_is_listed_once() {
     let (all, end) = listed(&pool.at("d"), 0, usize::MAX);
     assert_eq!((all.len(), end), (200, None));
     assert_eq!(all.iter().map(|(name, _)| OsString::from(name)).collect::<BTreeSet<_>>(), names);
+}
+
+/// A program reads a listing that the kernel keeps. Names that it has still to come to move to where it has been, and the kernel
+/// drops that listing: it asks for the rest by a handle by which it has asked for nothing before.
+#[test]
+fn a_kept_listing_that_the_kernel_drops_beside_a_drain_leaves_out_no_name() {
+    needs!(mounting(), loops(), drop_caches(), counted_requests());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let mut pool = pool.option("create=ff,minfreespace=4M").unmounted();
+    for (n, branch) in pool.branches().iter().enumerate() {
+        fs::create_dir(branch.path().join("d")).unwrap();
+        (0..300).for_each(|name| fs::write(branch.path().join(format!("d/{n}-{name}")), "").unwrap());
+    }
+    pool.remount();
+    assert_eq!(kept(&pool).len(), 600);
+    let requests = Requests::to(pool.path());
+    let mut entries = Dirents::new(fs::File::open(pool.at("d")).unwrap().into(), 512);
+    let mut names = BTreeSet::new();
+    let mut read = |most: usize| {
+        let next = || entries.next().unwrap().map(|entry| entry.name.to_owned());
+        names.extend(std::iter::from_fn(next).take(most));
+        names.len()
+    };
+    assert_eq!(read(400), 400);
+    let counted = requests.counted();
+    assert!(!counted.keys().any(|name| name.contains("READDIR")), "{counted:?}");
+    operator::output_of(&["branch", "drain", &operator::at(&pool), &operator::branch(&pool, "b")]);
+    sh("/", "echo 1 > /proc/sys/vm/drop_caches");
+    assert_eq!(read(usize::MAX), 602);
+    let counted = requests.counted();
+    assert!(counted.keys().any(|name| name.contains("READDIR")), "the kernel has kept it: {counted:?}");
 }
 
 #[test]

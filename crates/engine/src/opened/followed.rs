@@ -57,7 +57,7 @@ pub(crate) struct Followed {
     at: AtomicU64,
     /// When the listing began at the start of the directory. None: it goes on for a former daemon.
     since: Mutex<Option<Time>>,
-    /// It has been read from. What moved before then lies where it will find it.
+    /// It may have been read from, also by the kernel without the daemon. What moved before then lies where it will find it.
     has_begun: AtomicBool,
     /// There are some.
     any: AtomicBool,
@@ -108,13 +108,14 @@ impl FollowedNames {
         self.order.get_mut(at)
     }
 
-    /// False if it is followed already, or cannot be.
-    fn add(&mut self, name: &Arc<CStr>) -> bool {
+    /// False if it is followed already, or cannot be. `is_read`: the listing has come to an entry; another one, which may never be
+    /// read, takes no memory.
+    fn add(&mut self, name: &Arc<CStr>, is_read: bool) -> bool {
         if self.lost || self.positions.contains_key(name) {
             return false;
         }
         let further = (self.order.len() + 1).saturating_sub(ALWAYS_FOLLOWED);
-        if !self.memory.covers(further * ENTRIES_OF_A_NAME) {
+        if 0 < further && !is_read || !self.memory.covers(further * ENTRIES_OF_A_NAME) {
             self.begin_anew();
             self.lost = true;
             return false;
@@ -182,18 +183,22 @@ impl Followed {
         let mut names = FollowedNames::new(memory);
         for (name, shown) in &row.names {
             let name: Arc<CStr> = name.name()?.into();
-            names.add(&name);
+            names.add(&name, true);
             let Some(one) = names.get(&name) else { break };
             (one.shown, one.asked) = (shown.map(|at| (BranchIx(at), row.at)), false);
         }
         names.lost |= row.lost;
-        let has_begun = AtomicBool::new(row.at != 0 || names.lost || !names.order.is_empty());
-        Some(Self { at: AtomicU64::new(row.at), has_begun, ..Self::of(names) })
+        Some(Self { at: AtomicU64::new(row.at), ..Self::of(names) })
     }
 
     /// The listing has come to `cookie`.
     pub(crate) fn goes_on(&self, cookie: u64) {
         self.at.store(cookie, SeqCst);
+    }
+
+    /// It may be read from now on: whether that is new.
+    fn begins(&self) -> bool {
+        !self.has_begun.swap(true, SeqCst)
     }
 
     /// A request asks for what comes behind `cookie`. Of the last answer, the names `untaken` did not come to the program; None: it
@@ -204,7 +209,7 @@ impl Followed {
     fn resumes(&self, pool: &Pool, cookie: u64, untaken: Option<&[(u64, Box<CStr>)]>) -> bool {
         self.goes_on(cookie);
         // Before the moves are looked at: a move that is not among them then finds that it has begun.
-        let begins = !self.has_begun.swap(true, SeqCst) || cookie == 0;
+        let begins = self.begins() || cookie == 0;
         if cookie == 0 {
             *self.since.lock() = Some(Time::coarse_now());
         }
@@ -275,7 +280,7 @@ impl Followed {
         if !self.has_begun.load(SeqCst) {
             return;
         }
-        let new = self.names.lock().add(name);
+        let new = self.names.lock().add(name, self.at.load(SeqCst) != 0);
         // Later readers see that; earlier ones have published their position before they looked.
         self.any.store(true, SeqCst);
         if !new {
@@ -397,9 +402,27 @@ impl Files {
         cookie: u64,
         untaken: Option<&[(u64, Box<CStr>)]>,
     ) {
-        if !open.followed.resumes(pool, cookie, untaken) {
-            return;
+        if open.followed.resumes(pool, cookie, untaken) {
+            self.follow_moving(open);
         }
+    }
+
+    /// Decides by `keeps` whether the kernel may answer for the new handle `open` from a listing that it keeps. If so, names that move
+    /// from now on are followed: the kernel may drop that listing, and ask in its middle.
+    pub(crate) fn listing_is_kept(&self, open: &DirHandle, keeps: impl FnOnce() -> bool) {
+        // Before the decision: a move that it does not see finds that the listing has begun.
+        open.followed.has_begun.store(true, SeqCst);
+        let is_kept = keeps();
+        open.is_kept.store(is_kept, SeqCst);
+        if is_kept {
+            self.follow_moving(open);
+        } else {
+            open.followed.has_begun.store(false, SeqCst);
+            open.followed.names.lock().begin_anew();
+        }
+    }
+
+    fn follow_moving(&self, open: &DirHandle) {
         for name in self.moving.lock().iter().filter(|name| Arc::ptr_eq(&name.parent, &open.inode)) {
             open.follow(&name.name, |_, _| Seen::Ahead);
         }

@@ -9,7 +9,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{is_offline, number};
 use fsstack_pool::{Handle, Ino};
-use fsstack_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use fsstack_sync::atomic::{AtomicBool, AtomicU32};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};
@@ -75,8 +75,11 @@ impl Union {
         let pool = self.tree.pool.load();
         let open = self.files.dirs.get(&handle.0).map(|open| open.clone());
         let Some(open) = open.filter(|open| !is_offline(open.inode.id.ino)) else { return KeptListing::None };
-        let kept = open.inode.keeps_listing(self.tree.listing_stamp(&pool, &open.inode), fresh);
-        open.is_kept.store(matches!(kept, KeptListing::Fill | KeptListing::Valid), Relaxed);
+        let mut kept = KeptListing::None;
+        self.files.listing_is_kept(&open, || {
+            kept = open.inode.keeps_listing(self.tree.listing_stamp(&pool, &open.inode), fresh);
+            matches!(kept, KeptListing::Fill | KeptListing::Valid)
+        });
         kept
     }
 
