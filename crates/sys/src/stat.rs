@@ -14,7 +14,16 @@ pub struct Time {
 impl Time {
     /// Now, on the clock of which file systems take the times of new objects: it stands still for some milliseconds at a time.
     pub fn coarse_now() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self::by(rustix::time::ClockId::RealtimeCoarse)
+    }
+
+    /// Now: not before the time of any object that was made so far.
+    pub fn now() -> Self {
+        Self::by(rustix::time::ClockId::Realtime)
+    }
+
+    fn by(clock: rustix::time::ClockId) -> Self {
+        let now = rustix::time::clock_gettime(clock);
         Self { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) }
     }
 }

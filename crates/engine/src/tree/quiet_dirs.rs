@@ -133,11 +133,12 @@ impl QuietDirs {
             let Some(dir) = dirs.known.get_mut(&(branch.ix, stat.dev, stat.ino)) else { return };
             if dir.set.is_none() {
                 let own = dir.times.unwrap_or_else(|| times_of(&stat));
-                // The last mover may have set the kept ones already: then it sets the time at which it looks again.
+                // A mover that leaves may have set the kept ones over the program's already.
                 let is_hidden = own.mtime == SetTime::At(stat.mtime);
                 let mtime = match given.mtime {
                     SetTime::Omit => own.mtime,
-                    SetTime::Now if !is_hidden => SetTime::At(stat.mtime),
+                    // A time, not "now": answers give it until the last mover has set it.
+                    SetTime::Now => SetTime::At(if is_hidden { Time::now() } else { stat.mtime }),
                     given => given,
                 };
                 let atime = given_time(given.atime, stat.atime).map_or(own.atime, SetTime::At);
@@ -314,6 +315,16 @@ mod tests {
         drop(mover);
         let changed = shown(&quiet_dirs);
         assert!(changed > given);
+
+        // A mover that leaves sets the old ones over the program's change, while another is at work.
+        set(old);
+        let mover = quiet_dirs.keep(branch, [&dir]);
+        change("program");
+        set(old);
+        quiet_dirs.changed(branch, dir.as_fd(), mtime(SetTime::Now));
+        assert!(shown(&quiet_dirs) >= changed, "the program's change does not show yet");
+        drop(mover);
+        assert!(shown(&quiet_dirs) >= changed);
 
         // The program's note comes when the mover is gone.
         set(old);
