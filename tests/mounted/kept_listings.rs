@@ -189,7 +189,8 @@ fn a_file_that_has_moved_is_listed_once() {
 }
 
 /// A program reads a listing that the kernel keeps. Names that it has still to come to move to where it has been, and the kernel
-/// drops that listing: it asks for the rest by a handle by which it has asked for nothing before.
+/// drops that listing: it asks for the rest by a handle by which it has asked for nothing before. Which of them it had already is
+/// not known; those come again.
 #[test]
 fn a_kept_listing_that_the_kernel_drops_beside_a_drain_leaves_out_no_name() {
     needs!(mounting(), loops(), drop_caches(), counted_requests());

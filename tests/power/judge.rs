@@ -283,12 +283,10 @@ pub(crate) fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<
     };
     let are_equal = test_bed.are_attributes_done(cut);
     let judged = || copies(&test_bed.recording.plan, &test_bed.paths, names, (&is_loose, are_equal));
-    let (rights, mut faults): (Vec<_>, Vec<_>) = judged().into_iter().partition(|fault| fault.kind == RIGHTS);
+    let mut faults: Vec<Fault> = judged().into_iter().filter(|fault| fault.kind != RIGHTS).collect();
     // After what is left over, which its mount may remove; before rights, which it narrows.
     faults.extend(unreported(test_bed));
-    if !rights.is_empty() {
-        faults.extend(judged().into_iter().filter(|fault| fault.kind == RIGHTS));
-    }
+    faults.extend(judged().into_iter().filter(|fault| fault.kind == RIGHTS));
     faults
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use fsstack_lab::daemon::Process;
 use fsstack_pool::Size;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
@@ -191,6 +192,14 @@ pub(crate) fn remove_all(dir: &Path) -> io::Result<()> {
     gone(fs::remove_dir_all(dir)).or_else(|_| gone(fs::remove_dir_all(dir)))
 }
 
+/// Makes a directory for `work`, and removes it with its files afterwards. The first failure is returned.
+pub(crate) fn with_dir<T>(dir: &Path, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
+    let done = work();
+    let removed = remove_all(dir).context("removing files");
+    done.and_then(|done| removed.map(|()| done))
+}
+
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -278,5 +287,17 @@ mod tests {
         for bad in ["/a", "=/a", "a=", "a/b=/c", ".=/x"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_first_failure_is_reported() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("work");
+        // A file in place of the directory is not removed.
+        let replaced = || fs::remove_dir(&dir).and_then(|()| fs::write(&dir, "")).context("replacing it");
+        assert_eq!(with_dir(&dir, replaced).unwrap_err().to_string(), "removing files");
+        fs::remove_file(&dir).unwrap();
+        let failed = || replaced().and_then(|()| Err::<(), _>(anyhow::anyhow!("the first")));
+        assert_eq!(with_dir(&dir, failed).unwrap_err().to_string(), "the first");
     }
 }

@@ -178,7 +178,7 @@ impl Union {
             files: self.files.handles.len(),
             dirs: self.files.dirs.len(),
             dir_fds: self.tree.budget.open(),
-            listing_entries: self.files.listing_memory.granted(),
+            listing_entries: self.files.listing_memory.granted() + self.files.places_memory.granted(),
         }
     }
 

@@ -10,7 +10,7 @@ use fsstack_lab::shell::which;
 use crate::measure::Measured;
 use crate::stack::{Used, Window};
 use crate::task::histogram;
-use crate::workload::{Cache, Files, MOST, Op, Pattern, Workload};
+use crate::workload::{Bytes, Cache, Files, MOST, Op, Pattern, Workload};
 
 pub(crate) use process::run;
 
@@ -230,6 +230,13 @@ pub(crate) fn processes((count, ..): Shape) -> String {
     format!("{count} {}", if count == 1 { "process" } else { "processes" })
 }
 
+/// The parameters of a run, in words.
+pub(crate) fn described(shape: Shape) -> String {
+    let (_, file, block, files) = shape;
+    let (file, block) = (Bytes(file), Bytes(block));
+    format!("{}, {file} by {block} and {files} files each,", processes(shape))
+}
+
 /// Refuses a workload that the program cannot do.
 pub(crate) fn check(workload: &Workload, name: &str) -> Result<()> {
     let Workload { op, direct, registered, files, cache, .. } = *workload;
@@ -264,7 +271,7 @@ pub(crate) mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::workload::{Bytes, Engine};
+    use crate::workload::Engine;
 
     /// bonnie++ 2.00a on ext4, `-s 1024 -f -b -n 16`.
     pub(crate) const ON_A_DISK: &str = "1.98,2.00a,vm,1,1796089198,1G,,8192,5,,,826213,33,922550,35,,,+++++,+++,15703,56,16,,,,,5109,24,+++++,+++,9361,27,6506,23,+++++,+++,10665,25,,8026us,5386us,,8030us,5304us,13844us,4347us,7547us,14181us,4030us,7416us\n";

@@ -1,6 +1,6 @@
 //! Processes of bonnie++, alone or in step. All end together: at the first failure, at a stop of the run, or at their time limit.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{NAMES_UNIT, PROGRAM, Told, name_units};
 use crate::measure::Bench;
-use crate::target::remove_all;
+use crate::target::with_dir;
 use crate::workload::Workload;
 
 /// Part of the time limit that does not depend on sizes: a busy machine starts processes late.
@@ -94,14 +94,6 @@ pub(crate) fn run(bench: &Bench<'_>) -> Result<Option<Told>> {
     with_dir(&dir, || in_step(bench, &dir))
 }
 
-/// Makes a directory for `work`, and removes it with its files afterwards. The first failure is returned.
-fn with_dir<T>(dir: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
-    let done = work();
-    let removed = remove_all(dir).context("removing files");
-    done.and_then(|done| removed.map(|()| done))
-}
-
 fn in_step(bench: &Bench<'_>, dir: &Path) -> Result<Option<Told>> {
     let tasks = bench.workload.tasks.get();
     let semaphores = if tasks == 1 { None } else { Semaphores::of(tasks, bench.stop)? };
@@ -151,6 +143,7 @@ fn one(workload: &Workload, dir: &Path, stopped: &dyn Fn() -> bool) -> Result<Op
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::num::NonZeroU32;
     use std::sync::Arc;
     use std::thread::spawn;
@@ -223,18 +216,6 @@ mod tests {
             stopping.join().unwrap();
             leaves_nothing(work.path());
         }
-    }
-
-    #[test]
-    fn the_first_failure_is_reported() {
-        let home = tempfile::tempdir().unwrap();
-        let dir = home.path().join("bonnie");
-        // A file in place of the directory is not removed.
-        let replaced = || fs::remove_dir(&dir).and_then(|()| fs::write(&dir, "")).context("replacing it");
-        assert_eq!(with_dir(&dir, replaced).unwrap_err().to_string(), "removing files");
-        fs::remove_file(&dir).unwrap();
-        let failed = || replaced().and_then(|()| Err::<(), _>(anyhow!("the first")));
-        assert_eq!(with_dir(&dir, failed).unwrap_err().to_string(), "the first");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! fio, as a second opinion on rates.
 
-use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use fsstack_lab::needs;
-use fsstack_lab::shell::{command, which};
+use fsstack_lab::shell::{Finished, Run, command, which};
 
 use super::NANOS_OF_A_SECOND;
+use crate::target::with_dir;
 use crate::workload::{Engine, Op, Pattern, Workload};
 
 /// Limit of a run of fio on names.
@@ -37,7 +38,7 @@ pub(super) fn version() -> Result<String> {
 ///
 /// # Errors
 /// fio fails, or prints no rate.
-pub(super) fn bytes(workload: &Workload, file: &Path) -> Result<f64> {
+pub(super) fn bytes(workload: &Workload, file: &Path, stop: &AtomicBool) -> Result<f64> {
     let how = match (workload.op, workload.pattern) {
         (Op::Read, Pattern::Random) => "randread",
         (Op::Read, _) => "read",
@@ -57,7 +58,7 @@ pub(super) fn bytes(workload: &Workload, file: &Path) -> Result<f64> {
         .arg(format!("--ioengine={engine}"))
         .arg(format!("--iodepth={}", workload.depth))
         .arg(format!("--direct={}", u8::from(workload.direct)));
-    let done = run.limit(Duration::from_secs_f64(seconds + 120.0)).run().context("fio")?;
+    let done = finished(run.limit(Duration::from_secs_f64(seconds + 120.0)), stop)?;
     let direction = if workload.op == Op::Read { "read" } else { "write" };
     of_output(&done.stdout, |job| job[direction]["bw_bytes"].as_f64())
 }
@@ -66,7 +67,7 @@ pub(super) fn bytes(workload: &Workload, file: &Path) -> Result<f64> {
 ///
 /// # Errors
 /// fio has no such operation, fails, or prints no times.
-pub(super) fn calls(workload: &Workload, work: &Path) -> Result<f64> {
+pub(super) fn calls(workload: &Workload, work: &Path, stop: &AtomicBool) -> Result<f64> {
     let engine = match workload.op {
         Op::Create => "filecreate",
         Op::Stat => "filestat",
@@ -74,9 +75,8 @@ pub(super) fn calls(workload: &Workload, work: &Path) -> Result<f64> {
         op => bail!("fio does not time {op}"),
     };
     let dir = work.join("fio");
-    fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
     let run = |engine: &str| {
-        command("fio")
+        let run = command("fio")
             .dir(&dir)
             .args(["--name=crosscheck", "--thread", "--output-format=json", "--rw=write", "--openfiles=1"])
             // Names of a byte, by which fio counts them; relative ones, so that the kernel walks no path.
@@ -84,20 +84,26 @@ pub(super) fn calls(workload: &Workload, work: &Path) -> Result<f64> {
             .args(["--file_service_type=sequential", "--create_on_open=1"])
             .arg(format!("--nrfiles={}", workload.entries))
             .arg(format!("--ioengine={engine}"))
-            .limit(FIO_NAMES_TIMEOUT)
-            .run()
-            .context("fio")
+            .limit(FIO_NAMES_TIMEOUT);
+        finished(run, stop)
     };
-    if workload.op != Op::Create {
-        run("filecreate")?;
-    }
-    let done = run(engine)?;
+    let done = with_dir(&dir, || {
+        if workload.op != Op::Create {
+            run("filecreate")?;
+        }
+        run(engine)
+    })?;
     let nanos = of_output(&done.stdout, |job| {
         let calls = &job["write"]["clat_ns"];
         (calls["N"].as_u64() == Some(u64::from(workload.entries.get()))).then(|| calls["mean"].as_f64())?
     })?;
-    fs::remove_dir_all(&dir).context("removing fio's names")?;
     Ok(NANOS_OF_A_SECOND / nanos)
+}
+
+/// Runs fio to its end, unless the check is stopped.
+fn finished(run: Run, stop: &AtomicBool) -> Result<Finished> {
+    let done = run.output_unless(&|| stop.load(Ordering::Relaxed)).context("fio")?;
+    done.context("interrupted")?.check().context("fio")
 }
 
 /// A positive number of the only job in fio's output, which may begin with notes.

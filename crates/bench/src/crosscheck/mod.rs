@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::arguments::CrossCheck;
 use crate::machine;
@@ -15,6 +15,7 @@ use crate::measure::Bench;
 use crate::report::{prepare, rate};
 use crate::stack::Stack;
 use crate::stats::{FEWEST_ROUNDS, Ratio, median, paired_ratio};
+use crate::target::with_dir;
 use crate::task::file_of;
 use crate::workload::{Bytes, Engine, Op, Pattern, Workload};
 
@@ -98,23 +99,17 @@ fn of_check(check: Check, work: &Path, given: &CrossCheck, stop: &AtomicBool) ->
             return Ok(bench.run(&stack)?.rate(workload.unit()));
         }
         let dir = work.join("names");
-        fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
         let bench = bench.within(&dir);
-        bench.lay_out()?;
-        let calls = bench.run(&stack)?.latencies;
-        fs::remove_dir_all(&dir).context("removing names")?;
+        let calls = with_dir(&dir, || bench.lay_out().and_then(|()| Ok(bench.run(&stack)?.latencies)))?;
         Ok(NANOS_OF_A_SECOND / calls.mean())
     };
     let theirs = || match workload.engine {
-        Engine::Metadata => fio::calls(workload, work),
-        _ => fio::bytes(workload, &file_of(workload, 0, work)),
+        Engine::Metadata => fio::calls(workload, work, stop),
+        _ => fio::bytes(workload, &file_of(workload, 0, work), stop),
     };
     let laid_out = if workload.engine == Engine::Metadata { Ok(()) } else { bench.lay_out() };
     let measured = laid_out.and_then(|()| {
         for round in 0..=given.rounds {
-            if stop.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
             // The two take turns to be first, so that neither always follows the other.
             let (one, other) = if round % 2 == 0 {
                 let one = ours()?;
@@ -123,6 +118,8 @@ fn of_check(check: Check, work: &Path, given: &CrossCheck, stop: &AtomicBool) ->
                 let other = theirs()?;
                 (ours()?, other)
             };
+            // What was interrupted has no rate.
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
             // The first round is a warm-up.
             if 0 < round {
                 pairs.push((one, other));

@@ -25,7 +25,8 @@ const NAMES: [(u32, &str); 2] = [(1, "1-file"), (8, "8-files")];
 /// Figure of one large file by two clients.
 const BY_NFS: &str = "by-nfs";
 
-/// Requests in flight of one large file, by both clients: a kernel's NFS client sends several, too.
+/// Requests that both clients submit at a time for one large file. A kernel's NFS client sends several, too; by the mount the kernel
+/// passes a file's writes on one by one.
 const IN_FLIGHT: u32 = 4;
 
 pub(super) fn content(extent: Extent) -> Content {
@@ -64,7 +65,7 @@ pub(super) fn content(extent: Extent) -> Content {
     content
 }
 
-/// One large file, by the mount and by NFS, once in each round and with as many requests in flight: written to its end on
+/// One large file, by the mount and by NFS, once in each round and with as many requests submitted: written to its end on
 /// the bricks, and read with cold caches.
 fn by_nfs(content: &mut Content, extent: Extent) {
     let size = Bytes(extent.pick(64 << 20, 512 << 20));
@@ -262,7 +263,7 @@ fn beside_nfs(results: &Results) -> Option<String> {
     (!parts.is_empty()).then(|| {
         format!(
             "One large file by NFS (nfs-ganesha with FSAL GLUSTER; our client of NFS 4.0 in user space) is \
-             written and read at these parts of the rates of GlusterFS's own client, by both once in each round with {IN_FLIGHT} requests in flight: {} (published, NFS from a server and disks of its own: \
+             written and read at these parts of the rates of GlusterFS's own client, by both once in each round, {IN_FLIGHT} requests submitted at a time (the kernel passes a file's writes on one by one): {} (published, NFS from a server and disks of its own: \
              written at 40 to 300 MB/s, volumes at 290 to 320).",
             parts.join(", ")
         )

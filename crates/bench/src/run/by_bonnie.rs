@@ -96,7 +96,7 @@ impl Run<'_> {
             return;
         }
         let target = &self.plan.targets[n].name;
-        let which = format!("{} with {} on {target}: ", bonnie::PROGRAM, bonnie::processes(shape));
+        let which = format!("{} with {} on {target}: ", bonnie::PROGRAM, bonnie::described(shape));
         self.results.skipped.retain(|skipped| !skipped.what.starts_with(&which));
         self.results.skipped.push(Skipped::of(which + &short.join(", "), bonnie::TOO_SHORT));
     }
@@ -155,7 +155,7 @@ mod tests {
         let of = |case: &str| run.results.measurements.iter().filter(|m| m.case == case).count();
         assert_eq!((of("write"), of("rewrite"), of("read")), (0, 3, 0));
         let short: Vec<&str> = run.results.skipped.iter().map(|skipped| skipped.what.as_str()).collect();
-        assert_eq!(short, ["bonnie++ with 1 process on t: write, read"]);
+        assert_eq!(short, ["bonnie++ with 1 process, 4 MiB by 8 KiB and 1024 files each, on t: write, read"]);
         summary::summarise(&mut run.results, &run.latencies);
         let of: Vec<&str> = run.results.summaries.iter().map(|summary| summary.case.as_str()).collect();
         assert_eq!(of, ["rewrite"]);

@@ -1,10 +1,9 @@
 //! Which names of a copy a listing has still to come to.
 //!
-//! A move asks that for each name that it takes along (`followed.rs`). To read the copy for each of them would take the square of its
-//! size, so all its names are read once for a place at which a listing stands. A name that was made since is looked for by reading
-//! on from there.
+//! A move asks that for each name that it takes along (`followed.rs`). The first answer for a place at which a listing stands is
+//! found by reading on from there. To do so for each name would take the square of the copy's size, so for the second one all names
+//! of the copy are read at once. A name that was made since is looked for by reading on.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::Arc;
 
@@ -20,8 +19,8 @@ use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::tree::Tree;
 
-/// Entries of [`ListingMemory`] for a name: its hash, and its place.
-const ENTRIES_OF_A_PLACE: usize = 2;
+/// Bit of a [`Places`] entry: the name comes behind the cookie.
+const COMES: u64 = 1;
 
 /// Names of the copy that a listing stands in, as they were when it came there.
 #[derive(Debug, Default)]
@@ -30,74 +29,110 @@ pub(super) struct CopyPlaces(Mutex<Option<PlacesAt>>);
 #[derive(Debug)]
 struct PlacesAt {
     cookie: u64,
-    /// By hashes of names: true for those that come behind `cookie`. Empty if there is no memory for them.
-    names: HashMap<u64, bool>,
+    /// None: one name was asked for so far.
+    places: Option<Places>,
+}
+
+/// Hashes of names in ascending order, with [`COMES`] in place of the last bit. None without memory for them.
+#[derive(Debug)]
+struct Places {
+    names: Vec<u64>,
     _memory: Allowance,
 }
 
 impl CopyPlaces {
-    /// Whether `name` comes behind `cookie` in the copy of `dir` that this is of.
+    /// Whether `name` comes behind `cookie` in the copy of `dir` that this is of. `memory`: of the listing, and of places.
     ///
     /// # Errors
     /// The copy cannot be read.
     pub(super) fn comes(
         &self,
-        (tree, memory): (&Tree, &Arc<ListingMemory>),
+        (tree, memory): (&Tree, [&Arc<ListingMemory>; 2]),
         pool: &Pool,
         dir: &Arc<Inode>,
         cookie: u64,
         name: &CStr,
     ) -> Result<bool> {
+        let hash = hash_name(dir.id.ino, name.to_bytes());
         let known = || {
-            let places = self.0.lock();
-            let there = places.as_ref().filter(|places| places.cookie == cookie)?;
-            Some(there.names.get(&hash_name(dir.id.ino, name.to_bytes())).copied())
+            let mut at = self.0.lock();
+            let Some(places) = at.as_ref().filter(|places| places.cookie == cookie) else {
+                // Those of another place give their memory back.
+                *at = Some(PlacesAt { cookie, places: None });
+                return Some(None);
+            };
+            places.places.as_ref().map(|places| places.find(hash))
         };
-        if known().is_none() {
+        let mut found = known();
+        if found.is_none() {
             // Not with the lock held: the branch may hang.
-            let read = PlacesAt::read((tree, memory), pool, dir, cookie)?;
-            *self.0.lock() = Some(read);
+            let read = Places::read((tree, memory), pool, dir, cookie)?;
+            *self.0.lock() = Some(PlacesAt { cookie, places: Some(read) });
+            found = known();
         }
-        if let Some(Some(comes)) = known() {
+        if let Some(Some(comes)) = found {
             return Ok(comes);
         }
         let mut comes = false;
-        behind((tree, memory), pool, dir, cookie, |read| {
+        behind((tree, memory[0]), pool, dir, cookie, |read| {
             comes = *read.name == *name;
             !comes
         })?;
         Ok(comes)
     }
+
+    /// The listing goes on elsewhere, where names may have changed since.
+    pub(super) fn forget(&self) {
+        *self.0.lock() = None;
+    }
 }
 
-impl PlacesAt {
+impl Places {
     fn read(
-        (tree, memory): (&Tree, &Arc<ListingMemory>),
+        (tree, [memory, of_places]): (&Tree, [&Arc<ListingMemory>; 2]),
         pool: &Pool,
         dir: &Arc<Inode>,
         cookie: u64,
     ) -> Result<Self> {
-        let (mut names, mut allowance) = (HashMap::new(), Allowance::of(memory.clone()));
+        let (mut names, mut allowance) = (Vec::new(), Allowance::of(of_places.clone()));
         let mut has_memory = true;
-        let mut keep = |read: &Read, comes: bool| {
-            names.insert(hash_name(dir.id.ino, read.name.to_bytes()), comes);
-            has_memory = allowance.covers(names.len() * ENTRIES_OF_A_PLACE);
+        let mut keep = |read: &Read, comes: u64| {
+            names.push(hash_name(dir.id.ino, read.name.to_bytes()) & !COMES | comes);
+            has_memory = allowance.covers(names.len());
             has_memory
         };
+        let mut is_whole = true;
         // The names behind the cookie last: one that is made meanwhile is known as one that comes, or not known.
         if let Some(at) = copy_of(pool, cookie) {
             let mut whole = Listing::new(true, memory);
             whole.enter(tree, pool, dir, at)?;
-            while let Some(read) = whole.read_one(pool)?
-                && keep(&read, false)
-            {}
+            while is_whole && let Some(read) = whole.read_one(pool)? {
+                is_whole = keep(&read, 0);
+            }
         }
-        behind((tree, memory), pool, dir, cookie, |read| keep(read, true))?;
-        if !has_memory {
-            names.clear();
-            allowance.shrink(0);
+        if is_whole {
+            behind((tree, memory), pool, dir, cookie, |read| keep(read, COMES))?;
         }
-        Ok(Self { cookie, names, _memory: allowance })
+        Ok(Self::of(names, allowance, has_memory))
+    }
+
+    fn of(mut names: Vec<u64>, mut memory: Allowance, has_memory: bool) -> Self {
+        if has_memory {
+            names.sort_unstable_by_key(|name| std::cmp::Reverse(*name));
+            // Of a name that was read twice, that it comes.
+            names.dedup_by_key(|name| *name & !COMES);
+            names.reverse();
+        } else {
+            names = Vec::new();
+        }
+        names.shrink_to_fit();
+        memory.shrink(names.len());
+        Self { names, _memory: memory }
+    }
+
+    fn find(&self, hash: u64) -> Option<bool> {
+        let at = self.names.binary_search_by_key(&(hash & !COMES), |name| name & !COMES).ok()?;
+        Some(self.names[at] & COMES != 0)
     }
 }
 
@@ -123,4 +158,28 @@ fn behind(
         && goes_on(&read)
     {}
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_read_twice_comes_and_without_memory_none_is_known() {
+        let memory = Arc::new(ListingMemory::new(1024));
+        let names = |all: &[u64]| {
+            let mut allowance = Allowance::of(memory.clone());
+            assert!(allowance.covers(all.len()));
+            (all.to_vec(), allowance)
+        };
+        let (read, allowance) = names(&[8, 2, 6, 4, 4 | COMES, 2 | COMES]);
+        let places = Places::of(read, allowance, true);
+        let found = [2, 3, 4, 6, 8, 10].map(|hash| places.find(hash));
+        assert_eq!(found, [Some(true), Some(true), Some(true), Some(false), Some(false), None]);
+        let (read, allowance) = names(&[2; 300]);
+        let none = Places::of(read, allowance, false);
+        assert_eq!((none.find(2), none.names.capacity()), (None, 0));
+        drop(places);
+        assert_eq!(memory.granted(), 0);
+    }
 }

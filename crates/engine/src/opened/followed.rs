@@ -57,7 +57,7 @@ pub(crate) struct Followed {
     at: AtomicU64,
     /// When the listing began at the start of the directory. None: it goes on for a former daemon.
     since: Mutex<Option<Time>>,
-    /// It may have been read from, also by the kernel without the daemon. What moved before then lies where it will find it.
+    /// It may have been read from, also by the kernel without the daemon. What moved before then lies where one from the start finds it.
     has_begun: AtomicBool,
     /// There are some.
     any: AtomicBool,
@@ -212,6 +212,9 @@ impl Followed {
         let begins = self.begins() || cookie == 0;
         if cookie == 0 {
             *self.since.lock() = Some(Time::coarse_now());
+        }
+        if cookie == 0 || untaken.is_none() {
+            self.places.forget();
         }
         if !self.any.load(SeqCst) {
             return begins;
@@ -445,7 +448,7 @@ impl Files {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => {
-                let memory = &self.listing_memory;
+                let memory = [&self.listing_memory, &self.places_memory];
                 !listing.places.comes((tree, memory), pool, dir, cookie, name).unwrap_or(true)
             }
         }

@@ -13,12 +13,17 @@ use super::{DirHandle, FileHandle};
 use crate::files::route::Backings;
 use crate::inode::InodeName;
 
+/// Part of the listings' entries that places have besides.
+const PARTS_OF_PLACES: usize = 4;
+
 /// State of what is open: handles, and what they share.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) handles: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
     pub(crate) listing_memory: Arc<ListingMemory>,
+    /// Memory of where names are in copies, apart: no listing ends short for it.
+    pub(crate) places_memory: Arc<ListingMemory>,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) next_handle: AtomicU64,
     /// Files that just leave their branch for another.
@@ -34,6 +39,7 @@ impl Files {
             handles: NumberMap::default(),
             dirs: NumberMap::default(),
             listing_memory: Arc::new(ListingMemory::new(listing_entries)),
+            places_memory: Arc::new(ListingMemory::new(listing_entries / PARTS_OF_PLACES)),
             backings,
             next_handle: AtomicU64::new(1),
             moving: Ranked::default(),

@@ -137,7 +137,8 @@ impl QuietDirs {
                 let is_hidden = own.mtime == SetTime::At(stat.mtime);
                 let mtime = match given.mtime {
                     SetTime::Omit => own.mtime,
-                    // A time, not "now": answers give it until the last mover has set it.
+                    // A time, not "now": answers give it until the last mover has set it. A server's clock is not known.
+                    SetTime::Now if is_hidden && !branch.kind.is_local() => SetTime::Now,
                     SetTime::Now => SetTime::At(if is_hidden { Time::now() } else { stat.mtime }),
                     given => given,
                 };
