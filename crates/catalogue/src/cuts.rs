@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use fsstack_database::Pages;
 use fsstack_pool::BranchId;
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 use redb::StorageBackend;
 
 use crate::{Asked, Batch, BranchRow, Catalogue, Listed, Result, Row, Subject};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use fsstack_pool::BranchId;
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 
 /// Copies of a directory: their branches, and their numbers there.
 pub type Homes = Vec<(BranchId, u64)>;

@@ -7,10 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 
 /// Names that are remembered in all; then the directory of the next one is to be listed again.
 const NAMES: usize = 64 << 10;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use fsstack_database::{Pages, Soundness};
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 use redb::{
     Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
 };

@@ -15,7 +15,7 @@ impl Turns {
     pub fn next(&mut self) {
         self.0 = self.0.wrapping_add(1);
         if self.0.is_multiple_of(NAMES) {
-            std::thread::yield_now();
+            fsstack_sync::thread::yield_now();
         }
     }
 }

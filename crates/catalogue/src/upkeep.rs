@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::thread::ThreadId;
-use parking_lot::{Condvar, Mutex};
 
 use crate::Result;
 use crate::offline::OfflineTable;

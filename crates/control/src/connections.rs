@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::{Condvar, Mutex};
 use tokio::sync::watch;
 
 /// The open connections.

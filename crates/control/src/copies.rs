@@ -80,7 +80,7 @@ async fn converse(
     let first = io::Cursor::new(parts.read_buf);
     let (gone, mut is_gone) = oneshot::channel::<()>();
     let served = stream.clone();
-    std::thread::Builder::new().name("copy".into()).spawn(move || {
+    fsstack_sync::thread::Builder::new().name("copy".into()).spawn(move || {
         // The copy ends before the connection does: nothing of it is on the branches any more.
         let _held = (place, gone, open);
         let mut copying = operator.copy();

@@ -4,10 +4,10 @@ use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::Printable;
+use fsstack_sync::mpsc;
+use fsstack_sync::time::{Duration, Instant};
 
 use crate::exports::{self, escaped};
 
@@ -149,7 +149,7 @@ fn links_in(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 fn with_maps(proc: &Path, mount_point: &Path, pids: Vec<i32>) -> Vec<i32> {
     let (proc, mount_point) = (proc.to_owned(), mount_point.to_owned());
     let (found, those) = mpsc::channel();
-    std::thread::spawn(move || {
+    fsstack_sync::thread::spawn(move || {
         let leads = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(&mount_point));
         let maps = |pid: &i32| links_in(&proc.join(pid.to_string()).join("map_files")).any(leads);
         // The receiver is gone if that took too long.

@@ -442,7 +442,7 @@ mod tests {
         let listed = claim(dir.path(), &foreign);
         assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (1, 0));
         let file = fs::File::open(file_of(dir.path(), listed.id())).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * BEGINS_WITHIN).unwrap();
+        file.set_modified(fsstack_sync::time::SystemTime::now() - 2 * BEGINS_WITHIN).unwrap();
         assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (0, 1));
     }
 
@@ -461,7 +461,7 @@ mod tests {
     fn an_entry_is_there_whole_while_several_threads_write_it() {
         let dir = tempfile::tempdir().unwrap();
         let listed = claim(dir.path(), &entry("/mnt/pool"));
-        std::thread::scope(|scope| {
+        fsstack_sync::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {

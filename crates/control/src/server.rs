@@ -14,9 +14,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fsstack_sync::thread::JoinHandle;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -122,7 +122,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let connections = Connections::new();
         let all = connections.clone();
-        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+        let thread = fsstack_sync::thread::Builder::new().name("control".into()).spawn(move || {
             let listening = {
                 let _inside = runtime.enter();
                 Listening::new(unix, tcp, operator, all)

@@ -4,13 +4,15 @@
 //! pipe closes with nothing in it, which is an answer too. Its standard streams are closed before it starts, so that a
 //! reader of the helper's output does not wait for the daemon.
 
+use fsstack_sync::Mutex;
+
 use crate::launch::{LaunchError, launch};
 use crate::problem::Failure;
 use crate::settings::{RunIn, Settings};
 use fsstack_sys::process::{self, Fork};
 use fsstack_sys::thread::raise_nofile_limit;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Stands before the daemon's answer when the mount answers; other answers begin with the exit code.
 const MOUNTED: u8 = 0;
@@ -34,7 +36,7 @@ impl Ready {
     }
 
     fn tell(&self, code: u8, text: &str) {
-        let pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pipe = self.0.lock().take();
         // A helper that was killed hears nothing; the mount stands all the same.
         let _ = pipe.map(|mut pipe| pipe.write_all(&[&[code], text.as_bytes()].concat()));
     }

@@ -1,5 +1,7 @@
 //! Resolves the branches of a source: expands patterns, finds directories, refuses duplicates.
 
+use fsstack_sync::time::{Duration, Instant};
+
 use crate::pattern::{self, PatternError};
 use crate::problem::Problems;
 use crate::remembered::Remembered;
@@ -13,7 +15,6 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Interval of checking a branch that is waited for.
 const BRANCH_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -128,7 +129,7 @@ fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
         })
     };
     while started.elapsed() < demand.timeout && !all_ready() {
-        std::thread::sleep(BRANCH_LOOK_INTERVAL);
+        fsstack_sync::thread::sleep(BRANCH_LOOK_INTERVAL);
     }
 }
 

@@ -10,12 +10,13 @@ mod writer;
 pub(crate) use recent::recent;
 
 use fsstack_pool::Printable;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicU8, Ordering};
 use std::fmt::{self, Write as _};
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -247,7 +248,7 @@ impl Sink {
             Self::Syslog(socket) => {
                 let line = format!("<{}>fsstack[{}]: {text}", priority(level), std::process::id());
                 // The socket never blocks, so no thread waits for the lock for long.
-                send(&mut socket.lock().unwrap_or_else(PoisonError::into_inner), line.as_bytes());
+                send(&mut socket.lock(), line.as_bytes());
             }
             Self::Written { by, format } => by.write(format(level, text)),
         }
@@ -297,7 +298,9 @@ fn priority(level: Level) -> u8 {
 }
 
 fn utc_now() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = fsstack_sync::time::SystemTime::now()
+        .duration_since(fsstack_sync::time::UNIX_EPOCH)
+        .unwrap_or_default();
     utc(now.as_secs())
 }
 

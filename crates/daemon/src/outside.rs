@@ -50,7 +50,7 @@ pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mou
     match union.watch(kernel) {
         Ok(watch) => {
             let union = union.clone();
-            let thread = std::thread::Builder::new().name("watch".into());
+            let thread = fsstack_sync::thread::Builder::new().name("watch".into());
             thread.spawn(move || {
                 if let Err(error) = watch.serve(&union) {
                     watch.give_up();

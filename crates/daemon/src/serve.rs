@@ -2,9 +2,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use fsstack_control::local_locks;
 use fsstack_control::registry::Registration;
@@ -23,11 +21,13 @@ use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::{Adapter, LockWait, Mounted, OpenTransport, Pauser, Plan, Transport};
 use fsstack_pool::settings::{OutOfBand, Restart};
 use fsstack_pool::{BranchSpec, Printable};
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::AtomicBool;
+use fsstack_sync::mpsc;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::SignalFd;
 use fsstack_wire::Abi;
-
-use parking_lot::Mutex;
 
 use crate::background::Ready;
 use crate::confine::keep_to_known_calls;
@@ -140,7 +140,7 @@ pub(crate) fn attend(
         tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
     }
     begin()?;
-    let waiting = std::thread::Builder::new().name("fuse-wait".into());
+    let waiting = fsstack_sync::thread::Builder::new().name("fuse-wait".into());
     let waits_for = union.clone();
     waiting
         .spawn(move || {

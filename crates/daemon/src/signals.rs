@@ -3,12 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc;
 
 use fsstack_control::holders;
 use fsstack_fuse::Closer;
 use fsstack_fuse::unmount::{Unmount, Unmounter};
+use fsstack_sync::atomic::Ordering::SeqCst;
+use fsstack_sync::mpsc;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
 
 use crate::keeper;
@@ -56,7 +56,7 @@ pub(crate) fn listen(
     end: mpsc::Sender<End>,
     exported: Option<PathBuf>,
 ) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("signals".into());
+    let thread = fsstack_sync::thread::Builder::new().name("signals".into());
     thread
         .spawn(move || {
             while signals.wait_until_one_is_there().is_ok() {

@@ -9,11 +9,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use fsstack_control::registry::{self, RegistryEntry};
 use fsstack_fuse::unmount::by_umount;
 use fsstack_pool::Printable;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::keeper::Watched;
 use fsstack_sys::{fusectl, mounts};
 

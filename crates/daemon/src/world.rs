@@ -1,11 +1,12 @@
 //! Environment of a mount: the user, the mount table, the live pools.
 
+use fsstack_sync::time::{Duration, Instant};
+
 use crate::settings::Privilege;
 use fsstack_control::registry::{self, REGISTRY, RegistryEntry};
 use fsstack_sys::mounts::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Longest wait for a daemon to end after its pool was unmounted.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +62,7 @@ impl World {
             if !ending || self.leaving < began.elapsed() {
                 return live;
             }
-            std::thread::sleep(LEAVING_LOOK_PAUSE);
+            fsstack_sync::thread::sleep(LEAVING_LOOK_PAUSE);
         }
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fsstack_sys::fanotify::Group;
 use fsstack_sys::{self as sys, OFlags, SysError};
-use parking_lot::Mutex;
 
 /// Receiver of invalidations: the kernel, which caches answers.
 pub trait Invalidator: Send + Sync + Debug {

@@ -470,7 +470,7 @@ fn id_of(word: u128) -> BranchId {
 fn fresh_id(root: BorrowedFd<'_>) -> Result<[u8; 16], SysError> {
     use std::hash::{BuildHasher, RandomState};
     let fs = sys::file::statfs(root)?;
-    let now = std::time::SystemTime::now();
+    let now = fsstack_sync::time::SystemTime::now();
     let mut id = [0_u8; 16];
     id[..8].copy_from_slice(&RandomState::new().hash_one((fs.fsid, now)).to_le_bytes());
     id[8..].copy_from_slice(&RandomState::new().hash_one((std::process::id(), now)).to_le_bytes());

@@ -3,12 +3,12 @@
 use std::fmt::{self, Debug, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::health::ThreadsInside;
 use fsstack_pool::{BranchIx, BranchMode};
 use fsstack_sync::ranked::{CHANGES, Ranked, RankedGuard};
-use parking_lot::{Mutex, MutexGuard};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Mutex, MutexGuard};
 
 use crate::bad_change::BadChange;
 use crate::moves::Moves;
@@ -168,7 +168,7 @@ impl PoolChanges {
                 changes.overdue.append(&mut changes.past);
                 return EarlierRequests::Overdue;
             }
-            std::thread::sleep(EARLIER_REQUESTS_PAUSE);
+            fsstack_sync::thread::sleep(EARLIER_REQUESTS_PAUSE);
         }
     }
 

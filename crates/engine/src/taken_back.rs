@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 
 /// Intents of moves that were given up after the new copy may have got its name, and could not be removed then: the file is
 /// used where it was.

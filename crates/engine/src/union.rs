@@ -2,16 +2,16 @@
 //! descriptor on a branch.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use fsstack_catalogue::{Catalogue, Upkeep};
 use fsstack_identity::index::{Index, IndexHealth};
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::Ino;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fsstack_sync::ranked::{COPIES, Ranked};
+use fsstack_sync::time::{Duration, Instant};
 
 use crate::branch_watch::{BranchWatch, Invalidator};
 use crate::bulk_copy::Copying;
@@ -247,11 +247,11 @@ impl Union {
                     }
                 }
                 aborted = true;
-                std::thread::sleep(MONITOR_DELAY);
+                fsstack_sync::thread::sleep(MONITOR_DELAY);
             }
             drop(stuck);
             drop(pool);
-            std::thread::sleep(CLOSING_LOOK_PAUSE);
+            fsstack_sync::thread::sleep(CLOSING_LOOK_PAUSE);
         }
     }
 

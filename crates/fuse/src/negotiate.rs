@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use fsstack_pool::settings::Xattrs;
+use fsstack_sync::Mutex;
 use fuser::{Filesystem, InitFlags, KernelConfig, Request};
-use parking_lot::Mutex;
 
 use crate::mount::{Granted, Plan};
 

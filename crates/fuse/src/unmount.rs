@@ -15,12 +15,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc::{self, Receiver, Sender};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::mounts::{self, MountInfo, UmountFlags};
 use fsstack_sys::{file, fusectl};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -254,7 +254,7 @@ impl Sync {
     fn start(at: SyncAt) -> io::Result<Self> {
         let (go, asked) = mpsc::channel::<()>();
         let (tell, received) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("sync".into());
+        let thread = fsstack_sync::thread::Builder::new().name("sync".into());
         thread.spawn(move || {
             let root = match at {
                 SyncAt::Target(target, dev) => {

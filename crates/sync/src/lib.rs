@@ -19,9 +19,11 @@ pub use modelled::{
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
+#[cfg(feature = "shuttle")]
+pub use shuttle::sync::Barrier;
 #[cfg(not(feature = "shuttle"))]
 pub use std::{
-    sync::{atomic, mpsc},
+    sync::{Barrier, atomic, mpsc},
     thread, thread_local, time,
 };
 

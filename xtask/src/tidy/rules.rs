@@ -11,13 +11,15 @@ const MAY_BE_UNSAFE: &[&str] =
 /// Paths whose threads, locks, atomics and clocks are those of `crates/sync`, so that models can run the code.
 const BY_SYNC: &[&str] = &[
     "crates/branch/",
+    "crates/catalogue/",
+    "crates/cli/src/",
+    "crates/control/src/",
+    "crates/daemon/src/",
     "crates/database/",
+    "crates/engine/src/",
+    "crates/fuse/src/",
     "crates/identity/",
-    "crates/engine/src/inode/",
-    "crates/engine/src/files/",
-    "crates/engine/src/member/unsynced.rs",
-    "crates/engine/src/opened/",
-    "crates/engine/src/tree/",
+    "crates/pool/",
 ];
 
 /// Parts of std and others that `crates/sync` has in their place.

@@ -40,7 +40,7 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
     let client = pool::find(word)?.client();
     let mut changed = client.branch(&request)?;
     while changed.waits_for != 0 {
-        std::thread::sleep(REMOVAL_LOOK_INTERVAL);
+        fsstack_sync::thread::sleep(REMOVAL_LOOK_INTERVAL);
         let branch = changed.branch.clone();
         let ask = BranchRequest::Remove { branch, when_idle: true, only_ask: true };
         changed = match client.branch(&ask) {

@@ -1,5 +1,7 @@
 //! `fsstack branch drain`, `balance` and `consolidate`, which begin a job, and `fsstack job`: jobs go on without the command.
 
+use fsstack_sync::time::{Duration, Instant};
+
 use super::args::{Balance, Consolidate, Drain, Job, JobAction, Manner};
 use super::show::{self, Style};
 use super::table::{self, Side, Table, age};
@@ -11,7 +13,6 @@ use fsstack_pool::Size;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// How often a job is looked at.
 const JOB_LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -116,7 +117,7 @@ fn follow(client: &Client, request: &JobRequest, style: Style) -> Result<(), Fai
         if display {
             progress(&job);
         }
-        std::thread::sleep(JOB_LOOK_INTERVAL);
+        fsstack_sync::thread::sleep(JOB_LOOK_INTERVAL);
         job = look(client, job.id)?;
     }
     if display {
@@ -168,7 +169,7 @@ pub(crate) fn run(wish: &Job, style: Style) -> Result<(), Failed> {
             let client = pool::find(pool)?.client();
             let mut result = only(client.jobs(&JobRequest::Cancel { job: *job })?)?;
             while !result.over {
-                std::thread::sleep(JOB_LOOK_INTERVAL);
+                fsstack_sync::thread::sleep(JOB_LOOK_INTERVAL);
                 result = look(&client, *job)?;
             }
             show::answer(style, &result, summary)
@@ -190,7 +191,7 @@ fn look(client: &Client, job: u64) -> Result<JobStatus, Failed> {
     loop {
         match client.jobs(&JobRequest::Show { job: Some(job) }) {
             Err(ClientError::NoAnswer(..)) if asked.elapsed() < SILENCE_TIMEOUT => {
-                std::thread::sleep(JOB_LOOK_INTERVAL)
+                fsstack_sync::thread::sleep(JOB_LOOK_INTERVAL)
             }
             answer => return only(answer?),
         }

@@ -53,7 +53,7 @@ fn follow(client: &Client, mut slow: SlowCalls, style: Style) -> Result<(), Fail
             ));
         }
         after = slow.last.or_else(|| slow.calls.last().map(|call| call.number)).unwrap_or(after);
-        std::thread::sleep(FOLLOW_INTERVAL);
+        fsstack_sync::thread::sleep(FOLLOW_INTERVAL);
         slow = further(ask, after)?;
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(wish: &Profile, style: Style) -> Result<(), Failed> {
         let mut left = interval;
         while !left.is_zero() {
             let pause = left.min(LONGEST_SAMPLE);
-            std::thread::sleep(pause);
+            fsstack_sync::thread::sleep(pause);
             left -= pause;
             let now = client.profile(&request)?;
             calls.add(by, &before, &now);

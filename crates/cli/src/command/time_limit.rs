@@ -1,7 +1,8 @@
 //! Time limit for requests that may hang.
 
-use std::sync::mpsc;
 use std::time::Duration;
+
+use fsstack_sync::mpsc;
 
 /// Time limit for all requests to a file system.
 pub(crate) const HUNG_AFTER: Duration = Duration::from_secs(5);
@@ -12,6 +13,6 @@ pub(crate) fn unless_it_hangs<T: Send + 'static>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (result, answer) = mpsc::channel();
-    std::thread::spawn(move || result.send(ask()));
+    fsstack_sync::thread::spawn(move || result.send(ask()));
     answer.recv_timeout(timeout).ok()
 }

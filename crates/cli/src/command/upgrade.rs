@@ -3,6 +3,8 @@
 //! The daemon opens the program and writes down what it has agreed on; this command has the program check that, since the daemon
 //! may start no process; then the daemon becomes the program. The connection breaks at that moment, so the result is asked for.
 
+use fsstack_sync::time::{Duration, Instant};
+
 use super::args::Upgrade as Wish;
 use super::show::{self, Style};
 use super::{Failed, pool};
@@ -13,7 +15,6 @@ use fsstack_sys::process::is_alive as lives;
 use fsstack_sys::{handover, program};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// How long the new program may take to check what it is given.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,7 +99,7 @@ fn settled(client: &Client, ticket: u64, pid: u32) -> Result<Upgrade, Failed> {
             Err(error) if SILENCE_TIMEOUT <= heard.elapsed() => return Err(error.into()),
             Err(_) => {}
         }
-        std::thread::sleep(UPGRADE_LOOK_INTERVAL);
+        fsstack_sync::thread::sleep(UPGRADE_LOOK_INTERVAL);
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed>
         WritePathRequest { write_path: wish.path.clone(), subtree, only_count: false, persist: wish.persist };
     let mut changed = client.write_path(&request)?;
     while wish.wait && changed.other_way != 0 {
-        std::thread::sleep(OPEN_FILES_INTERVAL);
+        fsstack_sync::thread::sleep(OPEN_FILES_INTERVAL);
         let counted = client.write_path(&WritePathRequest { only_count: true, ..request.clone() })?;
         changed.other_way = counted.other_way;
     }

@@ -10,13 +10,14 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_control::copying::{CopyAnswer, CopyRequest, PlaceOrError, WantedDir, WantedFile};
 use fsstack_control::{Client, ClientError, CopyClient};
 use fsstack_engine::carry::is_same;
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc::Receiver;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
@@ -84,7 +85,7 @@ impl Worker {
     /// Copies batches until the channel is closed.
     pub(super) fn work(&mut self, batches: &Mutex<Receiver<Batch>>, links: &Links) {
         loop {
-            let next = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let next = batches.lock().recv();
             let Ok(batch) = next else { break };
             // A failed worker keeps taking batches, so that the walk never waits for ever.
             if !self.report.is_stopped()
@@ -119,7 +120,7 @@ impl Worker {
                     self.bring(&mut files, links)
                 }
                 Err(error @ (ClientError::Dead(_) | ClientError::NoAnswer(..))) => {
-                    std::thread::sleep(RECONNECT_PAUSE);
+                    fsstack_sync::thread::sleep(RECONNECT_PAUSE);
                     Err(BatchEnd::Connection(error.into()))
                 }
                 Err(error) => Err(Failed::from(error).into()),

@@ -11,9 +11,9 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_sync::Mutex;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
-use parking_lot::Mutex;
 
 use super::incoming::{DIFFERS, Item, Trouble};
 use super::metadata::Freeze;

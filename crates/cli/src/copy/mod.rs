@@ -30,12 +30,14 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::Arc;
 
 use fsstack_control::api::Copied;
 use fsstack_control::copying::{CopyAnswer, CopyRequest};
 use fsstack_control::{Client, ClientError, CopyClient};
 use fsstack_pool::Printable;
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
 use crate::command::Failed;
@@ -101,7 +103,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
         .map(|_| Worker::new(client, into.clone(), report.clone(), plan.verify))
         .collect::<Result<Vec<_>, Failed>>()?;
     let mut last = client.copy()?;
-    std::thread::scope(|scope| {
+    fsstack_sync::thread::scope(|scope| {
         for mut worker in workers {
             let (receive, links) = (receive.clone(), &links);
             scope.spawn(move || worker.work(&receive, links));

@@ -10,8 +10,8 @@ use std::ffi::{CStr, CString};
 use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
@@ -294,7 +294,7 @@ mod tests {
             [b"source".to_vec(), b"/d".repeat(2000), b"/file".to_vec()].concat()
         );
         assert_eq!(pair.below_of(c"file").len(), "d/".len() * 2000 + "file".len());
-        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let small = fsstack_sync::thread::Builder::new().stack_size(128 << 10);
         small.spawn(move || drop(pair)).unwrap().join().unwrap();
         let top = std::fs::metadata(home.path().join("into/d")).unwrap();
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&top.permissions()) & 0o777, 0o755);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use fsstack_control::api::{Copied, CopiedTo, NotCopied};
 use fsstack_pool::Printable;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use fsstack_sync::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Plan;
@@ -90,7 +90,7 @@ impl CopyReport {
     /// Adds files named on a branch.
     pub(super) fn named(&self, branch: &str, files: u64, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
-        let mut branches = lock(&self.branches);
+        let mut branches = self.branches.lock();
         let sums = branches.entry(branch.to_owned()).or_default();
         *sums = (sums.0 + files, sums.1 + bytes);
     }
@@ -99,19 +99,19 @@ impl CopyReport {
     pub(super) fn fail(&self, path: &[u8], why: impl Display) {
         let one = NotCopied { path: Printable(path).to_string(), error: why.to_string() };
         self.bar.suspend(|| eprintln!("fsstack: {}: {}", one.path, one.error));
-        lock(&self.failed).push(one);
+        self.failed.lock().push(one);
     }
 
     /// Reports that what was copied may not be on disk, as the pool could not be synced.
     pub(super) fn not_synced(&self, why: impl Display) {
         let text = format!("not all of the pool could be synced, so the copy may not be on disk: {why}");
         self.bar.suspend(|| eprintln!("fsstack: {}: {text}", self.pool));
-        *lock(&self.not_synced) = Some(text);
+        *self.not_synced.lock() = Some(text);
     }
 
     /// Stops the copy.
     pub(super) fn stop(&self, why: impl Into<Failed>) {
-        lock(&self.fatal).get_or_insert(why.into());
+        self.fatal.lock().get_or_insert(why.into());
         self.stopped.store(true, Relaxed);
     }
 
@@ -122,7 +122,7 @@ impl CopyReport {
     /// Ends the display and returns the result.
     pub(super) fn end(&self) -> Result<Copied, Failed> {
         self.bar.finish_and_clear();
-        if let Some(fatal) = lock(&self.fatal).take() {
+        if let Some(fatal) = self.fatal.lock().take() {
             return Err(fatal);
         }
         let count = |what: Count| self.counts[what as usize].load(Relaxed);
@@ -142,13 +142,9 @@ impl CopyReport {
             already_there: count(Count::AlreadyThere),
             verified: self.verified,
             seconds: self.began.elapsed().as_secs_f64(),
-            branches: lock(&self.branches).iter().map(to).collect(),
-            failed: lock(&self.failed).clone(),
-            not_synced: lock(&self.not_synced).clone(),
+            branches: self.branches.lock().iter().map(to).collect(),
+            failed: self.failed.lock().clone(),
+            not_synced: self.not_synced.lock().clone(),
         })
     }
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
+use fsstack_sync::mpsc::SyncSender;
 use fsstack_sys::at::Mounts;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat, SysError};

@@ -9,7 +9,6 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use fsstack_control::Listeners;
@@ -21,9 +20,10 @@ use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Adopted, LockWait, Mounted};
 use fsstack_pool::Printable;
 use fsstack_pool::settings::OutOfBand;
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc;
 use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::process;
-use parking_lot::Mutex;
 
 use super::format::FORMAT;
 use super::{Handover, PassedState, Report, VERSION, plain_arguments};
@@ -160,7 +160,7 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Result<(), S
     let (started, watch) = mpsc::channel::<()>();
     let signals = hold_signals().map_err(|error| format!("signals: {error}"))?;
     let (limit, late) = (timeout_of_state(way.bytes()), way.clone());
-    let watchdog = std::thread::Builder::new().name("upgrade-limit".into()).spawn(move || {
+    let watchdog = fsstack_sync::thread::Builder::new().name("upgrade-limit".into()).spawn(move || {
         if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             let limit = limit.as_secs();
             late.go_back(&format!("version {VERSION} did not take the pool over within {limit} s"));
@@ -464,7 +464,7 @@ fn fail_as_told(is_back: bool) -> Result<(), String> {
         Ok("refuse") => Err("as the test asks".to_owned()),
         Ok("panic") => std::panic::panic_any("as the test asks"),
         Ok("hang") => loop {
-            std::thread::park();
+            fsstack_sync::thread::park();
         },
         _ => Ok(()),
     }

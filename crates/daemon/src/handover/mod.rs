@@ -28,9 +28,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 use fsstack_control::api::{Upgrade, UpgradeCheck, UpgradeStage};
 use fsstack_control::{Connections, Listeners};
@@ -38,8 +35,11 @@ use fsstack_engine::handover::{Gathered, PoolState};
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::{Granted, LockWait, Mounted, Paused, Pauser, StillInside};
 use fsstack_pool::Printable;
+use fsstack_sync::atomic::AtomicBool;
+use fsstack_sync::atomic::Ordering::SeqCst;
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Mutex, RwLock};
 use fsstack_sys::handover::{self, become_file, sealed_file};
-use parking_lot::{Mutex, RwLock};
 
 use crate::keeper::{self, Noted};
 use crate::log::{LogHandle, LogTarget};

@@ -20,11 +20,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_engine::kept::Kept;
 use fsstack_pool::settings::Restart;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use fsstack_sys::handover::{self, become_file};
 use fsstack_sys::keeper::{self, Ended, fork_with_same_descriptors};
 use fsstack_sys::process::{self, Fork};
@@ -306,7 +306,7 @@ impl Served {
         let keeper = i32::try_from(known_by(Some(&kept))).unwrap_or_default();
         // Now, as a confined daemon may not.
         let watches = keeper::Watched::new(keeper).and_then(|watched| {
-            let thread = std::thread::Builder::new().name("keeper-watch".into());
+            let thread = fsstack_sync::thread::Builder::new().name("keeper-watch".into());
             thread.spawn(move || {
                 if watched.wait().is_ok() {
                     tracing::error!(
@@ -370,4 +370,4 @@ impl Served {
 }
 
 /// The state that the next daemon reads, as long as it is the current one.
-pub(crate) type Noted = parking_lot::Mutex<Option<OwnedFd>>;
+pub(crate) type Noted = fsstack_sync::Mutex<Option<OwnedFd>>;

@@ -8,13 +8,14 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use fsstack_engine::admin::watch::Invalidator;
 use fsstack_engine::kept::Kept;
 use fsstack_fuse::notify::{Kernel, send_again};
 use fsstack_pool::Printable;
+use fsstack_sync::atomic::Ordering::SeqCst;
+use fsstack_sync::mpsc;
 use fsstack_sys::handover::{self, Inherited};
 use fsstack_sys::mounts::{self, UmountFlags, umount};
 use fsstack_sys::{fusectl, keeper};
@@ -210,7 +211,7 @@ impl Limit {
     fn start(kept: Arc<Kept>) -> io::Result<Self> {
         let (served, watch) = mpsc::channel();
         let limit = timeout_of_kept(&kept);
-        let thread = std::thread::Builder::new().name("upgrade-limit".into());
+        let thread = fsstack_sync::thread::Builder::new().name("upgrade-limit".into());
         let started = thread.spawn(move || {
             if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
                 fail(&kept, &format!("it did not take the pool over within {} s", limit.as_secs()));

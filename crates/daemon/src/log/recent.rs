@@ -1,10 +1,11 @@
 //! The last lines of the log, in memory, for `fsstack support`: in parts, so that names can be left out.
 
+use fsstack_sync::Mutex;
+
 use super::{LogLine, utc_now};
 use fsstack_control::api::{LogField, RecentLine};
 use fsstack_pool::Printable;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use tracing::Metadata;
 
 /// Lines that are kept.
@@ -28,7 +29,7 @@ pub(super) fn note(of: &Metadata<'_>, line: &LogLine) {
         message: kept(&line.message),
         fields: line.fields.iter().map(field).collect(),
     };
-    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut recent = RECENT.lock();
     if recent.len() == LINES {
         recent.pop_front();
     }
@@ -37,5 +38,5 @@ pub(super) fn note(of: &Metadata<'_>, line: &LogLine) {
 
 /// The last lines, the oldest first.
 pub(crate) fn recent() -> Vec<RecentLine> {
-    RECENT.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    RECENT.lock().iter().cloned().collect()
 }

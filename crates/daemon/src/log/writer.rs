@@ -4,14 +4,15 @@
 //! logging thread puts its line into a bounded queue and goes on; the queue's lock is never held during a write. A line that
 //! finds the queue full is dropped and counted, and the count is the next line that is written.
 
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 
 /// Maximum number of queued lines.
 const ROOM: usize = 4096;
@@ -101,7 +102,9 @@ impl Writer {
         let queue =
             Arc::new(Queue { state: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new() });
         let read = queue.clone();
-        std::thread::Builder::new().name("log".into()).spawn(move || read.write_out(output, format))?;
+        fsstack_sync::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || read.write_out(output, format))?;
         Ok(Self(queue))
     }
 

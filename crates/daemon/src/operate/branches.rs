@@ -4,6 +4,9 @@
 //! request until the branch is gone. Setting a mode cancels the removal. The first request registers the removal before
 //! it begins, so that a branch has at most one thread and one flag that cancels it.
 
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::Served;
 use super::rules::left_without;
 use crate::branches::{self, Demand, Elsewhere};
@@ -23,13 +26,11 @@ use fsstack_engine::admin::live::{BadChange, Position, Removal};
 use fsstack_engine::jobs::JobView;
 use fsstack_engine::member::Member;
 use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Printable, parse_source};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Branches that are removed when their files are closed, each with its cancel flag.
@@ -157,7 +158,7 @@ impl Served {
 
     fn wait_for(&self, departure: Departure) -> Result<(), Refusal> {
         let (union, served) = (self.union.clone(), self.itself.clone());
-        let thread = std::thread::Builder::new().name("branch-leaving".into());
+        let thread = fsstack_sync::thread::Builder::new().name("branch-leaving".into());
         let waiting = move || {
             let removed = union.remove_branch(departure.of, Removal::WhenIdle(&|| departure.goes_on()));
             match removed {

@@ -1,5 +1,7 @@
 //! Slow calls, and totals of calls by caller.
 
+use fsstack_sync::time::{Duration, UNIX_EPOCH};
+
 use super::Served;
 use crate::log::utc;
 use fsstack_control::api::{
@@ -8,7 +10,6 @@ use fsstack_control::api::{
 use fsstack_fuse::{CallerKey, CallerRow, LONGEST_PATH, SlowCall};
 use fsstack_pool::{BranchIx, Ino, Printable};
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Time for which totals of calls are kept after somebody has asked for them.
 const TOTALS_LEASE: Duration = Duration::from_secs(10);

@@ -7,6 +7,10 @@
 //! a branch that hangs, or wait for requests under way. The worker thread stops waiting for it after a while, and another one
 //! serves requests meanwhile.
 
+use fsstack_sync::Mutex;
+use fsstack_sync::mpsc::{self, Receiver, SyncSender};
+use fsstack_sync::time::{Duration, Instant, SystemTime};
+
 use super::Served;
 use crate::options::{self, Effect, Key};
 use crate::settings::Settings;
@@ -21,12 +25,9 @@ use fsstack_pool::settings::{ControlFile, WritePath};
 use fsstack_pool::{Floor, Printable};
 use fsstack_sys::{Errno, process};
 use fsstack_wire::Timestamp;
-use parking_lot::Mutex;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
 use tracing::Level;
 
 /// mergerfs's keys that have a meaning here, in the spelling of the oldest version that has them, from 2.33 to 2.41.
@@ -133,7 +134,7 @@ impl Keys {
         let changes = if engine.control_file == ControlFile::On && !engine.nfs_export {
             let (changes, asked) = mpsc::sync_channel(WAITING);
             let pool = served.clone();
-            std::thread::Builder::new()
+            fsstack_sync::thread::Builder::new()
                 .name("control-file".into())
                 .spawn(move || make_changes(&pool, &asked))?;
             Some(changes)

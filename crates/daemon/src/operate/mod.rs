@@ -34,11 +34,11 @@ use fsstack_control::api::{
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
 use fsstack_fuse::Adapter;
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::AtomicBool;
+use fsstack_sync::time::Instant;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// A pool that is served, as its operator sees it.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use super::Served;
 use crate::remount::held_flags;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fsstack_engine::jobs::JobsLeft;
+use fsstack_sync::atomic::Ordering;
 
 impl Served {
     /// True if the pool's mount is read-only. The mount table tells: `mount -o remount` changes the flag in the kernel.
@@ -37,7 +37,7 @@ impl Served {
             return;
         }
         let served = self.clone();
-        let thread = std::thread::Builder::new().name("waiting-jobs".into());
+        let thread = fsstack_sync::thread::Builder::new().name("waiting-jobs".into());
         let started = thread.spawn(move || {
             // Not in the middle of an upgrade.
             let _turn = served.handover.operators.read();

@@ -24,7 +24,7 @@ impl Served {
                     .map_err(|why| Refusal::busy(format!("{}: {why}", self.shown())))?;
                 let (served, ticket) = (self, *ticket);
                 // An ordinary thread: the program that it becomes inherits how it is scheduled.
-                let thread = std::thread::Builder::new().name("upgrade".into());
+                let thread = fsstack_sync::thread::Builder::new().name("upgrade".into());
                 let begun = fsstack_branch::thread::start(thread, move || served.hand_over(ticket));
                 begun.map_err(|error| Refusal::failed(format!("thread: {error}")))?;
                 Ok(told)

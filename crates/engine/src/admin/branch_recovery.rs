@@ -5,12 +5,12 @@
 //! decides it. Settling asks other branches, and one of them may hang unnoticed: so it has a thread of its own, and the wait
 //! for that is short.
 
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sync::mpsc::RecvTimeoutError;
 
 use crate::member::events::PoolHost;
 use crate::recovery::recover::{Interrupted, without_lacking};
@@ -80,7 +80,7 @@ impl PoolHost for Union {
     /// Settles what was interrupted, as far as that can be done soon: the others are asked too, and one of them may hang.
     fn answered(self: Arc<Self>, branch: &Branch) {
         let union = self;
-        let (settled, wait) = std::sync::mpsc::channel();
+        let (settled, wait) = fsstack_sync::mpsc::channel();
         let (ix, id) = (branch.ix, branch.id);
         let thread = fsstack_sync::thread::Builder::new().name(format!("settle-{}", ix.0));
         let thread = fsstack_branch::thread::start(thread, move || {

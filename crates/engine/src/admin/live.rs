@@ -14,11 +14,11 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys as sys;
 
 use crate::inode::Inode;
@@ -162,7 +162,7 @@ impl Union {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
-                    std::thread::sleep(CLOSED_FILES_INTERVAL);
+                    fsstack_sync::thread::sleep(CLOSED_FILES_INTERVAL);
                 }
                 (Err(refusal), _) => return refused(refusal),
             }
@@ -335,7 +335,7 @@ fn index_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
 fn check_awaits_none(branch: &Arc<Member>) -> Result<(), BadChange> {
     let ask = |branch: &Arc<Member>| branch.ask(|| has_waiting_records(branch)).unwrap_or(false);
     let awaits = if branch.is_remote() {
-        let (asked, answer) = std::sync::mpsc::channel();
+        let (asked, answer) = fsstack_sync::mpsc::channel();
         let thread = fsstack_sync::thread::Builder::new().name("branch-records".into());
         let of = branch.clone();
         let started = fsstack_branch::thread::start(thread, move || _ = asked.send(ask(&of)));

@@ -5,8 +5,8 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 
+use fsstack_sync::thread::JoinHandle;
 use fsstack_sys::Errno;
 use fsstack_sys::mounts::{self, Changes};
 
@@ -29,7 +29,7 @@ impl MountWatch {
         union.host();
         let changes = Arc::new(Changes::new()?);
         let (seen, union) = (changes.clone(), Arc::downgrade(union));
-        let thread = std::thread::Builder::new().name("mount-table".into());
+        let thread = fsstack_sync::thread::Builder::new().name("mount-table".into());
         let thread = thread.spawn(move || {
             while seen.wait() {
                 if !look(&union) {

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::health::{Queued, queued};
 use fsstack_branch::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
 use fsstack_pool::{BranchId, BranchIx, BranchMode, Class, Floor, PlacementRule, ResolvedRule, Space};
+use fsstack_sync::atomic::Ordering::Relaxed;
 
 use crate::files::OpenFile;
 use crate::files::decision::PathDecision;

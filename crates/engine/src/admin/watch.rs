@@ -15,13 +15,13 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::branch::Branch;
 use fsstack_identity::index::open_path;
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::fanotify::{Event, EventMask, Group, events};
 use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
@@ -73,7 +73,7 @@ impl BranchWatch {
                         self.pass_on(union, &roots, &event, &mut known, &mut again);
                     }
                 }
-                std::thread::sleep(EVENTS_READ_PAUSE);
+                fsstack_sync::thread::sleep(EVENTS_READ_PAUSE);
                 let now = Instant::now();
                 let due = again.iter().take_while(|(due, ..)| *due <= now).count();
                 for (_, parent, name) in again.drain(..due) {

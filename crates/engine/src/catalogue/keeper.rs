@@ -11,13 +11,13 @@ mod unsure_files;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::error::OpError;
 use fsstack_catalogue::{
     BranchRow, CatalogueError, CatalogueFull, FLUSH_AFTER, Knowledge, Pending, Upkeep, now,
 };
 use fsstack_pool::BranchIx;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::thread::Policy;
 
 use super::look::look_at;

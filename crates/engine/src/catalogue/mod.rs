@@ -270,7 +270,7 @@ fn path_bytes(path: &Path) -> Vec<u8> {
 
 /// Opens or makes the catalogue. A damaged one is kept beside the new one.
 fn open(file: &Path) -> Result<Catalogue, CatalogueError> {
-    let began = std::time::Instant::now();
+    let began = fsstack_sync::time::Instant::now();
     let io = |error| CatalogueError::from(redb::StorageError::Io(error));
     if !file.exists() {
         fsstack_sys::state::make_room(file).map_err(io)?;
@@ -278,7 +278,7 @@ fn open(file: &Path) -> Result<Catalogue, CatalogueError> {
     loop {
         match Catalogue::open(file) {
             Err(error) if error.is_in_use() && began.elapsed() < CATALOGUE_IN_USE_TIMEOUT => {
-                std::thread::sleep(CATALOGUE_IN_USE_PAUSE);
+                fsstack_sync::thread::sleep(CATALOGUE_IN_USE_PAUSE);
             }
             Err(error) if error.is_damage() => {
                 tracing::error!(%error, file = %file.display(), "catalogue damaged; it is made anew from a walk over the branches");

@@ -20,10 +20,9 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::IndexEntry;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::Mutex;
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-
-use parking_lot::Mutex;
 
 use crate::inode::{Copies, Inode};
 use crate::member::Member;
@@ -34,7 +33,7 @@ use crate::tree::resolve::{DirStats, Found};
 /// Tries for a path that changes under renames while it is read.
 const ATTEMPTS: usize = 8;
 
-thread_local! {
+fsstack_sync::thread_local! {
     /// This thread looks for a directory that is not under its name: the path to it is walked by name.
     static REJOINS: Cell<bool> = const { Cell::new(false) };
 }

@@ -15,7 +15,6 @@ use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use fsstack_branch::entries::{Entries, FoundEntry};
@@ -25,9 +24,10 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::{DirPath, KeptBy, Name, open_path};
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::RwLockReadGuard;
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sync::ranked::{HeldRank, LINKS, STILL};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
 
 use crate::inode::Inode;

@@ -7,15 +7,16 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use fsstack_branch::branch::FsKind;
 use fsstack_branch::known_root::KnownRoot;
 use fsstack_branch::mount_root::Proof;
 use fsstack_branch::thread;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor, Printable};
+use fsstack_sync::mpsc;
 use fsstack_sync::thread::Builder;
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::{self as sys, Call, Errno, Stat, SysError};
 
 use super::{BranchRow, KnownRootRow};
@@ -138,7 +139,7 @@ impl LeftBranch {
     fn open_until(&self, left: Option<&OwnedFd>, deadline: Instant) -> OpenedBranch {
         loop {
             match self.open(left) {
-                Err(_) if Instant::now() < deadline => std::thread::sleep(BRANCH_OPEN_PAUSE),
+                Err(_) if Instant::now() < deadline => fsstack_sync::thread::sleep(BRANCH_OPEN_PAUSE),
                 opened => return opened,
             }
         }

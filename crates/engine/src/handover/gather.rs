@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_branch::Branch;
 use fsstack_branch::known_root::KnownRoot;
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::at::Mounts;
 
 use super::{BranchRow, Gathered, KnownRootRow, PoolState};

@@ -14,9 +14,9 @@ mod restore;
 mod revive;
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::Printable;
+use fsstack_sync::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::files::handed::NameRow;
@@ -163,7 +163,7 @@ impl Union {
                     "a file is still being moved to another branch, or closed: try again".to_owned(),
                 ));
             }
-            std::thread::sleep(HANDOVER_LOOK_PAUSE);
+            fsstack_sync::thread::sleep(HANDOVER_LOOK_PAUSE);
         }
         self.check_handover()?;
         self.tree.index.rest();

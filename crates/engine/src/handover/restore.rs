@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec};
+use fsstack_sync::atomic::Ordering::Relaxed;
 use fsstack_sys::handover::Inherited;
 use smallvec::SmallVec;
 

@@ -9,17 +9,17 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::{GONE_MOUNT, MountedFd};
 use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{self, Identity};
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::handover::Inherited;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::Mutex;
 
 use crate::files::capability::has_capability;
 use crate::files::route::Route;
@@ -125,9 +125,9 @@ impl Union {
             told.lost += own.lost;
         };
         let more = sys::thread::allowed_cpus().len().min(MOST_THREADS).min(files.len()).saturating_sub(1);
-        std::thread::scope(|scope| {
+        fsstack_sync::thread::scope(|scope| {
             for _ in 0..more {
-                let thread = std::thread::Builder::new().name("open-again".into());
+                let thread = fsstack_sync::thread::Builder::new().name("open-again".into());
                 // Without it this thread does all.
                 if let Err(error) = thread.spawn_scoped(scope, work) {
                     tracing::debug!(%error, "restart=keep: open files are looked for by fewer threads");

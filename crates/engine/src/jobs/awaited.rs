@@ -4,9 +4,9 @@
 //! unlock, wakes it.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fsstack_pool::Ino;
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use super::{Job, JobList};
 use crate::files::OpenFile;
@@ -111,7 +111,7 @@ mod tests {
         job.pause(Duration::MAX);
         list.awaits_none(&job);
         job.progress.lock().awaited.add(Ino(8));
-        let sleeper = std::thread::spawn({
+        let sleeper = fsstack_sync::thread::spawn({
             let job = job.clone();
             move || job.pause(Duration::MAX)
         });

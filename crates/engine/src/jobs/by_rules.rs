@@ -3,9 +3,9 @@
 //! Each branch is walked for files whose rule names other branches.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::Relaxed;
 
 use super::Jobs;
 use super::planning::list::MovingList;

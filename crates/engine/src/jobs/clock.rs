@@ -2,9 +2,9 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fsstack_pool::DayMinute;
+use fsstack_sync::time::SystemTime;
 
 use super::Jobs;
 

@@ -7,9 +7,9 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys as sys;
 
 use super::Jobs;

@@ -1,9 +1,9 @@
 //! Jobs, as the next daemon knows them: after an upgrade, or a death with `restart=keep`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::Ino;
+use fsstack_sync::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::clock::SystemDay;

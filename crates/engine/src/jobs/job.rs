@@ -1,10 +1,10 @@
 //! One job: what it is, how far it is, and whether it is to go on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::Window;
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 
 use super::awaited::Awaited;
 use super::clock::DayClock;
@@ -301,9 +301,8 @@ impl Drop for Gone {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use fsstack_pool::{BranchIx, DayMinute};
+    use fsstack_sync::mpsc;
 
     use super::*;
     use crate::jobs::{ConsolidateOrder, DrainOrder, HiddenCopies, Manner, TierRun};
@@ -349,12 +348,12 @@ mod tests {
     fn a_job_is_parked_until_its_window_opens_over_midnight() {
         let (job, clock) = job(consolidate(false), 12);
         let (told, hears) = mpsc::channel();
-        let goes = std::thread::spawn({
+        let goes = fsstack_sync::thread::spawn({
             let job = job.clone();
             move || told.send(job.goes_on()).unwrap()
         });
         while job.view().state != JobState::Parked {
-            std::thread::yield_now();
+            fsstack_sync::thread::yield_now();
         }
         assert!(job.is_held_up() && hears.try_recv().is_err());
         clock.set(1);

@@ -29,14 +29,14 @@ mod walk;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::metrics::CallTimes;
 use fsstack_branch::thread;
 use fsstack_identity::poolid::PoolId;
 use fsstack_pool::{BranchIx, Ino, Window};
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
+use fsstack_sync::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::moves::Moves;

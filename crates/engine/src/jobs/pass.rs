@@ -4,9 +4,9 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
+use fsstack_sync::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Jobs;

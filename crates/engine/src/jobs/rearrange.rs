@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_pool::{BranchIx, EntryName, Ino, Printable, Size};
+use fsstack_sync::time::{Duration, Instant};
 
 use super::Jobs;
 use super::failed_tries::FailedTries;

@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::{BranchIx, BranchSet, Class, Tier};
+use fsstack_sync::time::{SystemTime, UNIX_EPOCH};
 use fsstack_sys::Time;
 
 use super::Jobs;

@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::thread;
 use fsstack_pool::{Class, Tier};
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 
 use super::Jobs;
 use super::planning::tier::Fullness;

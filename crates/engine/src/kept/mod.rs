@@ -12,10 +12,10 @@ pub mod slots;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use fsstack_sync::Mutex;
+use fsstack_sync::unmodelled::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_sys::shared_words::SharedWords;
-use parking_lot::Mutex;
 
 use rows::FreeRows;
 use slots::{EarlierAct, FreeSlots};

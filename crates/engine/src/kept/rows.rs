@@ -1,9 +1,9 @@
 //! A row for each open handle.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use fsstack_pool::{Handle, Ino};
+use fsstack_sync::unmodelled::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::{Header, Kept, slots};
 use crate::files::route::{Route, Writer};

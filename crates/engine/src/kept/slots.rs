@@ -6,7 +6,8 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use fsstack_sync::unmodelled::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::{HEADER, Kept};
 
@@ -77,7 +78,7 @@ impl Drop for OwnSlot {
     }
 }
 
-thread_local! {
+fsstack_sync::thread_local! {
     static OWN: RefCell<Option<OwnSlot>> = const { RefCell::new(None) };
 }
 
@@ -264,7 +265,7 @@ mod tests {
 
     fn thread(work: impl FnOnce() + Send + 'static) {
         // Its slot stays as if it was killed.
-        std::thread::spawn(move || {
+        fsstack_sync::thread::spawn(move || {
             work();
             OWN.with_borrow_mut(|own| own.take().map(std::mem::forget));
         })
@@ -325,7 +326,7 @@ mod tests {
         let free = || kept.free_slots.lock().0.len();
         let before = free();
         let own = kept.clone();
-        std::thread::spawn(move || {
+        fsstack_sync::thread::spawn(move || {
             own.begin(2, None);
             assert!(is_noted());
             over();

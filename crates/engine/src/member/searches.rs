@@ -1,14 +1,13 @@
 //! Walks through a branch for what is asked by number: whose turn it is, and what the last one saw (`handles/search.rs`).
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_identity::index::{KeptBy, Name};
 use fsstack_pool::Ino;
+use fsstack_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_sync::ranked::{HeldRank, LINKS, Ranked, RankedGuard, WALK};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Member;
 

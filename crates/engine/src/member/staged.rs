@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fsstack_pool::is_hidden_name;
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
 
 use super::Member;
 
@@ -45,7 +45,7 @@ impl Member {
 /// A name that is free.
 pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(std::time::Instant::now());
+    let random = RandomState::new().hash_one(fsstack_sync::time::Instant::now());
     let mut name = format!("{random:016x}").into_bytes();
     name.extend_from_slice(suffix.to_bytes());
     let name = CString::new(name).unwrap_or_default();

@@ -5,7 +5,6 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
@@ -14,6 +13,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::number::Identity;
 use fsstack_pool::Ino;
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, Stat};
 

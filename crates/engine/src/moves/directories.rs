@@ -7,12 +7,12 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::dir_fd::DirFd;
 use fsstack_branch::error::{OpError, Result};
 use fsstack_identity::mark;
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::xattr::{self, On};

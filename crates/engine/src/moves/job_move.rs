@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
+use fsstack_sync::Mutex;
 use fsstack_sys::{Kind, OFlags};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::files::departure::{Departure, DepartureOutcome};

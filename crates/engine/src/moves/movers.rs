@@ -6,14 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use fsstack_branch::thread;
 use fsstack_pool::BranchIx;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::thread::IoClass;
 use fsstack_sys::{self as sys, Stat};
-use parking_lot::Mutex;
 
 use crate::files::OpenFile;
 use crate::files::departure::{Departure, DepartureOutcome};
@@ -188,7 +188,7 @@ impl Movers {
                     "relocation still running at the daemon's end; the next mount clears the partial copy"
                 );
             }
-            std::thread::sleep(MOVERS_LOOK_PAUSE);
+            fsstack_sync::thread::sleep(MOVERS_LOOK_PAUSE);
         }
     }
 }

@@ -9,7 +9,6 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::dir_fd::DirFd;
@@ -18,6 +17,7 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::{Index, birth};
 use fsstack_identity::number;
 use fsstack_pool::BranchIx;
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use smallvec::SmallVec;

@@ -6,10 +6,10 @@
 //! the branches change, and when the branch has so much more room that the file fits into the difference.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
+use fsstack_sync::time::{Duration, Instant};
 
 /// A refusal is remembered for this many times the duration of the try.
 const SHARE: u32 = 20;

@@ -16,7 +16,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
@@ -29,6 +28,7 @@ use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_identity::index::birth;
 use fsstack_identity::number;
 use fsstack_pool::{BranchIx, Ranking, Rejection};
+use fsstack_sync::time::Instant;
 use fsstack_sys::{self as sys, Errno};
 
 use crate::files::departure::{Departure, DepartureOutcome};

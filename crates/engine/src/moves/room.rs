@@ -8,12 +8,12 @@
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::admin_state::{WrittenPart, moving_here};
 use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchIx, DirPlacement};
 use fsstack_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::{self as sys, Call, Errno, Stat, SysError};
 use smallvec::SmallVec;
 

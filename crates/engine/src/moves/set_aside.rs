@@ -5,12 +5,12 @@ use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::{KEPT, Printable};
+use fsstack_sync::time::Instant;
 use fsstack_sys::file::sync_dir;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 

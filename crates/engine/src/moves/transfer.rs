@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::file::Whence;
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
@@ -159,7 +159,7 @@ impl<'a> Transfer<'a> {
         }
         while let Some(early) = self.rate_limit.as_ref().and_then(RateLimit::early) {
             self.check_wanted()?;
-            std::thread::sleep(early.min(LONGEST_PACED_SLEEP));
+            fsstack_sync::thread::sleep(early.min(LONGEST_PACED_SLEEP));
         }
         Ok(carried)
     }
@@ -402,7 +402,7 @@ mod tests {
         let began = Instant::now();
         let rate_limit = Some(RateLimit { speed: NonZeroU64::new(1000).unwrap(), began, done: 0 });
         let stands_still = || {
-            std::thread::sleep(STILL);
+            fsstack_sync::thread::sleep(STILL);
             true
         };
         let mut way = Transfer { goes_on: &stands_still, rate_limit, ..Transfer::by_hand(1, &|| true) };

@@ -355,7 +355,7 @@ impl<'a> EarlyAppend<'a> {
             return false;
         }
         self.waited.set(self.waited.get() + 1);
-        reply_takeover::aside(|| std::thread::sleep(EARLY_APPEND_PAUSE));
+        reply_takeover::aside(|| fsstack_sync::thread::sleep(EARLY_APPEND_PAUSE));
         true
     }
 }

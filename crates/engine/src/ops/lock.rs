@@ -91,7 +91,7 @@ impl Union {
                 }
                 (settled, _) => return settled,
             }
-            std::thread::sleep(pause);
+            fsstack_sync::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_LOCK_PAUSE);
         }
     }

@@ -3,13 +3,13 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::ranked::Ranked;
 use fsstack_identity::number::{is_offline, number};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sync::atomic::{AtomicBool, AtomicU32};
+use fsstack_sync::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Entry, Listed};

@@ -14,11 +14,11 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::atomic::Ordering::SeqCst;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 

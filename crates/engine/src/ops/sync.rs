@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::mpsc::{RecvTimeoutError, channel};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::files::Sync;

@@ -7,9 +7,9 @@
 //! others. A reader that takes differences knows by the numbers which rows have gone there, and subtracts them.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use fsstack_pool::Ino;
+use fsstack_sync::time::{Duration, Instant};
 
 use super::callers::CallerProgram;
 

@@ -4,16 +4,16 @@
 //! again; the log, bounded, as long as its threshold is set.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant, SystemTime};
 
 use fsstack_branch::longest;
 use fsstack_engine::Union;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64};
+use fsstack_sync::time::{Duration, Instant, SystemTime};
 use fsstack_sys::Errno;
 use fsstack_wire::{Creation, Opcode, Operation, Request};
-use parking_lot::Mutex;
 
 use super::caller_rows::{CallProfile, CallTotals, CallerKey};
 use super::callers::{CallerProgram, uid_of};

@@ -10,15 +10,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_engine::kept::slots;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::thread::JoinHandle;
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
-use parking_lot::{Condvar, Mutex};
 
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::ending::{Closer, Ending};
@@ -122,7 +122,7 @@ impl DevTransport {
         }
         // Also where no more threads may be: those that step aside do not count.
         let watched = shared.clone();
-        let watcher = std::thread::Builder::new().name("fuse-watch".into());
+        let watcher = fsstack_sync::thread::Builder::new().name("fuse-watch".into());
         threads.push(watcher.spawn(move || watched.watch())?);
         Ok(Self { shared, threads })
     }
@@ -155,7 +155,7 @@ impl DevShared {
         let shared = self.clone();
         let cpu = self.readers.cpu(index);
         let membership = self.workers.enter(index);
-        std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
+        fsstack_sync::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
@@ -324,7 +324,7 @@ impl DevShared {
         membership.worker().begins();
         let started = device.try_clone().and_then(|device| {
             let at_hand = RequestAtHand::new(self, &device, Some(membership.worker()))?;
-            let thread = std::thread::Builder::new().name("fuse-again".into());
+            let thread = fsstack_sync::thread::Builder::new().name("fuse-again".into());
             thread.spawn(move || {
                 scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {
@@ -371,7 +371,7 @@ impl DevShared {
         let waiter = number.and_then(|number| {
             let device = device.try_clone()?;
             let at_hand = RequestAtHand::new(self, &device, None)?;
-            let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
+            let thread = fsstack_sync::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
                 scheduling::leave();
                 let shared = &number.0;

@@ -6,12 +6,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::thread::JoinHandle;
+use fsstack_sync::time::{Duration, Instant};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_wire::{Operation, abi};
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::workers::Workers;
@@ -127,7 +127,7 @@ impl Closer {
     pub fn is_drained(&self, deadline: Instant) -> bool {
         let (mut calm_since, mut last) = (Instant::now(), self.ending.written_back.load(Relaxed));
         loop {
-            std::thread::sleep(WRITE_BACK_LOOK_PAUSE);
+            fsstack_sync::thread::sleep(WRITE_BACK_LOOK_PAUSE);
             let now = self.ending.written_back.load(Relaxed);
             let inside = self.workers.look() > 0;
             if inside || last != now {
@@ -152,7 +152,7 @@ mod tests {
         let ending = Arc::new(Ending::default());
         let failed = || io::Error::from(Errno::NOMEM);
         assert!(ending.outlasts(&failed()), "a thread ended though its mount is there");
-        let waits = std::thread::spawn({
+        let waits = fsstack_sync::thread::spawn({
             let ending = ending.clone();
             move || (0..1000).take_while(|_| ending.outlasts(&failed())).count()
         });

@@ -3,8 +3,9 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+
+use fsstack_sync::atomic::Ordering::{Relaxed, SeqCst};
+use fsstack_sync::time::{Duration, Instant};
 
 use super::dev::DevShared;
 use super::device;
@@ -109,7 +110,7 @@ impl DevShared {
             let mut calm = 0;
             while calm < 20 && !self.ending.is_gone() {
                 let before = self.begun.load(Relaxed);
-                std::thread::sleep(STUCK_AFTER);
+                fsstack_sync::thread::sleep(STUCK_AFTER);
                 // At rest none waits, and none is needed.
                 let busy = self.waiting.load(SeqCst) == 0 && !self.gate.is_closed();
                 let begun = self.begun.load(Relaxed).wrapping_sub(before);

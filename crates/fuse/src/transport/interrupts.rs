@@ -5,10 +5,10 @@
 //! remembered for a while. A program sends as many as it likes: the oldest are forgotten where there are too many.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
+use fsstack_sync::time::{Duration, Instant};
 
 /// How long an INTERRUPT is remembered that found nobody waiting.
 const INTERRUPT_REMEMBERED_FOR: Duration = Duration::from_secs(60);

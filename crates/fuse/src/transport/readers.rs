@@ -11,10 +11,10 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
+use fsstack_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_wire::{Operation, abi};
-use parking_lot::{Condvar, Mutex};
 
 /// Requests of one task in a row after which it is served by one thread, and between two looks at its CPU: it is moved
 /// dozens of times a second, and a request that is served from the wrong CPU costs several times the look.
@@ -283,9 +283,9 @@ mod tests {
 
     #[test]
     fn the_cpu_of_a_task_is_read_anew_each_time_and_of_one_that_has_ended_there_is_none() {
-        let (said, tid) = std::sync::mpsc::channel();
-        let (ends, end) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
+        let (said, tid) = fsstack_sync::mpsc::channel();
+        let (ends, end) = fsstack_sync::mpsc::channel::<()>();
+        let other = fsstack_sync::thread::spawn(move || {
             rustix::thread::set_name(c"a ) (b").expect("it is short");
             fsstack_sys::thread::pin_to_cpu(0).expect("the first CPU is there");
             said.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).expect("asked for");
@@ -300,10 +300,10 @@ mod tests {
         ends.send(()).expect("it waits");
         other.join().expect("it ends");
         // The kernel takes it off its table a moment after the join.
-        let began = std::time::Instant::now();
+        let began = fsstack_sync::time::Instant::now();
         while TaskStat::cpu_of(&mut kept, task).is_some() {
             assert!(began.elapsed() < std::time::Duration::from_secs(60));
-            std::thread::yield_now();
+            fsstack_sync::thread::yield_now();
         }
         assert!(kept.is_none());
     }

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_sync::Mutex;
 use fsstack_wire::OutHeader;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::dev::DevShared;

@@ -5,13 +5,12 @@
 //! sent to one that sleeps. In a scheduling group of its own (a cpu cgroup, or a session leader under autogroup) the
 //! group has its ordinary weight and the thread does not starve; elsewhere it would, and a little niceness does nearly as well.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::cpu_group::CpuGroup;
 use fsstack_sys::process;
 use fsstack_sys::thread::{self, Policy, RunDelay};
-use parking_lot::Mutex;
 use strum::{Display, EnumString, VariantNames};
 
 /// How the threads of a transport are scheduled.
@@ -75,7 +74,7 @@ fn has_own_group(of_controller: CpuGroup) -> bool {
 /// the kernel lets it only as far as RLIMIT_NICE goes: by default, never.
 fn comes_back() -> bool {
     let there_and_back = || thread::set_policy(Policy::Idle).and_then(|()| thread::set_policy(Policy::Other));
-    let trial = std::thread::Builder::new().name("sched-trial".into()).spawn(there_and_back);
+    let trial = fsstack_sync::thread::Builder::new().name("sched-trial".into()).spawn(there_and_back);
     trial.is_ok_and(|trial| trial.join().is_ok_and(|back| back.is_ok()))
 }
 
@@ -287,7 +286,7 @@ mod tests {
         let limit = getrlimit(Resource::Nice);
         setrlimit(Resource::Nice, Rlimit { current: Some(0), maximum: limit.maximum }).unwrap();
         // Capabilities are a thread's own, and of those that it starts.
-        let settled = std::thread::spawn(|| {
+        let settled = fsstack_sync::thread::spawn(|| {
             let mut sets = capabilities(None).unwrap();
             let may = sets.effective.contains(CapabilitySet::SYS_NICE);
             let before = Scheduling::Auto.settled_in(|| true);

@@ -58,6 +58,21 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// Starts it in `scope`.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn spawn_scoped<'scope, T: Send + 'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>> {
+        Ok(scope.spawn(work))
+    }
+}
+
 impl<T> JoinHandle<T> {
     /// Waits for its end.
     ///

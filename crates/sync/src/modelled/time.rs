@@ -1,7 +1,7 @@
 //! Time of a model: a counter that sleeps and timeouts advance.
 
 use std::cell::Cell;
-use std::ops::{Add, Sub};
+use std::ops::{Add, AddAssign, Sub};
 
 pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,6 +51,12 @@ impl Add<Duration> for Instant {
 
     fn add(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, time: Duration) {
+        *self = *self + time;
     }
 }
 

@@ -100,7 +100,7 @@ fn check_counterparts(pair: &DirPair<'_>, branches: &[Arc<OpenBranch>], watch: &
             return Ok(());
         }
         watch.rests();
-        std::thread::sleep(COPIES_LOOK_PAUSE);
+        fsstack_sync::thread::sleep(COPIES_LOOK_PAUSE);
     }
     Err("names above it are changed by a program at the moment; run it again".to_owned())
 }

@@ -3,6 +3,8 @@
 //! Each kept object has a directory of its own there, with `origin` (JSON: its path and attributes) and, unless only
 //! attributes were replaced, `object`. Mounts leave these directories alone.
 
+use fsstack_sync::time::{Duration, Instant};
+
 use super::OpenBranch;
 use super::beside::BesideDaemon;
 use super::compare::{hex, unhex};
@@ -24,7 +26,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 const ORIGIN: &CStr = c"origin";
 const OBJECT: &CStr = c"object";

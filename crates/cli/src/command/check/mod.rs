@@ -16,6 +16,8 @@ mod rules;
 mod walk;
 mod watch;
 
+use fsstack_sync::atomic::{AtomicBool, Ordering};
+
 use super::apart::ending_signals;
 use super::args::Check;
 use super::pool::{self, Pool};
@@ -37,7 +39,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use watch::Scope;
 
@@ -244,7 +245,7 @@ fn stop_at_signals() -> io::Result<Arc<AtomicBool>> {
     let signals = SignalFd::new(&signals)?;
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
-    std::thread::spawn(move || {
+    fsstack_sync::thread::spawn(move || {
         while signals.wait().is_ok() {
             told.store(true, Ordering::Relaxed);
         }

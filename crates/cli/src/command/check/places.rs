@@ -1,5 +1,7 @@
 //! Objects on the branches beside the pool's names: leftovers of interrupted moves, files below a mount point.
 
+use fsstack_sync::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use super::fix::Fixed;
 use super::output::CheckOutput;
 use super::{OpenBranch, Pool, kept};
@@ -21,7 +23,6 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time limit for the leftovers of a branch.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,10 +1,11 @@
 //! Rows of the index of numbers whose objects no longer exist. The daemon has the index open, so it looks for them.
 
+use fsstack_sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::output::CheckOutput;
 use crate::command::Failed;
 use fsstack_control::Client;
 use fsstack_control::api::{CheckFinding, CheckKind, StaleRow, StaleRowsRequest};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Reports these rows; with `remove` they are removed. False: `stop` was set before the end.
 pub(super) fn check(

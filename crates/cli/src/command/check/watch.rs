@@ -1,6 +1,12 @@
 //! Supervision of the walk: branches are read and changed on a thread of their own, so that one that hangs does not hang the
 //! command. The walk goes on without it, at the path where it hung.
 
+use fsstack_sync::Mutex;
+use fsstack_sync::atomic::Ordering::Relaxed;
+use fsstack_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use fsstack_sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use fsstack_sync::time::{Duration, Instant};
+
 use super::beside::BesideDaemon;
 use super::output::CheckOutput;
 use super::rules::DirRule;
@@ -9,12 +15,7 @@ use super::{OpenBranch, cursor};
 use crate::command::Failed;
 use fsstack_control::api::CheckFinding;
 use fsstack_pool::Printable;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::time::{Duration, Instant};
 
 /// A branch in which one call lasts for this long hangs. Disks that have to spin up take less.
 const CALL_HANGS_AFTER: Duration = Duration::from_secs(20);
@@ -120,7 +121,7 @@ pub(super) fn walk(
         watch.rests();
         let reporter = Reporter { watch: watch.clone(), sender: sender.clone(), stop: stop.clone() };
         let (own, scope_of, client) = (branches.clone(), scope.clone(), client.clone());
-        std::thread::spawn(move || {
+        fsstack_sync::thread::spawn(move || {
             let ended = Walk::new(own, reporter, &scope_of, client).run(&scope_of.start, &scope_of.from);
             // The supervisor may have given up.
             let _ = sender.send(Report::Ended(ended));

@@ -1,6 +1,8 @@
 //! Checks of the branches from outside the pool, each on its own thread, so that a hung one affects only its own
 //! result.
 
+use fsstack_sync::time::{Duration, SystemTime};
+
 use super::DoctorReport;
 use crate::command::pool::Pool;
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
@@ -15,7 +17,6 @@ use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 /// Clocks that differ by more than this confuse programs that compare times of files (make, rsync).
 const CLOCK_SKEW: Duration = Duration::from_secs(2);

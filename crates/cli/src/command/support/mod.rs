@@ -100,7 +100,7 @@ fn machine() -> String {
     let mut text = format!("kernel: {}\n", read("/proc/sys/kernel/osrelease").trim());
     let _ = writeln!(text, "{}", first(&read("/etc/os-release"), "PRETTY_NAME="));
     let _ = writeln!(text, "{}", first(&read("/proc/meminfo"), "MemTotal:"));
-    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
+    let cpus = fsstack_sync::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
     let _ = writeln!(text, "cpus: {cpus}, {}", std::env::consts::ARCH);
     for place in ["/proc/sys/fs/fuse", "/sys/module/fuse/parameters"] {
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {

@@ -1,9 +1,9 @@
 //! Activity of the branches' disks from /sys, which includes passthrough.
 
 use fsstack_control::api::{BranchLoad, BranchStatus, DiskLoad};
+use fsstack_sync::time::Instant;
 use std::collections::HashMap;
 use std::fs;
-use std::time::Instant;
 
 /// Unit of the counters in /sys, whatever the disk's sector size.
 const SECTOR: u64 = 512;

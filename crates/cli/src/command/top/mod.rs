@@ -4,6 +4,8 @@ mod disks;
 mod processes;
 mod view;
 
+use fsstack_sync::time::{Duration, Instant};
+
 use super::show::{self, Style};
 use super::{Failed, pool};
 use disks::Disks;
@@ -13,7 +15,6 @@ use processes::Processes;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
 
 /// Interval of the samples of `fsstack top`.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ pub(crate) fn run(word: &OsStr, style: Style) -> Result<(), Failed> {
     match style {
         Style::Json => {
             watch.look()?;
-            std::thread::sleep(SAMPLE_INTERVAL);
+            fsstack_sync::thread::sleep(SAMPLE_INTERVAL);
             show::answer(style, &watch.look()?, |_| String::new())
         }
         Style::Human if !io::stdout().is_terminal() => {

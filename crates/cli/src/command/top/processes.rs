@@ -2,12 +2,12 @@
 //! branches are on (a GlusterFS client), and local servers of the network file systems that they are on.
 
 use fsstack_control::api::{BranchStatus, ProcessLoad};
+use fsstack_sync::time::{Duration, Instant};
 use fsstack_sys::mounts::{self, MountInfo};
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Server programs of network file systems, by mount type.
 const SERVERS: [(&str, &[&str]); 7] = [

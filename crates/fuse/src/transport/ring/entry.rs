@@ -155,7 +155,7 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
             // Nothing was taken: an answer that is not given now is given a moment later.
             Err(error) if is_passing(&error) => {
-                std::thread::sleep(MEMORY_RETRY_PAUSE);
+                fsstack_sync::thread::sleep(MEMORY_RETRY_PAUSE);
                 return Ok(Fetched::Nothing);
             }
             waited => waited?,

@@ -10,9 +10,9 @@
 //! cached data. The answer to that fetches the first of the list.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use fsstack_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_wire::Notice;
 
 use super::{FirstEntry, RingShared};
@@ -69,7 +69,7 @@ impl RingShared {
                 if self.ending.is_gone() {
                     return;
                 }
-                std::thread::sleep(pause);
+                fsstack_sync::thread::sleep(pause);
                 // Those whose requests take long make room.
                 self.workers.look();
                 let all = waits.iter_mut().enumerate().map(|(number, waits)| self.supply(number, waits));

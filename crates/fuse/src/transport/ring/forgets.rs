@@ -56,7 +56,7 @@ fn rounds(shared: &RingShared) -> std::io::Result<()> {
         }
         idle = if found { 0 } else { idle + 1 };
         if idle < READ_ATTEMPTS {
-            std::thread::sleep(FORGETS_READ_PAUSE);
+            fsstack_sync::thread::sleep(FORGETS_READ_PAUSE);
             continue;
         }
         match poll(&mut [PollFd::new(&shared.device, PollFlags::IN)], None) {

@@ -6,10 +6,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use fsstack_lab::{Skip, needs};
+use fsstack_sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use fsstack_sys::mounts::{self, MountFlags, mount_fuse};
 use fsstack_sys::{Errno, fusectl};
 use rustix::mount::UnmountFlags;
@@ -82,7 +82,7 @@ impl Connection {
     fn looks_for(&self, name: &str) -> Caller {
         let (path, cpu) = (self.target.path().join(name), self.cpu);
         let (sender, receiver) = channel();
-        std::thread::spawn(move || {
+        fsstack_sync::thread::spawn(move || {
             let mut only = rustix::thread::CpuSet::new();
             only.set(cpu);
             rustix::thread::sched_setaffinity(None, &only).unwrap();

@@ -21,15 +21,15 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use fsstack_sync::mpsc::{Sender, channel};
+use fsstack_sync::thread::JoinHandle;
+use fsstack_sync::{Condvar, Mutex};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
-use parking_lot::{Condvar, Mutex};
 
 use super::ending::{Closer, Ending};
 use super::repeatable::is_repeatable;
@@ -135,7 +135,7 @@ impl UringTransport {
         });
         let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
         let watched = shared.clone();
-        let forgets = std::thread::Builder::new().name("ring-forgets".into());
+        let forgets = fsstack_sync::thread::Builder::new().name("ring-forgets".into());
         threads.push(forgets.spawn(move || forgets::serve(&watched))?);
         // A queue whose CPU is not there, or not for us, still needs its entry.
         let (registered_sender, made) = channel();
@@ -149,7 +149,7 @@ impl UringTransport {
                 threads.push(shared.start(queue, FirstEntry::More)?);
             }
         }
-        let grower = std::thread::Builder::new().name("ring-grow".into());
+        let grower = fsstack_sync::thread::Builder::new().name("ring-grow".into());
         let kept = shared.clone();
         threads.push(grower.spawn(move || kept.start_wanted())?);
         shared.start_spares();
@@ -172,7 +172,7 @@ impl RingShared {
     fn start(self: &Arc<Self>, queue: usize, first: FirstEntry) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         let membership = self.workers.enter(queue);
-        let thread = std::thread::Builder::new().name(format!("ring-{queue}"));
+        let thread = fsstack_sync::thread::Builder::new().name(format!("ring-{queue}"));
         thread.spawn(move || shared.run(&membership, first))
     }
 

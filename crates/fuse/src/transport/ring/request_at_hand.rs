@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_sync::Mutex;
 use fsstack_wire::OutHeader;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::entry::{Entry, EntryRing, Slot};
@@ -113,7 +113,7 @@ impl TakenEntry {
                 Err(_) if ending.is_gone() => return None,
                 Err(error) => {
                     tracing::error!(%error, "stuck request: cannot set up a ring to answer it");
-                    std::thread::sleep(NEW_RING_PAUSE);
+                    fsstack_sync::thread::sleep(NEW_RING_PAUSE);
                 }
             }
         }

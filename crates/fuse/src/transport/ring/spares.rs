@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use fsstack_sync::{Condvar, Mutex};
 
 use super::{FirstEntry, RingShared};
 use crate::transport::workers::WorkerGuard;
@@ -68,7 +68,7 @@ impl RingShared {
                 state.waiting += 1;
             }
             let shared = self.clone();
-            let thread = std::thread::Builder::new().name("ring-spare".into());
+            let thread = fsstack_sync::thread::Builder::new().name("ring-spare".into());
             if let Err(error) = thread.spawn(move || shared.wait_as_spare()) {
                 tracing::debug!(%error, "a spare thread cannot be started");
                 self.spares.state.lock().waiting -= 1;

@@ -1,10 +1,11 @@
 //! Cost of the ring transport on a machine of many CPUs, and failures of opening it and of its device.
 
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 
+use fsstack_sync::Barrier;
+use fsstack_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use fsstack_wire::{Abi, Answer, Operation, Request};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -35,7 +36,7 @@ fn queues_of_64_cpus_wait_in_less_than_64_mib() {
         .flat_map(|queue| [queue; AT_FIRST])
         .map(|queue| {
             let (begun, done) = (begun.clone(), done.clone());
-            std::thread::spawn(move || {
+            fsstack_sync::thread::spawn(move || {
                 // As a thread of the transport waits: a ring, an entry, and nothing kept apart yet.
                 let entry = Entry::new(-1, queue, PAYLOAD);
                 let copy = RequestCopy::new(PAYLOAD);
@@ -159,13 +160,13 @@ fn a_device_that_fails_once_is_read_again() {
         spares: super::spares::Spares::default(),
     });
     let served = shared.clone();
-    let reader = std::thread::spawn(move || forgets::serve(&served));
+    let reader = fsstack_sync::thread::spawn(move || forgets::serve(&served));
     kernel.connect(at("device")).unwrap();
     kernel.send(&forget(3)).unwrap();
-    let began = std::time::Instant::now();
+    let began = fsstack_sync::time::Instant::now();
     while adapter.0.load(SeqCst) != 3 {
         assert!(!reader.is_finished() && began.elapsed() < Duration::from_secs(60), "the reader has ended");
-        std::thread::sleep(Duration::from_millis(5));
+        fsstack_sync::thread::sleep(Duration::from_millis(5));
     }
     shared.end();
     // It blocks until there is something to read.
