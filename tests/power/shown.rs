@@ -1,12 +1,13 @@
 //! The tree that a pool shows, and the content of its branches.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::Ino;
@@ -239,29 +240,47 @@ pub(crate) fn unlike(roots: &[PathBuf]) -> BTreeMap<PathBuf, SystemTime> {
 }
 
 /// Log lines of this thread in `work`.
+///
+/// The subscriber is the program's: with one a thread, the first event of a kind on a thread that has none turns that kind off
+/// for all, as `tracing` keeps the interest in a kind of events once (its `callsite::Rebuilder::JustOne`).
 pub(crate) fn logged(work: impl FnOnce()) -> String {
-    let log: Arc<Mutex<Vec<u8>>> = Arc::default();
-    let writer = {
-        let log = log.clone();
-        move || Line(log.clone())
-    };
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
-    tracing::subscriber::with_default(subscriber, work);
-    let log = log.lock().unwrap();
-    String::from_utf8_lossy(&log).into_owned()
+    static SUBSCRIBED: Once = Once::new();
+    SUBSCRIBED.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Line).finish();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+    });
+    LOG.set(Some(Vec::new()));
+    work();
+    String::from_utf8_lossy(&LOG.take().unwrap_or_default()).into_owned()
+}
+
+thread_local! {
+    /// Log lines of this thread, while [`logged`] works.
+    static LOG: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
 /// Writer of a log line.
-struct Line(Arc<Mutex<Vec<u8>>>);
+struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.extend_from_slice(bytes)));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+#[test]
+fn an_event_that_comes_first_on_another_thread_is_logged() {
+    let event = || tracing::warn!("told");
+    let log = logged(|| {
+        std::thread::scope(|scope| drop(scope.spawn(event)));
+        event();
+    });
+    assert_eq!(log.matches("told").count(), 1, "{log}");
 }
 
 /// The names on a branch, and whether its hidden folder is there.

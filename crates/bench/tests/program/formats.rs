@@ -130,10 +130,11 @@ fn in_a_browser(out: &Path) {
          const first = answer.bottom < window.innerHeight && document.querySelectorAll('details[open]').length === 0;\n\
          document.querySelectorAll('details').forEach(d => d.open = true);\n\
          const all = [...document.querySelectorAll('figure svg')];\n\
-         const big = all.filter(s => 40 < s.getBoundingClientRect().height && 200 < s.getBoundingClientRect().width);\n\
-         document.body.insertAdjacentHTML('beforeend', `<p id=output>plots ${big.length} \
+         const isBig = s => 40 < s.getBoundingClientRect().height && 200 < s.getBoundingClientRect().width;\n\
+         const small = all.filter(s => !isBig(s)).map(s => s.outerHTML.slice(0, 2000)).join(' and ');\n\
+         document.body.insertAdjacentHTML('beforeend', `<p id=output>plots ${all.filter(isBig).length} \
          sideways ${document.documentElement.scrollWidth - document.documentElement.clientWidth} \
-         paper ${getComputedStyle(document.body).backgroundColor} first ${first}</p>`);</script></body>";
+         paper ${getComputedStyle(document.body).backgroundColor} first ${first}</p><p>${small.replaceAll('<', '[')}</p>`);</script></body>";
     let asked = out.join("asked.html");
     fs::write(&asked, page.replace("</body>", probe)).unwrap();
     for (size, dark) in [((1200, 1000), false), ((500, 900), true)] {
@@ -141,7 +142,7 @@ fn in_a_browser(out: &Path) {
         let output = Window { size, dark }.render(&format!("file://{}", asked.display()), &shot).unwrap();
         let paper = if dark { "rgb(13, 17, 23)" } else { "rgb(255, 255, 255)" };
         let wanted = format!("plots {plots} sideways 0 paper {paper} first true");
-        let said = output.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
+        let said = output.rsplit_once("id=\"output\"").map_or("nothing", |(_, said)| said);
         assert!(output.contains(&wanted), "{} at {size:?}: {said}, not {wanted}", out.display());
         // A PNG starts with eight known bytes; a blank page would be smaller.
         let picture = fs::read(&shot).unwrap();
