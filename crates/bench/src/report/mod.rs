@@ -9,8 +9,8 @@ mod picture;
 mod says;
 mod table;
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -21,6 +21,9 @@ pub(crate) use answer::pair;
 pub(crate) use says::says;
 pub(crate) use table::table;
 
+/// The first plot as a picture of its own.
+const PICTURE: &str = "plot.svg";
+
 /// Checks that reports can be written, before anything is measured: makes the directory and tries a file.
 pub(crate) fn prepare(out: &Path) -> Result<()> {
     let place = || format!("--out {}", out.display());
@@ -28,7 +31,8 @@ pub(crate) fn prepare(out: &Path) -> Result<()> {
     tempfile::NamedTempFile::new_in(out).map(drop).with_context(place)
 }
 
-/// Writes results.json, results.csv, report.md, report.html and plot.svg, each atomically.
+/// Writes results.json, results.csv, report.md, report.html and plot.svg, each atomically. A picture of an earlier run goes if this
+/// one has none.
 pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
     let files = [
         ("results.json", json(results)?),
@@ -36,7 +40,13 @@ pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
         ("report.md", markdown::markdown(results)),
         ("report.html", page::page(results)),
     ];
-    let picture = picture::picture(results).map(|svg| ("plot.svg", svg));
+    let picture = picture::picture(results).map(|svg| (PICTURE, svg));
+    if picture.is_none()
+        && let Err(e) = fs::remove_file(out.join(PICTURE))
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        return Err(e).with_context(|| out.join(PICTURE).display().to_string());
+    }
     for (name, text) in files.into_iter().chain(picture) {
         let path = out.join(name);
         let whole = || -> Result<()> {

@@ -75,6 +75,23 @@ fn operations_on_names_are_counted() {
 }
 
 #[test]
+fn a_picture_of_an_earlier_run_goes_where_nothing_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("plot.svg"), "old").unwrap();
+    let output = bench(&["compare", "--rounds", "1", "--engine", "null", "--op", "write", "--tasks", "1,2"])
+        .args(["--block", "4K", "--file-size", "1M", "--target"])
+        .arg(format!("here={}", dir.path().display()))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert_eq!(names(&out), ["report.html", "report.md", "results.csv", "results.json"]);
+}
+
+#[test]
 fn bad_words_are_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
