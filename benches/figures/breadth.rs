@@ -7,6 +7,7 @@ use std::fs;
 use std::time::Instant;
 
 use anyhow::Result;
+use fsstack_bench::turns;
 use rustix::fs::{AtFlags, statat};
 
 use crate::metadata::{MetadataAmount, open_dir, per_second};
@@ -37,8 +38,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
         pools.push((*name, at, dir, names));
     }
     for round in 0..amount.rounds {
-        for turn in 0..pools.len() {
-            let (name, _, dir, names) = &pools[(turn + round) % pools.len()];
+        for (name, _, dir, names) in turns::of(&pools, round) {
             let began = Instant::now();
             names.iter().try_for_each(|name| statat(dir, name, AtFlags::empty()).map(drop))?;
             table.put("stat", name, per_second(names.len(), began.elapsed()));

@@ -11,6 +11,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::trace::{Event, What};
 use fsstack_lab::{Skip, Trace, mounts};
 use rustix::fs::{Mode, OFlags};
@@ -55,8 +56,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     let standing = test_bed.stand_all(&contenders)?;
     let mut measured = Vec::new();
     for round in 0..amount.rounds {
-        for turn in 0..standing.len() {
-            let (of, at) = &standing[(turn + round) % standing.len()];
+        for (of, at) in turns::of(&standing, round) {
             let told = measure(&trace, at, &format!("c-{round}"), amount.names);
             measured.push((of.name, told.with_context(|| of.name)?));
         }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use fsstack_bench::turns;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use crate::metadata::{MetadataAmount, open_dir, per_second};
@@ -26,8 +27,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     }
     for round in 0..amount.rounds {
         for length in LENGTHS {
-            for turn in 0..pools.len() {
-                let (name, at) = &pools[(turn + round) % pools.len()];
+            for (name, at) in turns::of(&pools, round) {
                 one_round(&mut table, name, &open_dir(at.path())?, amount.names * length)?;
                 std::thread::sleep(PAUSE);
             }

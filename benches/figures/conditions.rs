@@ -1,7 +1,6 @@
 //! Conditions of a figure, without which a number means nothing.
 
-use std::fs;
-
+use fsstack_bench::machine::machine;
 use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
 use serde_json::{Value, json};
@@ -12,16 +11,17 @@ pub(crate) struct Conditions(Vec<(&'static str, String)>);
 
 impl Conditions {
     pub(crate) fn now(rounds: usize) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let memory = first_line("/proc/meminfo").replace("MemTotal:", "");
+        let machine = machine();
+        let memory = machine.memory_bytes as f64 / f64::from(1 << 30);
         let mut content = vec![
             ("commit", said("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])),
-            ("kernel", first_line("/proc/sys/kernel/osrelease")),
-            ("machine", format!("{cpus} CPUs ({}), {} memory", processor(), memory.trim())),
-            ("autogroup", first_line("/proc/sys/kernel/sched_autogroup_enabled")),
-            ("load at the end", first_line("/proc/loadavg")),
+            ("kernel", machine.kernel),
+            ("machine", format!("{} CPUs ({}), {memory:.1} GiB memory", machine.cpus, machine.cpu)),
+            ("clock", machine.clock_source.unwrap_or_else(|| "unknown".to_owned())),
+            ("autogroup", known("/proc/sys/kernel/sched_autogroup_enabled")),
+            ("load at the end", machine.load),
             ("branches", "XFS on loop devices over preallocated images in memory".to_owned()),
-            ("rounds", format!("{rounds}, interleaved; medians")),
+            ("rounds", format!("{rounds}, interleaved, in balanced order; medians")),
         ];
         for union in [Union::Mergerfs, Union::Mhddfs] {
             let version = said("dpkg-query", &["-W", "-f", "${Version}", union.program()]);
@@ -43,15 +43,9 @@ impl Conditions {
     }
 }
 
-fn first_line(path: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").trim().to_owned()
-}
-
-fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or("unknown".to_owned(), |(_, name)| name.trim().to_owned())
+/// The line in a file of the kernel.
+fn known(path: &str) -> String {
+    std::fs::read_to_string(path).map_or("unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 fn said(program: &str, arguments: &[&str]) -> String {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
 use fsstack_lab::needs;
@@ -95,8 +96,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: CopyAmount, tables: &mut Vec<Table
     bytes.compare("fsstack-copy", &["cp-branch"], "to cp-branch");
     bytes.compare("fsstack-copy", &["cp-sync-branch"], "to cp-sync-branch");
     for round in 0..amount.rounds {
-        for turn in 0..WAYS.len() {
-            let way = &WAYS[(turn + round) % WAYS.len()];
+        for way in turns::of(WAYS, round) {
             if way.script.starts_with("rsync") && needs::program("rsync").is_err() {
                 continue;
             }

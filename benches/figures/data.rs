@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::rival::Union;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{pread, pwrite};
@@ -106,8 +107,7 @@ pub(crate) fn rounds(
     }
     for round in 0..amount.rounds {
         for (act, label) in ACTS {
-            for turn in 0..standing.len() {
-                let (of, at) = &standing[(turn + round) % standing.len()];
+            for (of, at) in turns::of(standing, round) {
                 if act.is_direct() && matches!(of.server, Server::Rival(_)) {
                     continue; // mhddfs answers EINVAL
                 }

@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use fsstack_bench::turns;
 use rustix::fs::{AtFlags, statat};
 use rustix::io::Errno;
 
@@ -35,8 +36,7 @@ pub(crate) fn run(test_bed: &TestBed, rounds: usize, tables: &mut Vec<Table>) ->
         pools.push((name, at, dir));
     }
     for round in 0..rounds {
-        for turn in 0..pools.len() {
-            let (name, _, dir) = &pools[(turn + round) % pools.len()];
+        for (name, _, dir) in turns::of(&pools, round) {
             let began = Instant::now();
             for n in 0..NAMES {
                 let missing = CString::new(format!("m{round}-{n}"))?;

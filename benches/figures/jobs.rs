@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
@@ -57,15 +58,13 @@ pub(crate) fn run(amount: JobsAmount, tables: &mut Vec<Table>) -> Result<()> {
     let small_ways = [BringingOver::Drain, BringingOver::Copy(&["rsync", "-aHAX"]), BringingOver::LeastCalls];
     let data = a.path().join("data");
     for round in 0..amount.rounds {
-        for turn in 0..large_ways.len() {
-            let way = large_ways[(round + turn) % large_ways.len()];
+        for &way in turns::of(&large_ways, round) {
             fs::create_dir(&data)?;
             (0..amount.large).try_for_each(|n| lay_out(&data.join(n.to_string()), LARGE))?;
             let mib = (amount.large * LARGE) as f64;
             large.put("large files", &way.name(), mib / moved(&a, &b, &target, way)?.as_secs_f64());
         }
-        for turn in 0..small_ways.len() {
-            let way = small_ways[(round + turn) % small_ways.len()];
+        for &way in turns::of(&small_ways, round) {
             fs::create_dir(&data)?;
             small_files(&data, amount.small)?;
             let files = amount.small as f64;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::gluster::{Gluster, Volume};
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
@@ -53,8 +54,7 @@ fn warm(test_bed: &TestBed, amount: ListingsAmount) -> Result<Table> {
         }
     }
     for round in 0..amount.rounds {
-        for turn in 0..standing.len() {
-            let (of, at) = &standing[(turn + round) % standing.len()];
+        for (of, at) in turns::of(&standing, round) {
             let row = format!("{} names", amount.warm);
             let dir = at.path().join("listed");
             (0..2).try_for_each(|_| list(&dir, amount.warm).map(drop))?;
@@ -115,8 +115,7 @@ fn on_gluster(test_bed: &TestBed, amount: ListingsAmount) -> Result<Table> {
     let dir = format!("listed-{}", amount.cold);
     fill_volume(&lab.mount_point(volume).join(&dir), amount.cold)?;
     for round in 0..amount.rounds {
-        for turn in 0..contenders.len() {
-            let of = &contenders[(turn + round) % contenders.len()];
+        for of in turns::of(&contenders, round) {
             let client = Client::new(&lab, volume, of.name)?;
             let at = test_bed.stand_over(of, vec![client.target.clone()])?;
             let (cold, again) = cold_and_again(&at, &dir, amount.cold)?;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use fsstack_bench::turns;
 use fsstack_engine::answer::Entry;
 use fsstack_engine::files::route::NoBackings;
 use fsstack_engine::ops::New;
@@ -86,8 +87,7 @@ pub(crate) fn run(amount: ManyAmount, tables: &mut Vec<Table>) -> Result<()> {
     let limit = usize::try_from(thread::raise_nofile_limit()).unwrap_or(usize::MAX);
     let names = amount.names.min(limit / 2);
     for round in 0..amount.rounds {
-        for turn in 0..SETTINGS.len() {
-            let setting = SETTINGS[(turn + round) % SETTINGS.len()];
+        for &setting in turns::of(SETTINGS, round) {
             measure(setting, names, &mut cpu, &mut rate)?;
         }
         queues::round(round, names, &mut queued, &mut queue_rate)?;

@@ -12,6 +12,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use fsstack_bench::turns;
 use fsstack_lab::rival::Union;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -225,8 +226,7 @@ pub(crate) fn rounds_beside(
         }
         let _hogs = clients.hogs.then(Hogs::start).transpose()?;
         for (act, label) in ACTS {
-            for turn in 0..teams.len() {
-                let (of, team) = &teams[(turn + round) % teams.len()];
+            for (of, team) in turns::of(&teams, round) {
                 if of.server == Server::Null && act.lists() {
                     continue;
                 }

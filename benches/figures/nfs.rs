@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::ganesha::{Ganesha, ROOT};
 use fsstack_lab::nfs4::{Client, How, Opened};
 
@@ -89,8 +90,7 @@ fn measure(
     for round in 0..amount.rounds {
         for clients in CLIENTS {
             for (act, label) in ACTS {
-                for turn in 0..standing.len() {
-                    let n = (turn + round) % standing.len();
+                for n in turns::in_round(round, standing.len()) {
                     rustix::fs::sync();
                     let rate = at_once(&servers[n], act, clients, amount)?;
                     let row = format!("{label}, {clients} client{}", if clients == 1 { "" } else { "s" });

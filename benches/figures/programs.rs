@@ -9,6 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_bench::turns;
 use fsstack_lab::programs::{self, Archive, PROGRAMS, Program};
 use fsstack_lab::rival::Union;
 use fsstack_lab::trace::What;
@@ -126,8 +127,7 @@ fn measure(
     let mut sums = vec![0.0; standing.len()];
     for program in PROGRAMS {
         let mut said = vec![Vec::new(); standing.len()];
-        for turn in 0..standing.len() {
-            let n = (turn + round) % standing.len();
+        for n in turns::in_round(round, standing.len()) {
             let of = standing[n].0;
             if failed.contains_key(of.name) {
                 continue;

@@ -10,6 +10,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use fsstack_bench::turns;
 use fsstack_fuse::{Adapter, Outcome, Serve, Timeouts};
 use fsstack_pool::Ino;
 use fsstack_pool::settings::Xattrs;
@@ -41,10 +42,8 @@ enum Reply {
 
 /// Measures all settings once.
 pub(crate) fn round(round: usize, names: usize, cpu: &mut Table, rate: &mut Table) -> Result<()> {
-    (0..SETTINGS.len()).try_for_each(|turn| {
-        let setting = SETTINGS[(turn + round) % SETTINGS.len()];
-        measure(setting, names, cpu, rate).context(setting.name)
-    })
+    turns::of(SETTINGS, round)
+        .try_for_each(|&setting| measure(setting, names, cpu, rate).context(setting.name))
 }
 
 fn measure(setting: Setting, names: usize, cpu: &mut Table, rate: &mut Table) -> Result<()> {

@@ -1,7 +1,8 @@
-//! Tables of samples: printed as Markdown with medians, stored as JSON with every sample.
+//! Tables of samples: printed as Markdown with medians and ratios, stored as JSON with every sample.
 
 use std::fmt::Write as _;
 
+use fsstack_bench::stats::{self, FEWEST_ROUNDS, Spread, paired_ratio, unpaired_ratio};
 use serde_json::{Value, json};
 
 /// Direction of improvement.
@@ -35,6 +36,9 @@ pub(crate) struct Ratio {
 
 type Samples = Vec<f64>;
 
+/// Seed of the resamples that an interval of unpaired samples comes from.
+const SEED: u64 = 1;
+
 impl Table {
     pub(crate) fn new(title: &str, sense: Sense) -> Self {
         let (title, notes, ratios, means) = (title.to_owned(), Vec::new(), Vec::new(), Vec::new());
@@ -64,18 +68,24 @@ impl Table {
         self.median(&self.rows.iter().find(|(label, _)| label == row)?.1, column)
     }
 
-    fn median(&self, cells: &[Samples], column: &str) -> Option<f64> {
+    fn samples<'a>(&self, cells: &'a [Samples], column: &str) -> Option<&'a Samples> {
         let at = self.columns.iter().position(|name| name == column)?;
-        median(cells.get(at)?)
+        cells.get(at).filter(|samples| !samples.is_empty())
     }
 
-    /// Ratio of the column to the better of the others.
-    fn ratio(&self, ratio: &Ratio, cells: &[Samples]) -> Option<f64> {
-        let own = self.median(cells, ratio.of)?;
-        let others = ratio.to.iter().filter_map(|column| self.median(cells, column));
+    fn median(&self, cells: &[Samples], column: &str) -> Option<f64> {
+        median(self.samples(cells, column)?)
+    }
+
+    /// Ratio of the column to the one of the others with the better median, above 1 if the column is better.
+    fn ratio(&self, ratio: &Ratio, cells: &[Samples]) -> Option<stats::Ratio> {
+        let own = self.samples(cells, ratio.of)?;
+        let others = ratio.to.iter().filter_map(|column| self.samples(cells, column));
+        let by_median =
+            |one: &&Samples, other: &&Samples| stats::median(one).total_cmp(&stats::median(other));
         match self.sense {
-            Sense::MoreIsBetter => others.reduce(f64::max).map(|other| own / other),
-            Sense::LessIsBetter => others.reduce(f64::min).map(|other| other / own),
+            Sense::MoreIsBetter => others.max_by(by_median).and_then(|other| between(own, other)),
+            Sense::LessIsBetter => others.min_by(by_median).and_then(|other| between(other, own)),
         }
     }
 
@@ -87,7 +97,9 @@ impl Table {
         out += &format!("|---|{}\n", "---:|".repeat(headings.len()));
         for (label, cells) in &self.rows {
             let medians = self.columns.iter().map(|c| self.median(cells, c).map_or("-".into(), figure));
-            let ratios = self.ratios.iter().map(|r| self.ratio(r, cells).map_or("-".into(), times));
+            let rounds = cells.iter().map(Vec::len).max().unwrap_or(0);
+            let ratios =
+                self.ratios.iter().map(|r| self.ratio(r, cells).map_or("-".into(), |r| times(rounds, &r)));
             push_row(&mut out, label, &medians.chain(ratios).collect::<Vec<_>>());
         }
         if !self.ratios.is_empty() && self.rows.len() > 1 {
@@ -100,9 +112,10 @@ impl Table {
         if let Some(worst) = worst.reduce(f64::max) {
             let _infallible = write!(
                 out,
-                "\nHalf of each cell's samples lie within {:.0} % of its median, or closer.\n",
+                "\nHalf of each cell's samples lie within {:.0} % of its median, or closer.",
                 worst * 100.0
             );
+            out += if self.ratios.is_empty() { "\n" } else { " In brackets: intervals of 95 %.\n" };
         }
         for note in &self.notes {
             let _infallible = write!(out, "\n- {note}");
@@ -115,20 +128,21 @@ impl Table {
         let blank = self.columns.iter().map(|_| String::new());
         let means = self.ratios.iter().map(|ratio| {
             let rows = self.rows.iter().filter(|(label, _)| wanted(label));
-            let each: Vec<f64> = rows.filter_map(|(_, cells)| self.ratio(ratio, cells)).collect();
-            geometric_mean(&each).map_or("-".into(), |mean| format!("**{}**", times(mean)))
+            let each: Vec<f64> =
+                rows.filter_map(|(_, cells)| Some(self.ratio(ratio, cells)?.value)).collect();
+            geometric_mean(&each).map_or("-".into(), |mean| format!("**{mean:.2}**"))
         });
         push_row(out, title, &blank.chain(means).collect::<Vec<_>>());
     }
 
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(label, cells)| {
-            let cells = self.columns.iter().zip(cells).map(|(column, samples)| {
-                let report = json!({ "median": median(samples), "spread": spread(samples), "samples": samples });
-                (column.clone(), report)
+            let by = self.columns.iter().zip(cells).map(|(column, samples)| {
+                let cell = json!({ "median": median(samples), "spread": spread(samples), "samples": samples });
+                (column.clone(), cell)
             });
-            let ratios = self.ratios.iter().map(|r| (r.heading.to_owned(), json!(self.ratio(r, &self.rows.iter().find(|(l, _)| l == label).map(|(_, c)| c.clone()).unwrap_or_default()))));
-            json!({ "what": label, "by": cells.collect::<serde_json::Map<_, _>>(), "ratios": ratios.collect::<serde_json::Map<_, _>>() })
+            let ratios = self.ratios.iter().map(|r| (r.heading.to_owned(), json!(self.ratio(r, cells))));
+            json!({ "what": label, "by": by.collect::<serde_json::Map<_, _>>(), "ratios": ratios.collect::<serde_json::Map<_, _>>() })
         });
         json!({ "title": self.title, "notes": self.notes, "rows": rows.collect::<Vec<_>>() })
     }
@@ -145,22 +159,24 @@ fn push_row(out: &mut String, label: &str, cells: &[String]) {
     *out += &format!("| {label} | {} |\n", cells.join(" | "));
 }
 
+/// The median, if there are samples.
 pub(crate) fn median(samples: &[f64]) -> Option<f64> {
-    quantile(samples, 1, 2)
+    Spread::of(samples).map(|spread| spread.median)
 }
 
 /// Half the interquartile range as a fraction of the median.
 fn spread(samples: &[f64]) -> Option<f64> {
-    let (low, mid, high) = (quantile(samples, 1, 4)?, median(samples)?, quantile(samples, 3, 4)?);
-    (samples.len() > 2 && mid > 0.0).then(|| (high - low) / 2.0 / mid)
+    Spread::of(samples)
+        .filter(|spread| 2 < spread.rounds && 0.0 < spread.median)
+        .map(|spread| spread.relative())
 }
 
-fn quantile(samples: &[f64], part: usize, of: usize) -> Option<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (steps, last) = (part * sorted.len().checked_sub(1)?, sorted.len() - 1);
-    let (low, high) = (sorted[steps / of], sorted[(steps / of + 1).min(last)]);
-    if steps % of == 0 { Some(low) } else { Some((low + high) / 2.0) }
+/// Ratio of samples, by rounds where both have as many.
+fn between(theirs: &[f64], baseline: &[f64]) -> Option<stats::Ratio> {
+    if theirs.len() != baseline.len() {
+        return unpaired_ratio(theirs, baseline, SEED);
+    }
+    paired_ratio(&theirs.iter().copied().zip(baseline.iter().copied()).collect::<Vec<_>>())
 }
 
 fn geometric_mean(ratios: &[f64]) -> Option<f64> {
@@ -186,6 +202,8 @@ fn figure(value: f64) -> String {
     rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
 }
 
-fn times(ratio: f64) -> String {
-    format!("{ratio:.2}")
+/// The ratio, with its interval if enough rounds allow one.
+fn times(samples: usize, ratio: &stats::Ratio) -> String {
+    let stats::Ratio { value, low, high, .. } = ratio;
+    if samples < FEWEST_ROUNDS { format!("{value:.2}") } else { format!("{value:.2} [{low:.2}, {high:.2}]") }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::time::Instant;
 
 use anyhow::Result;
+use fsstack_bench::turns;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use crate::metadata::{MetadataAmount, open_dir, per_second};
@@ -32,8 +33,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<T
     }
     for round in 0..amount.rounds {
         for (row, dir) in DIRS {
-            for turn in 0..pools.len() {
-                let (name, at) = &pools[(turn + round) % pools.len()];
+            for (name, at) in turns::of(&pools, round) {
                 let dir = open_dir(&at.path().join(dir))?;
                 let began = Instant::now();
                 for n in 0..amount.names {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fsstack_bench::turns;
 use fsstack_lab::shell::{command, which};
 
 use crate::metadata;
@@ -42,8 +43,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: TreesAmount, tables: &mut Vec<Tabl
         table.notes.push("git is not installed: not measured".into());
     }
     for round in 0..amount.rounds {
-        for turn in 0..standing.len() {
-            let (of, at) = &standing[(turn + round) % standing.len()];
+        for (of, at) in turns::of(&standing, round) {
             let mut timed = |label: &str, line: &[&str]| {
                 took(line).map(|seconds| table.put(label, of.name, seconds)).context(of.name)
             };

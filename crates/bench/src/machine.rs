@@ -6,15 +6,48 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fsstack_lab::cgroup::memory_limit;
 use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
 
-use crate::record::{Machine, TargetRecord};
+use crate::record::TargetRecord;
 use crate::target::Target;
 
 /// The commit of this build.
 pub(crate) const COMMIT: &str = env!("FSSTACK_COMMIT");
 
-/// The machine we run on.
-pub(crate) fn machine() -> Machine {
+/// The machine of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Machine {
+    /// Kernel and its release.
+    pub kernel: String,
+    /// Model of the processors.
+    pub cpu: String,
+    /// Processors that may be used.
+    pub cpus: usize,
+    /// Main memory.
+    pub memory_bytes: u64,
+    /// Most that control groups allow this run, page cache included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_limit_bytes: Option<u64>,
+    /// Load averages before the first round, which show other work.
+    pub load: String,
+    /// Load averages after the last round, our own work included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub load_after: Option<String>,
+    /// Seconds of the run that a hypervisor gave to others, all CPUs together.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub steal_seconds: Option<f64>,
+    /// The kernel's clock source.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub clock_source: Option<String>,
+    /// Nanoseconds that an idle CPU of a guest polls before it halts; waking one that halted goes through the host.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub guest_halt_poll_ns: Option<u64>,
+}
+
+/// The machine that this runs on.
+#[must_use]
+pub fn machine() -> Machine {
     let answer = rustix::system::uname();
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let line = |text: &str, key: &str| {

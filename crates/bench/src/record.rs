@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bar::DecidedBar;
 use crate::cache::Cold;
+use crate::machine::Machine;
 use crate::plan::baseline_of;
 use crate::published::Published;
 use crate::stack::Used;
@@ -60,32 +61,6 @@ pub(crate) struct Made {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) disks: Option<String>,
     pub(crate) caches: Vec<String>,
-}
-
-/// The machine it ran on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Machine {
-    pub(crate) kernel: String,
-    pub(crate) cpu: String,
-    pub(crate) cpus: usize,
-    pub(crate) memory_bytes: u64,
-    /// Most that control groups allow this run, page cache included.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) memory_limit_bytes: Option<u64>,
-    /// Load averages before the first round, which show other work.
-    pub(crate) load: String,
-    /// Load averages after the last round, our own work included.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) load_after: Option<String>,
-    /// Seconds of the run that a hypervisor gave to others, all CPUs together.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) steal_seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) clock_source: Option<String>,
-    /// Nanoseconds that an idle CPU of a guest polls before it halts; waking one that halted goes through the host.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) guest_halt_poll_ns: Option<u64>,
 }
 
 /// A directory that was measured.

@@ -6,18 +6,24 @@ use serde::{Deserialize, Serialize};
 const RESAMPLES: usize = 2000;
 
 /// Fewer rounds allow no verdict: five have no interval of 95 % that assumes no distribution.
-pub(crate) const FEWEST_ROUNDS: usize = 6;
+pub const FEWEST_ROUNDS: usize = 6;
 
 /// The middle of samples and how they spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Spread {
-    pub(crate) rounds: usize,
-    pub(crate) median: f64,
-    pub(crate) lower_quartile: f64,
-    pub(crate) upper_quartile: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
+pub struct Spread {
+    /// Number of samples.
+    pub rounds: usize,
+    /// Half of the samples are not above it.
+    pub median: f64,
+    /// A quarter of the samples are not above it.
+    pub lower_quartile: f64,
+    /// A quarter of the samples are not below it.
+    pub upper_quartile: f64,
+    /// The least sample.
+    pub least: f64,
+    /// The greatest sample.
+    pub most: f64,
 }
 
 /// Quantile `q` of sorted samples, interpolated.
@@ -40,13 +46,15 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
 }
 
 /// The median; NaN of nothing.
-pub(crate) fn median(samples: &[f64]) -> f64 {
+#[must_use]
+pub fn median(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.5)
 }
 
 impl Spread {
     /// Quartiles of samples; `None` if there are none.
-    pub(crate) fn of(samples: &[f64]) -> Option<Self> {
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Option<Self> {
         let all = sorted(samples);
         let (least, most) = (*all.first()?, *all.last()?);
         Some(Self {
@@ -60,7 +68,8 @@ impl Spread {
     }
 
     /// Half the interquartile range as a fraction of the median.
-    pub(crate) fn relative(&self) -> f64 {
+    #[must_use]
+    pub fn relative(&self) -> f64 {
         (self.upper_quartile - self.lower_quartile) / 2.0 / self.median
     }
 }
@@ -68,19 +77,21 @@ impl Spread {
 /// Ratio of a target to the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ratio {
-    /// The ratio of the medians.
-    pub(crate) value: f64,
-    /// The ends of its 95 % interval.
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-    pub(crate) verdict: Verdict,
+pub struct Ratio {
+    /// The estimate.
+    pub value: f64,
+    /// Lower end of its 95 % interval.
+    pub low: f64,
+    /// Upper end of its 95 % interval.
+    pub high: f64,
+    /// Verdict that the interval allows.
+    pub verdict: Verdict,
 }
 
 /// Verdict on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// The whole interval lies above 1.
     Faster,
     /// The whole interval lies below 1.
@@ -160,7 +171,8 @@ pub(crate) fn fewest(miss: f64) -> usize {
 
 /// Ratio of two targets measured in the same rounds, as pairs of theirs and the baseline's, by the Hodges-Lehmann estimate
 /// of the rounds' log ratios: disturbances of a whole round cancel out. `None` without rounds, or with a rate of 0.
-pub(crate) fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+#[must_use]
+pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let Estimate { value, low, high } = paired_estimate(pairs, MISS)?;
     Some(Ratio { value, low, high, verdict: Verdict::of(low, high, pairs.len()) })
 }
@@ -174,7 +186,8 @@ pub(crate) fn paired_estimate(pairs: &[(f64, f64)], miss: f64) -> Option<Estimat
 
 impl Ratio {
     /// Smallest difference that this interval would have shown, as a part: half its width, in factors.
-    pub(crate) fn resolution(&self) -> f64 {
+    #[must_use]
+    pub fn resolution(&self) -> f64 {
         resolution(self.low, self.high)
     }
 }
@@ -207,7 +220,8 @@ fn outside_each_end(rounds: usize, miss: f64) -> usize {
 }
 
 /// Ratio of two independently measured sets of samples.
-pub(crate) fn unpaired_ratio(theirs: &[f64], baseline: &[f64], seed: u64) -> Option<Ratio> {
+#[must_use]
+pub fn unpaired_ratio(theirs: &[f64], baseline: &[f64], seed: u64) -> Option<Ratio> {
     let rounds = theirs.len().min(baseline.len());
     bootstrap(median(theirs) / median(baseline), rounds, seed, |rng| {
         let mut draw =

@@ -2,8 +2,8 @@
 
 /// The targets in their order in a round: a row of a Williams design (E. J. Williams, 1949). Over `targets` rounds, or
 /// twice as many where their number is odd, each comes at each place and follows each other equally often.
-pub(crate) fn in_round(round: u32, targets: usize) -> Vec<usize> {
-    let Ok(round) = usize::try_from(round) else { return (0..targets).collect() };
+#[must_use]
+pub fn in_round(round: usize, targets: usize) -> Vec<usize> {
     // 0, 1, n - 1, 2, n - 2, ...: each distance between neighbours comes once.
     let from_both_ends = |place: usize| if place % 2 == 1 { place.div_ceil(2) } else { targets - place / 2 };
     let mut row: Vec<usize> = (0..targets).map(|place| (from_both_ends(place) + round) % targets).collect();
@@ -11,6 +11,11 @@ pub(crate) fn in_round(round: u32, targets: usize) -> Vec<usize> {
         row.reverse();
     }
     row
+}
+
+/// `targets` in their order in a round.
+pub fn of<T>(targets: &[T], round: usize) -> impl Iterator<Item = &T> {
+    in_round(round, targets.len()).into_iter().map(|n| &targets[n])
 }
 
 #[cfg(test)]
@@ -24,7 +29,7 @@ mod tests {
             let mut follows = vec![vec![0; targets]; targets];
             let mut places = vec![vec![0; targets]; targets];
             for round in 0..rounds {
-                let row = in_round(u32::try_from(round).unwrap(), targets);
+                let row = in_round(round, targets);
                 row.windows(2).for_each(|pair| follows[pair[0]][pair[1]] += 1);
                 row.iter().enumerate().for_each(|(place, &target)| places[target][place] += 1);
             }

@@ -11,7 +11,7 @@ impl Run<'_> {
     /// Measures a case of bonnie++: no warm-up, and not more rounds than it may take.
     pub(super) fn bonnie_case(&mut self, mut turn: CaseTurn<'_>) {
         for round in 0..self.plan.rounds.min(self.plan.bonnie_rounds) {
-            for n in turns::in_round(round, self.places.len()) {
+            for n in turns::in_round(round as usize, self.places.len()) {
                 if self.stopped() {
                     return;
                 }

@@ -186,7 +186,7 @@ impl Run<'_> {
                 self.progress.more(&case.workload, u64::from(until - first) * of.len() as u64);
             }
             for round in first..until {
-                let order: Vec<usize> = turns::in_round(round, of.len()).into_iter().map(|n| of[n]).collect();
+                let order: Vec<usize> = turns::of(&of, round as usize).copied().collect();
                 self.round(&mut turn, Some(round), &order);
             }
             first = until;
