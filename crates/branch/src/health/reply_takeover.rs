@@ -2,9 +2,9 @@
 //!
 //! A worker thread serves a request to its end, and a branch may never let it return. So while it serves a request that
 //! another thread could answer, it registers a responder here ([`at`]). A call into a branch keeps that responder, and
-//! the branch's monitor uses it when the call has overstayed. The transport knows, under a lock of its own, whether the
-//! request is still the same and unanswered. A request that only reads is served again: by then the branch is closed,
-//! and the answer comes from the other branches.
+//! the branch's monitor uses it when the call has overstayed. Whether the request is still the same and unanswered is known
+//! under one lock, that of [`RequestAtHand`]. A request that only reads is served again: by then the branch is closed, and the
+//! answer comes from the other branches.
 //!
 //! A request may also wait for another one: for a permit of a branch, or until its file has been moved. Meanwhile its
 //! worker thread does not count ([`of`], `aside`), and the transport may start another one in its place.
@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use fsstack_sync::Mutex;
 use fsstack_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Answers requests in place of the worker thread that serves them.
@@ -20,6 +21,38 @@ pub trait ReplyTakeover: Send + Sync + Debug {
     /// Has the request `request_id` of the thread served again by another thread if that is safe, else answers it with
     /// EIO; does nothing if it was answered. False if that failed and is to be retried.
     fn refuse(&self, request_id: u64) -> bool;
+}
+
+/// The request that a thread serves, with what its answer needs. One lock decides who answers: that thread, or another one that
+/// takes over.
+#[derive(Debug)]
+pub struct RequestAtHand<T>(Mutex<Option<(u64, T)>>);
+
+impl<T> Default for RequestAtHand<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> RequestAtHand<T> {
+    /// The thread begins the request `request_id`, whose answer needs `with`.
+    pub fn begin(&self, request_id: u64, with: T) {
+        *self.0.lock() = Some((request_id, with));
+    }
+
+    /// The thread has served the request: returns what it began it with if the answer is its to give.
+    pub fn end(&self) -> Option<T> {
+        self.0.lock().take().map(|(_, with)| with)
+    }
+
+    /// Has the request `request_id` answered by `answer`, which returns what it was given if it cannot. False if so; does nothing
+    /// if the request was answered. The thread does not leave [`Self::end`] meanwhile.
+    pub fn take_over(&self, request_id: u64, answer: impl FnOnce(T) -> Result<(), T>) -> bool {
+        let mut at_hand = self.0.lock();
+        let Some((_, with)) = at_hand.take_if(|(current, _)| *current == request_id) else { return true };
+        *at_hand = answer(with).err().map(|with| (request_id, with));
+        at_hand.is_none()
+    }
 }
 
 /// A request that another thread can answer.

@@ -17,7 +17,7 @@ use fsstack_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed
 use fsstack_sync::thread::JoinHandle;
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sync::{Condvar, Mutex};
-use fsstack_sys::{identity, thread};
+use fsstack_sys::thread;
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
@@ -26,9 +26,9 @@ use super::gate::{Gate, LockWait, Pauser};
 use super::once;
 use super::readers::{Readers, Waits, may_come_from_execve, may_take_long};
 use super::repeatable::is_repeatable;
-use super::request_at_hand::RequestAtHand;
+use super::request_at_hand::MessageAtHand;
 use super::scheduling::{self, QueueScheduling, Scheduling, StarvationGuard};
-use super::workers::{Worker, Workers};
+use super::workers::{Worker, Workers, prepare_for_callers};
 use crate::adapter::{Outcome, Serve};
 
 /// Room for a request's headers besides its data.
@@ -157,9 +157,7 @@ impl DevShared {
         let membership = self.workers.enter(index);
         fsstack_sync::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
-            if let Err(error) = identity::keep_capabilities() {
-                tracing::warn!(%error, "transport: a thread cannot take callers' identities");
-            }
+            prepare_for_callers();
             if let Err(error) = shared.serve(&device, membership.worker()) {
                 tracing::error!(%error, "transport: a thread of /dev/fuse ended before its start");
             }
@@ -177,8 +175,8 @@ impl DevShared {
             incoming.fill(0);
         }
         let mut guard = StarvationGuard::new(self.scheduling, &self.tempos[number % self.base]);
-        let at_hand = RequestAtHand::new(self, device, Some(worker))?;
-        reply_takeover::of(at_hand.clone());
+        let at_hand = MessageAtHand::new(self, device, Some(worker))?;
+        reply_takeover::of(worker.clone());
         worker.reading.is_mine();
         let mut rested = None;
         loop {
@@ -223,7 +221,7 @@ impl DevShared {
     fn answer(
         self: &Arc<Self>,
         device: &OwnedFd,
-        at_hand: &Arc<RequestAtHand>,
+        at_hand: &Arc<MessageAtHand>,
         message: &[u8],
         outgoing: &mut [u8],
     ) {
@@ -273,7 +271,7 @@ impl DevShared {
     fn run_watched(
         &self,
         device: BorrowedFd<'_>,
-        at_hand: &Arc<RequestAtHand>,
+        at_hand: &Arc<MessageAtHand>,
         (request, message): (&Request<'_>, &[u8]),
         outgoing: &mut [u8],
     ) -> bool {
@@ -323,13 +321,11 @@ impl DevShared {
         // Before its thread runs: a pause must not take it for no request.
         membership.worker().begins();
         let started = device.try_clone().and_then(|device| {
-            let at_hand = RequestAtHand::new(self, &device, Some(membership.worker()))?;
+            let at_hand = MessageAtHand::new(self, &device, Some(membership.worker()))?;
             let thread = fsstack_sync::thread::Builder::new().name("fuse-again".into());
             thread.spawn(move || {
                 scheduling::leave();
-                if let Err(error) = identity::keep_capabilities() {
-                    tracing::warn!(%error, "transport: a thread cannot take callers' identities");
-                }
+                prepare_for_callers();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     let mut outgoing = vec![0; shared.buffer];
                     let _never =
@@ -370,7 +366,7 @@ impl DevShared {
         // An answer is taken only by the descriptor that gave the request, or a duplicate of it.
         let waiter = number.and_then(|number| {
             let device = device.try_clone()?;
-            let at_hand = RequestAtHand::new(self, &device, None)?;
+            let at_hand = MessageAtHand::new(self, &device, None)?;
             let thread = fsstack_sync::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
                 scheduling::leave();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fsstack_branch::health::reply_takeover::WorkerThread as _;
 use fsstack_sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fsstack_sync::{model, thread};
 

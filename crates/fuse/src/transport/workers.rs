@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fsstack_branch::health::reply_takeover::WorkerThread;
 use fsstack_sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use fsstack_sync::time::{Duration, Instant};
 use fsstack_sync::{Condvar, Mutex};
@@ -259,21 +260,6 @@ impl Worker {
         }
     }
 
-    /// It is going to wait for another request: true if it does not count as working meanwhile, false if too many wait
-    /// already.
-    pub(super) fn steps_aside(&self) -> bool {
-        if self.workers.most_aside <= self.workers.aside() {
-            return false;
-        }
-        self.change(|reasons| reasons.waits = true);
-        true
-    }
-
-    /// It waits no longer.
-    pub(super) fn steps_back(&self) {
-        self.change(|reasons| reasons.waits = false);
-    }
-
     /// Another thread answered its request.
     pub(super) fn is_stuck(&self) {
         self.change(|reasons| reasons.is_stuck = true);
@@ -304,6 +290,20 @@ impl Worker {
     }
 }
 
+impl WorkerThread for Worker {
+    fn steps_aside(&self) -> bool {
+        if self.workers.most_aside <= self.workers.aside() {
+            return false;
+        }
+        self.change(|reasons| reasons.waits = true);
+        true
+    }
+
+    fn steps_back(&self) {
+        self.change(|reasons| reasons.waits = false);
+    }
+}
+
 impl WorkerGuard {
     /// The member.
     pub(super) fn worker(&self) -> &Arc<Worker> {
@@ -321,6 +321,13 @@ impl Drop for WorkerGuard {
         }
         workers.check(&rows);
         workers.ended.notify_all();
+    }
+}
+
+/// Lets the calling thread, which will serve requests, take their callers' identities.
+pub(super) fn prepare_for_callers() {
+    if let Err(error) = fsstack_sys::identity::keep_capabilities() {
+        tracing::warn!(%error, "transport: a thread cannot take callers' identities");
     }
 }
 

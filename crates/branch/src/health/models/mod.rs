@@ -4,6 +4,7 @@ mod inflight;
 mod leaving;
 mod monitor;
 mod remount;
+mod takeover;
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::RingShared;
 use crate::adapter::Outcome;
 use crate::transport::device::{self, BEFORE_DATA, Buffer, Taken};
+use crate::transport::workers::prepare_for_callers;
 
 /// Pause before the next round where there was no FORGET to read.
 const FORGETS_READ_PAUSE: Duration = Duration::from_millis(5);
@@ -32,9 +33,7 @@ pub(super) fn serve(shared: &RingShared) {
 
 /// Reads until the mount is gone.
 fn rounds(shared: &RingShared) -> std::io::Result<()> {
-    if let Err(error) = fsstack_sys::identity::keep_capabilities() {
-        tracing::warn!(%error, "transport: a thread cannot take callers' identities");
-    }
+    prepare_for_callers();
     let flags = fcntl_getfl(&shared.device)?;
     fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
     let mut incoming = Buffer::new(shared.payload + 4096, BEFORE_DATA)?;

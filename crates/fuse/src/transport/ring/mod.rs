@@ -28,13 +28,13 @@ use fsstack_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use fsstack_sync::mpsc::{Sender, channel};
 use fsstack_sync::thread::JoinHandle;
 use fsstack_sync::{Condvar, Mutex};
-use fsstack_sys::{identity, thread};
+use fsstack_sys::thread;
 use fsstack_wire::{Answer, OutHeader, Request};
 
 use super::ending::{Closer, Ending};
 use super::repeatable::is_repeatable;
 use super::scheduling::{QueueScheduling, Scheduling, StarvationGuard};
-use super::workers::{Worker, WorkerGuard, Workers};
+use super::workers::{Worker, WorkerGuard, Workers, prepare_for_callers};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
 use request_at_hand::{EntryAtHand, RequestCopy, TakenEntry};
@@ -182,9 +182,7 @@ impl RingShared {
         let queue = worker.number();
         worker.starts();
         self.scheduling.apply(Some(queue));
-        if let Err(error) = identity::keep_capabilities() {
-            tracing::warn!(%error, "transport: a thread cannot take callers' identities");
-        }
+        prepare_for_callers();
         match self.serve(worker, first) {
             Ok(()) => {}
             Err(_) if self.ending.is_gone() => {}
@@ -211,7 +209,7 @@ impl RingShared {
         let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(()) };
         let mut guard = StarvationGuard::new(self.scheduling, &queue.queue_scheduling);
         let at_hand = EntryAtHand::new(self, worker);
-        reply_takeover::of(at_hand.clone());
+        reply_takeover::of(worker.clone());
         let mut fetched = Ok(begun);
         loop {
             match fetched.inspect_err(|_| queue.is_left_by_one())? {

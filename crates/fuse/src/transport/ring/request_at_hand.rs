@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_branch::health::reply_takeover::{ReplyTakeover, RequestAtHand};
 use fsstack_sync::Mutex;
 use fsstack_wire::OutHeader;
 use rustix::io::Errno;
@@ -30,14 +30,12 @@ const NEW_RING_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct EntryAtHand {
     transport: Arc<RingShared>,
     worker: Arc<Worker>,
-    /// The request at hand, and its entry's buffers.
-    taken_entry: Mutex<Option<UnansweredRequest>>,
+    request: RequestAtHand<RequestInEntry>,
 }
 
-/// A request, with the entry's buffers, in which it still is.
+/// A request in the buffers of its entry.
 #[derive(Debug)]
-struct UnansweredRequest {
-    unique: u64,
+struct RequestInEntry {
     /// It may be served again.
     again: bool,
     slot: Slot,
@@ -46,55 +44,42 @@ struct UnansweredRequest {
 impl EntryAtHand {
     /// The request at hand of the thread `worker`.
     pub(super) fn new(transport: &Arc<RingShared>, worker: &Arc<Worker>) -> Arc<Self> {
-        Arc::new(Self { transport: transport.clone(), worker: worker.clone(), taken_entry: Mutex::new(None) })
+        Arc::new(Self {
+            transport: transport.clone(),
+            worker: worker.clone(),
+            request: RequestAtHand::default(),
+        })
     }
 
     /// The thread begins the request `unique`.
     pub(super) fn leave(&self, unique: u64, again: bool, slot: Slot) {
-        *self.taken_entry.lock() = Some(UnansweredRequest { unique, again, slot });
+        self.request.begin(unique, RequestInEntry { again, slot });
     }
 
     /// The thread has come back: its entry, unless another has it now.
     pub(super) fn come_back(&self) -> Option<Slot> {
-        self.taken_entry.lock().take().map(|at_hand| at_hand.slot)
+        self.request.end().map(|request| request.slot)
     }
 }
 
 impl ReplyTakeover for EntryAtHand {
-    fn refuse(&self, request_id: u64) -> bool {
-        let mut taken_entry = self.taken_entry.lock();
-        let Some(UnansweredRequest { unique, again, mut slot }) = taken_entry.take() else { return true };
-        if unique != request_id {
-            *taken_entry = Some(UnansweredRequest { unique, again, slot });
-            return true;
-        }
-        if !again {
-            slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
-        }
-        let taken = TakenEntry(Arc::new(Mutex::new(Some(slot))));
-        let first =
-            || if again { FirstEntry::Again(taken.clone()) } else { FirstEntry::TakenOver(taken.clone()) };
-        match self.transport.replace(self.worker.number(), first) {
-            Ok(()) => {
+    fn refuse(&self, unique: u64) -> bool {
+        self.request.take_over(unique, |RequestInEntry { again, mut slot }| {
+            if !again {
+                slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
+            }
+            let taken = TakenEntry(Arc::new(Mutex::new(Some(slot))));
+            let first = || {
+                if again { FirstEntry::Again(taken.clone()) } else { FirstEntry::TakenOver(taken.clone()) }
+            };
+            let Err(error) = self.transport.replace(self.worker.number(), first) else {
                 self.worker.is_stuck();
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "stuck request: cannot start a thread to answer it");
-                *taken_entry = taken.0.lock().take().map(|slot| UnansweredRequest { unique, again, slot });
-                false
-            }
-        }
-    }
-}
-
-impl reply_takeover::WorkerThread for EntryAtHand {
-    fn steps_aside(&self) -> bool {
-        self.worker.steps_aside()
-    }
-
-    fn steps_back(&self) {
-        self.worker.steps_back();
+                return Ok(());
+            };
+            tracing::warn!(%error, "stuck request: cannot start a thread to answer it");
+            let left = taken.0.lock().take();
+            left.map_or(Ok(()), |slot| Err(RequestInEntry { again, slot }))
+        })
     }
 }
 
