@@ -46,10 +46,11 @@ pub(crate) struct Experiment {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) running: Running,
-    /// Fits 2 CPUs, 24 GiB of memory and about 5 minutes; the default.
+    /// A first look in some minutes: 3 rounds, each case once in each, no verdicts.
     #[arg(long, conflicts_with = "full", help_heading = "Run")]
     pub(crate) quick: bool,
-    /// The published sizes; says what it needs before it starts.
+    /// The published sizes; says what it needs before it starts. The default fits 2 CPUs and 24 GiB of memory, and goes on
+    /// until bars are decided.
     #[arg(long, help_heading = "Run")]
     pub(crate) full: bool,
     /// Create the targets: GlusterFS volumes (as root, with podman, docker or chroot), or XFS branches.
@@ -172,6 +173,18 @@ pub(crate) struct Running {
     /// Write results.json, results.csv, report.md, report.html and plot.svg into this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+}
+
+impl Running {
+    /// The same for a first look, but for what is given.
+    pub(crate) fn quick(&self) -> Self {
+        Self {
+            rounds: self.rounds.or(Some(3)),
+            warmups: self.warmups.or(Some(0)),
+            cell_seconds: self.cell_seconds.or(Some(0.0)),
+            ..self.clone()
+        }
+    }
 }
 
 /// Arguments of `compare`.

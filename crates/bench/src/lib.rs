@@ -123,8 +123,9 @@ fn experiments(given: &Experiment) -> Result<ExitCode> {
     let (volumes, wan) = (given.volumes.clone(), given.wan);
     let lab = given.lab.map(|kind| Lab { kind, volumes, wan, limit, memory: given.memory, needed: 0 });
     let extent = if given.full { Extent::Full } else { Extent::Quick };
+    let running = if given.quick { given.running.quick() } else { given.running.clone() };
     let one = |name: Name, out: Option<&Path>, stop: &Arc<AtomicBool>| {
-        let (plan, _ground) = experiment::plan(name, extent, given.memory, &given.running, lab.as_ref())?;
+        let (plan, _ground) = experiment::plan(name, extent, given.memory, &running, lab.as_ref())?;
         measured(&plan, out, stop)
     };
     let (stop, out) = (stop_on_signals()?, given.running.out.as_deref());

@@ -267,9 +267,10 @@ impl Results {
         self.summaries.iter().find(|s| s.case == case && s.target == target)
     }
 
-    /// The cases of a figure that were measured on any target.
+    /// The cases of a figure that were measured on any target but the baseline's second one.
     pub(crate) fn cases_of<'a>(&'a self, figure: &'a str) -> impl Iterator<Item = &'a Case> {
-        let measured = |case: &&Case| self.summaries.iter().any(|s| s.case == case.name);
+        let measured =
+            |case: &&Case| self.contenders().any(|target| self.summary(&case.name, &target.name).is_some());
         self.cases.iter().filter(move |case| case.figure == figure).filter(measured)
     }
 

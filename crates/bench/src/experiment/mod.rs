@@ -189,10 +189,14 @@ pub(crate) fn plan(
 fn announce(plan: &Plan, extent: Extent, targets: usize) {
     let (free, moved) = (Bytes(plan.bytes_needed(targets)), Bytes(plan.bytes_moved(targets)));
     eprintln!(
-        "{}: {} cases, {} rounds, {targets} targets; needs {free} free on each target, moves {moved} in all{}",
+        "{}: {} cases, {} rounds{}, {targets} targets; needs {free} free on each target, moves {moved} in all{}",
         plan.name,
         plan.cases.len(),
         plan.rounds,
+        match plan.rounds_max {
+            most if most == plan.rounds => String::new(),
+            most => format!(" (up to {most} until bars are decided)"),
+        },
         match extent {
             // At 300 MB/s, the speed of the published single volumes.
             Extent::Full => format!(", about {} minutes at 300 MB/s", moved.0 / 300_000_000 / 60 + 1),

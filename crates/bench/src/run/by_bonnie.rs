@@ -162,6 +162,30 @@ mod tests {
     }
 
     #[test]
+    fn a_case_that_only_the_baselines_second_target_has_is_in_no_plot() {
+        let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let mut plan = plan(home.path(), &[Test::Write, Test::Rewrite], 1);
+        plan.targets.push(Target { name: "again".to_owned(), dir: home.path().to_owned() });
+        plan.again = Some("again".to_owned());
+        let mut run = Run::new(&plan, &stop, vec![None, None], begun(&plan));
+        let short = ON_A_DISK.replace("826213,33", "+++++,+++");
+        for round in 0..3 {
+            for (at, csv) in [&short, ON_A_DISK].into_iter().enumerate() {
+                let key = (at, round, bonnie::shape(&plan.cases[0].workload));
+                run.bonnie.insert(key, Told::of_csv(csv).map_err(|e| e.to_string()));
+            }
+        }
+        run.note_short(0, bonnie::shape(&plan.cases[0].workload));
+        for case in &plan.cases {
+            run.bonnie_case(CaseTurn { case, able: vec![true; 2], passes: vec![1; 2] });
+        }
+        summary::summarise(&mut run.results, &run.latencies);
+        assert!(run.results.summary("write", "again").is_some());
+        let shown: Vec<&str> = run.results.cases_of("").map(|case| case.name.as_str()).collect();
+        assert_eq!(shown, ["rewrite"]);
+    }
+
+    #[test]
     fn the_report_has_no_start_skew_that_was_not_measured() {
         let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
         let plan = plan(home.path(), &[Test::Write], 4);

@@ -32,12 +32,7 @@ fn report(home: &Path, name: &str, targets: &[&str], args: &[&str]) -> PathBuf {
 
 /// The report of an experiment.
 fn experiment(home: &Path, name: &str, targets: &[&str]) -> PathBuf {
-    report(
-        home,
-        name,
-        targets,
-        &["experiment", name, "--rounds", "1", "--warmups", "0", "--cell-seconds", "0"],
-    )
+    report(home, name, targets, &["experiment", name, "--quick", "--rounds", "1"])
 }
 
 /// Checks a report against the schema, for published series, and that its page needs nothing else.
@@ -106,6 +101,11 @@ fn the_survey_is_as_the_schema_says_and_whole_in_a_browser() {
     let home = in_memory();
     let out = experiment(home.path(), "cluster-io", &["direct"]);
     is_whole(&out, &["Lustre", "GPFS", "published: several times"]);
+    let measured = results(&out)["measurements"].clone();
+    assert!(
+        measured.as_array().unwrap().iter().all(|cell| cell["passes"] == 1),
+        "each case once: {measured}"
+    );
     needs!(program("chromium"));
     in_a_browser(&out);
 }
