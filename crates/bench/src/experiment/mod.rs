@@ -141,7 +141,7 @@ pub(crate) fn plan(
         rounds: running.rounds.unwrap_or(content.rounds),
         rounds_max: running.rounds_max.or(running.rounds).unwrap_or(extent.pick(4, 16) * content.rounds),
         warmups: running.warmups.unwrap_or(1),
-        bonnie_rounds: extent.pick(2, u32::MAX),
+        bonnie_rounds: extent.pick(running.rounds.map_or(2, |rounds| rounds.div_ceil(3).min(2)), u32::MAX),
         cells: Cells {
             seconds: running.cell_seconds.unwrap_or(CELL_SECONDS),
             of: extent.pick(Repeated::OfBars, Repeated::All),
